@@ -144,12 +144,11 @@ fn an_error_of_one_rank_ends_all() {
 fn an_error_that_ranks_agree_on_is_told_by_one() {
     for (role, teller) in [("told-by-one", 1), ("told-by-all", 0)] {
         for (rank, end) in workers(role).iter().enumerate() {
-            let (code, said) = match rank == teller {
-                true => {
-                    let line = format!("[rank {rank}] error: the options contradict each other");
-                    (1, vec![line])
-                }
-                false => (75, Vec::new()),
+            let (code, said) = if rank == teller {
+                let line = format!("[rank {rank}] error: the options contradict each other");
+                (1, vec![line])
+            } else {
+                (75, Vec::new())
             };
             assert_eq!(end.status.code(), Some(code), "{role}: {end:?}");
             assert_eq!(end.stderr, said, "{role}");

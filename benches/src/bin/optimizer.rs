@@ -14,7 +14,7 @@ use std::any::Any;
 use std::thread;
 use std::time::Instant;
 
-use bonfire::optim::{AdamWConfig, Factors, GradientFactor};
+use bonfire::optim::{AdamWConfig, DeferredScale, Factors};
 use bonfire_benches::{Mlp, median};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -71,9 +71,9 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
     let burns = burn::optim::AdamWConfig::new()
         .with_epsilon(EPSILON)
         .with_weight_decay(DECAY);
-    let factor = GradientFactor::default();
+    let factor = DeferredScale::default();
     let folding = AdamWConfig::new().build();
-    let folding = folding.with_gradient_factor(factor.clone());
+    let folding = folding.with_deferred_scale(factor.clone());
     let mut fused = Training::new(model.clone(), AdamWConfig::new().init());
     let mut folding = Training::new(model.clone(), folding.into());
     let mut burns = Training::new(model, burns.init());

@@ -123,9 +123,10 @@ fn slept(
     given: &mut Pass<'_, Tensor<2>>,
     pass: Duration,
 ) -> Result<Output, PipelineError> {
-    let x = match given.is_first() {
-        true => given.micro_batch().clone().require_grad(),
-        false => given.input()?,
+    let x = if given.is_first() {
+        given.micro_batch().clone().require_grad()
+    } else {
+        given.input()?
     };
     let (weights, weight) = (given.weights().clone(), stage.weight.id);
     let device = stage.weight.val().device().without_autodiff();
@@ -144,9 +145,10 @@ fn slept(
             gradient
         },
     );
-    Ok(match given.is_last() {
-        true => x.mean().into(),
-        false => x.into(),
+    Ok(if given.is_last() {
+        x.mean().into()
+    } else {
+        x.into()
     })
 }
 

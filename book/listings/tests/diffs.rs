@@ -26,9 +26,10 @@ fn assert_in_listing(lines: &[&str], listing: &str) {
             gap = true;
             continue;
         }
-        let found = match gap {
-            true => rest.any(|candidate| candidate.trim() == line.trim()),
-            false => rest.next().map(str::trim) == Some(line.trim()),
+        let found = if gap {
+            rest.any(|candidate| candidate.trim() == line.trim())
+        } else {
+            rest.next().map(str::trim) == Some(line.trim())
         };
         assert!(found, "{listing}.rs has no `{line}` there");
         gap = false;

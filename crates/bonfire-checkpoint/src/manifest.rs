@@ -108,9 +108,10 @@ impl Entry {
             let found = found.bytes;
             return Err(format!("{name} has {found} bytes instead of {bytes}"));
         }
-        match found.sha256 == self.sha256 {
-            true => Ok(()),
-            false => Err(format!("{name} has changed since it was saved")),
+        if found.sha256 == self.sha256 {
+            Ok(())
+        } else {
+            Err(format!("{name} has changed since it was saved"))
         }
     }
 }

@@ -63,9 +63,10 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
         return print(&jobs::list()?);
     };
-    let detail = match args.trace.is_some() || args.json {
-        true => Detail::AllOperations,
-        false => Detail::LastOperation,
+    let detail = if args.trace.is_some() || args.json {
+        Detail::AllOperations
+    } else {
+        Detail::LastOperation
     };
     let reports = match target.to_str().filter(|name| !is_folder(name)) {
         Some(name) => jobs::report(name, detail)?,

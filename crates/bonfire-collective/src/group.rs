@@ -382,11 +382,13 @@ impl ProcessGroup {
     ) -> Result<R, CollectiveError> {
         let core = &self.core;
         // Most find nobody before them, and need no look at the clock.
-        let enqueued = match core.turnstile.is_idle() {
-            true => Enqueued::default(),
+        let enqueued = if core.turnstile.is_idle() {
+            Enqueued::default()
+        } else if core.is_in_background() {
             // The turnstile is never idle there.
-            false if core.is_in_background() => return body(core),
-            false => core.recorder.enqueue(),
+            return body(core);
+        } else {
+            core.recorder.enqueue()
         };
         let _turn = core.turnstile.enter(core.turnstile.issue());
         core.recorder.dequeue(enqueued);

@@ -284,9 +284,10 @@ impl GroupOptions {
     /// These, except for what the environment says.
     pub(crate) fn with(self, settings: &EnvSettings) -> Self {
         Self {
-            overrides: match settings.overrides.is_empty() {
-                true => self.overrides,
-                false => settings.overrides.clone(),
+            overrides: if settings.overrides.is_empty() {
+                self.overrides
+            } else {
+                settings.overrides.clone()
             },
             streams_per_link: settings.streams_per_link.unwrap_or(self.streams_per_link),
             stream_threads: settings.stream_threads.unwrap_or(self.stream_threads),

@@ -131,13 +131,13 @@ impl Config {
         let is_toml = file
             .extension()
             .is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
-        match is_toml {
-            true => self.with_file(&text, Format::Toml),
-            false if is_deepspeeds(&text) => {
-                let file = DeepSpeedFile::parse(&text)?;
-                self.with_deepspeed(&file.resolve(&Program::default())?)
-            }
-            false => self.with_file(&text, Format::Json),
+        if is_toml {
+            self.with_file(&text, Format::Toml)
+        } else if is_deepspeeds(&text) {
+            let file = DeepSpeedFile::parse(&text)?;
+            self.with_deepspeed(&file.resolve(&Program::default())?)
+        } else {
+            self.with_file(&text, Format::Json)
         }
     }
 
@@ -190,9 +190,10 @@ impl Config {
                 }),
             }
         }
-        match errors.is_empty() {
-            true => layers::with_texts(self, values, Source::CommandLine),
-            false => Err(ConfigErrors(errors)),
+        if errors.is_empty() {
+            layers::with_texts(self, values, Source::CommandLine)
+        } else {
+            Err(ConfigErrors(errors))
         }
     }
 

@@ -462,9 +462,10 @@ fn mistyped_names_and_texts_are_found_where_they_are() {
             .next()
             .unwrap()
             .eq_ignore_ascii_case(word);
-        match is_right {
-            true => right += 1,
-            false => println!("{wrong} for {word}: {nearest}"),
+        if is_right {
+            right += 1
+        } else {
+            println!("{wrong} for {word}: {nearest}")
         }
     }
     assert!(right >= 190, "{right} of {tried}");

@@ -51,7 +51,6 @@ impl Block {
     }
 }
 
-/// What both sides see.
 #[derive(Debug)]
 struct Shared {
     /// Rings when something has come, or the kernel has taken something.
@@ -93,13 +92,11 @@ impl Shared {
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
-    /// What came.
     filled: Receiver<Block>,
     /// Of which some bytes were read.
     current: Option<Block>,
     /// Blocks for what comes.
     emptied: SyncSender<Block>,
-    /// What goes.
     outgoing: SyncSender<Block>,
     /// Blocks for what goes.
     sent: Receiver<Block>,
@@ -173,13 +170,12 @@ impl Read for Relay {
             bytes[came..came + count].copy_from_slice(&block.rest()[..count]);
             came += count;
             block.rest.start += count;
-            match block.rest.is_empty() {
-                true => {
-                    // The thread may have ended.
-                    let _ = self.emptied.try_send(block);
-                    self.shared.wake();
-                }
-                false => self.current = Some(block),
+            if block.rest.is_empty() {
+                // The thread may have ended.
+                let _ = self.emptied.try_send(block);
+                self.shared.wake();
+            } else {
+                self.current = Some(block)
             }
         }
         Ok(came)
@@ -232,7 +228,6 @@ impl Drop for Relay {
     }
 }
 
-/// The thread's side.
 struct Mover {
     stream: Stream,
     /// Nothing after the end of the stream.
@@ -242,7 +237,6 @@ struct Mover {
     free: Option<Block>,
     outgoing: Receiver<Block>,
     sent: SyncSender<Block>,
-    /// What goes now.
     leaving: Option<Block>,
     /// Dropped last, however the thread ends: whoever hears the news finds that nothing more comes.
     shared: LastNews,
@@ -273,9 +267,10 @@ impl Mover {
                 Ok(true) => idle_since = None,
                 Ok(false) => {
                     let since = *idle_since.get_or_insert_with(clock::now);
-                    match clock::since(since) < SPIN {
-                        true => thread::yield_now(),
-                        false => self.sleep(),
+                    if clock::since(since) < SPIN {
+                        thread::yield_now()
+                    } else {
+                        self.sleep()
                     }
                 }
                 Err(error) => {

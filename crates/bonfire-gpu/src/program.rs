@@ -30,7 +30,6 @@ pub(crate) enum Action {
     Tell(Rank),
     /// Nothing goes on before the peer has told.
     Hear(Rank),
-    /// A kernel.
     Fold(Fold),
 }
 

@@ -24,7 +24,6 @@ use crate::run::host_path::HostPath;
 use crate::setup::peers::Peers;
 use crate::setup::shared::Shared;
 
-/// What an operation changes.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) me: Rank,

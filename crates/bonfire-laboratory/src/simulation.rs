@@ -29,7 +29,6 @@ pub struct Simulation {
     mains: Vec<Main>,
 }
 
-/// What a process does.
 struct Main {
     name: String,
     body: Box<dyn FnOnce() + Send>,

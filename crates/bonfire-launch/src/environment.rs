@@ -113,7 +113,6 @@ impl LauncherOutput {
         }
     }
 
-    /// What the launcher writes.
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Direct => "direct",

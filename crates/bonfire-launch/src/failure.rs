@@ -136,9 +136,10 @@ impl JobFailure {
         let process = self.process_id.map(|id| format!("process {id}"));
         let host = self.host.as_ref().map(|host| format!("on {host}"));
         let place: Vec<String> = process.into_iter().chain(host).collect();
-        let place = match place.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", place.join(" ")),
+        let place = if place.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", place.join(" "))
         };
         format!("rank {}{place} {}", self.rank, self.exit)
     }

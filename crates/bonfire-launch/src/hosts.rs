@@ -313,9 +313,10 @@ fn choice(text: &str) -> Result<BTreeMap<String, Option<Vec<u32>>>, HostsError> 
             Some((name, list)) => (name, Some(slots(list)?)),
             None => (entry, None),
         };
-        match name.is_empty() {
-            true => Err(no_choice(text)),
-            false => Ok((name.to_owned(), slots)),
+        if name.is_empty() {
+            Err(no_choice(text))
+        } else {
+            Ok((name.to_owned(), slots))
         }
     };
     text.split('@').map(str::trim).map(entry).collect()

@@ -46,9 +46,10 @@ impl Lines {
         let level = *event.metadata().level();
         let mut line = self.prefix.clone();
         // Writing to a string cannot fail.
-        let _ = match self.is_colored {
-            true => write!(line, "\x1b[{}m{level:>5}\x1b[0m", color(level)),
-            false => write!(line, "{level:>5}"),
+        let _ = if self.is_colored {
+            write!(line, "\x1b[{}m{level:>5}\x1b[0m", color(level))
+        } else {
+            write!(line, "{level:>5}")
         };
         event.record(&mut Fields(&mut line));
         line.push('\n');

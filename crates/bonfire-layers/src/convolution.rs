@@ -185,7 +185,6 @@ impl Convolution {
         gradients
     }
 
-    /// What the products see.
     fn folded<'a>(&self, input: &'a [f32], weight: &'a [f32]) -> (Cow<'a, [f32]>, Cow<'a, [f32]>) {
         let (input, weight): (Cow<'a, [f32]>, Cow<'a, [f32]>) = match &self.fold {
             Some(fold) => (fold.input(input).into(), fold.weight(weight).into()),

@@ -19,7 +19,6 @@ use crate::records::passed_on;
 use bonfire_train::{Ddp, World, patient_with_files};
 use folder::CompressionFolder;
 
-/// Who writes and reads.
 const MAIN: Rank = Rank::new(0);
 
 /// Checkpoints of the [`CompressionState`](bonfire_train::CompressionState) of a training with Burn's learner, for
@@ -99,9 +98,10 @@ impl CompressionCheckpoints {
         group: &ProcessGroup,
     ) -> Result<(), LearnerError> {
         let is_main = group.rank() == MAIN;
-        let bytes = match is_main {
-            true => self.folder.read(epoch as u64)?,
-            false => Vec::new(),
+        let bytes = if is_main {
+            self.folder.read(epoch as u64)?
+        } else {
+            Vec::new()
         };
         let bytes = passed_on(bytes, group)?;
         if !bytes.is_empty() {
@@ -126,10 +126,7 @@ impl CompressionCheckpoints {
         ddp: &Ddp<M>,
         world: &World,
     ) -> Result<(), LearnerError> {
-        let actions = match asked {
-            true => self.told()?,
-            false => Vec::new(),
-        };
+        let actions = if asked { self.told()? } else { Vec::new() };
         // Rank 0 has just written the learner's files.
         let group = patient_with_files(world.group(), ddp.module());
         let mut saves = [i64::from(actions.contains(&CheckpointingAction::Save))];

@@ -98,9 +98,10 @@ impl StepOutput for SequenceOutput {
     fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError> {
         let (loss, logits) = (parcel.take_float(device)?, parcel.take_float(device)?);
         let targets = parcel.take_int(device)?;
-        let predictions = match parcel.is_empty() {
-            true => None,
-            false => Some(parcel.take_int(device)?),
+        let predictions = if parcel.is_empty() {
+            None
+        } else {
+            Some(parcel.take_int(device)?)
         };
         Ok(Self::new(loss, logits, predictions, targets))
     }

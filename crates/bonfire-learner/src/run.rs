@@ -22,7 +22,6 @@ use crate::share::Share;
 use crate::share::outlook::{Outlook, Own};
 use crate::share::split::{Split, Turn};
 
-/// A training under way.
 pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) world: &'a World,
     pub(crate) components: TrainingComponents<M>,
@@ -133,9 +132,10 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 ControlFlow::Break(next) => return Ok(next),
             };
             accumulated += 1;
-            let last = match accumulated >= accumulation || !outlook.more {
-                true => Last::Yes,
-                false => Last::No,
+            let last = if accumulated >= accumulation || !outlook.more {
+                Last::Yes
+            } else {
+                Last::No
             };
             let samples = batch.as_ref().map_or(0, |batch| batch.samples);
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);

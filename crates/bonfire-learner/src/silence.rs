@@ -52,9 +52,10 @@ impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
                 let cause = cause.unwrap_or_default();
                 tracing::warn!("{error}{cause}; the learner shows lines instead of its display");
             }
-            return match is_logged() {
-                true => training.with_application_logger(None),
-                false => training,
+            return if is_logged() {
+                training.with_application_logger(None)
+            } else {
+                training
             };
         }
         let [model, optimizer, scheduler] = FromMain::all(world.group());

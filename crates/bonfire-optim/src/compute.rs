@@ -12,16 +12,18 @@ pub fn wide(dtype: DType) -> DType {
 
 /// The same in a type.
 pub fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    match tensor.dtype() == dtype {
-        true => tensor,
-        false => tensor.cast(dtype),
+    if tensor.dtype() == dtype {
+        tensor
+    } else {
+        tensor.cast(dtype)
     }
 }
 
 pub(crate) fn on<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
-    match tensor.device() == *device {
-        true => tensor,
-        false => tensor.to_device(device),
+    if tensor.device() == *device {
+        tensor
+    } else {
+        tensor.to_device(device)
     }
 }
 

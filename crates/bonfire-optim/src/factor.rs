@@ -10,16 +10,16 @@ use crate::gradient::Factors;
 ///
 /// ```
 /// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
-/// use bonfire::optim::{AdamWConfig, GradientFactor};
+/// use bonfire::optim::{AdamWConfig, DeferredScale};
 /// use burn::optim::ModuleOptimizer;
 ///
-/// let factor = GradientFactor::default();
-/// let adamw = AdamWConfig::new().build().with_gradient_factor(factor.clone());
+/// let factor = DeferredScale::default();
+/// let adamw = AdamWConfig::new().build().with_deferred_scale(factor.clone());
 /// let optimizer = ModuleOptimizer::from(adamw);
-/// // In each step: ddp.step(&mut optimizer, rate, gradients.clip(Clip::Norm(1.0))?.folded(&factor))
+/// // In each step: ddp.step(&mut optimizer, rate, gradients.clip(Clip::Norm(1.0))?.defer_scale(&factor))
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct GradientFactor(Arc<Mutex<Option<Step>>>);
+pub struct DeferredScale(Arc<Mutex<Option<Step>>>);
 
 /// A step that optimizers take.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Step {
     taken: usize,
 }
 
-impl GradientFactor {
+impl DeferredScale {
     /// Runs a step in which optimizers that have this handle multiply. Returns how many gradients they did it to.
     ///
     /// # Panics
@@ -54,7 +54,7 @@ impl GradientFactor {
         drop(step);
         assert!(
             is_free,
-            "a GradientFactor is for one rank: each rank makes its own"
+            "a DeferredScale is for one rank: each rank makes its own"
         );
     }
 
@@ -73,7 +73,7 @@ impl GradientFactor {
 }
 
 /// Nothing is left of a step, however it ends.
-struct UnderWay<'a>(&'a GradientFactor);
+struct UnderWay<'a>(&'a DeferredScale);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {

@@ -19,7 +19,7 @@ use slices::Rule;
 use state::State;
 
 use crate::compute::{cast, is_flex, on, wide};
-use crate::factor::GradientFactor;
+use crate::factor::DeferredScale;
 use crate::gradient::Factors;
 use crate::offload::Offload;
 
@@ -40,7 +40,7 @@ mod stored;
 struct Around {
     /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
-    factor: Option<GradientFactor>,
+    factor: Option<DeferredScale>,
 }
 
 impl Around {
@@ -48,7 +48,7 @@ impl Around {
         Self { offload, ..self }
     }
 
-    fn with_factor(self, factor: Option<GradientFactor>) -> Self {
+    fn with_factor(self, factor: Option<DeferredScale>) -> Self {
         Self { factor, ..self }
     }
 }
@@ -73,7 +73,7 @@ fn step<N, const D: usize, const M: usize>(
 ) -> (Tensor<D>, Option<State<N, D>>) {
     let offload = around.offload.as_ref();
     let factors = around.factor.as_ref();
-    let factors = factors.map_or_else(Factors::default, GradientFactor::take);
+    let factors = factors.map_or_else(Factors::default, DeferredScale::take);
     let home = gradient.device();
     let device = match offload {
         Some(_) => host(),
@@ -93,9 +93,10 @@ fn step<N, const D: usize, const M: usize>(
     };
     let master =
         (wide != dtype).then(|| place(master.unwrap_or_else(|| Kept::Memory(parameter.clone()))));
-    let gradient = match gradient.dtype() == dtype {
-        true => gradient,
-        false => cast(gradient, wide),
+    let gradient = if gradient.dtype() == dtype {
+        gradient
+    } else {
+        cast(gradient, wide)
     };
     let files = offload.filter(|offload| offload.has_parameters() && is_flex(&home));
     let parameter = match files.and_then(|files| files.folder_of(&parameter.shape(), dtype)) {
@@ -104,6 +105,7 @@ fn step<N, const D: usize, const M: usize>(
         _ => Kept::Memory(parameter),
     };
     let weights = Weights { parameter, master };
+    #[allow(clippy::match_bool, reason = "some builds have one arm")]
     let (weights, moments) = match is_flex(&device) {
         #[cfg(feature = "flex")]
         true => flex::step(rule, weights, (gradient, factors.numbers()), moments),
@@ -158,9 +160,10 @@ fn host() -> Device {
 /// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.
 #[inline(always)]
 fn penalized<N: Number>(penalty: f64, parameter: &N, gradient: N) -> N {
-    match penalty == 0.0 {
-        true => gradient,
-        false => parameter.clone().times(penalty) + gradient,
+    if penalty == 0.0 {
+        gradient
+    } else {
+        parameter.clone().times(penalty) + gradient
     }
 }
 

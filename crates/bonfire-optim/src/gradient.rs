@@ -64,9 +64,10 @@ impl Factors {
     /// The gradient, multiplied in its own type, but in 32 bits if it has 16.
     pub fn multiply<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
         let dtype = gradient.dtype();
-        match self.is_empty() {
-            true => gradient,
-            false => cast(self.multiply_wide(cast(gradient, wide(dtype))), dtype),
+        if self.is_empty() {
+            gradient
+        } else {
+            cast(self.multiply_wide(cast(gradient, wide(dtype))), dtype)
         }
     }
 
@@ -162,13 +163,12 @@ mod flex {
                 || sum(row, factors),
             )
         };
-        let squares: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
-            true => values.chunks(row_elems).map(sum).collect(),
-            false => {
-                let squares = values.par_chunks(row_elems);
-                let squares = squares.with_min_len(PIECE_ELEMS.div_ceil(row_elems));
-                squares.map(sum).collect()
-            }
+        let squares: Vec<f32> = if is_alone(values.len(), ALONE_ELEMS) {
+            values.chunks(row_elems).map(sum).collect()
+        } else {
+            let squares = values.par_chunks(row_elems);
+            let squares = squares.with_min_len(PIECE_ELEMS.div_ceil(row_elems));
+            squares.map(sum).collect()
         };
         let data = TensorData::new(squares, [rows]);
         Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
@@ -222,20 +222,20 @@ mod flex {
                         || values.iter_mut().for_each(|value| *value = product(value)),
                     );
                 };
-                match is_alone(values.len(), ALONE_ELEMS) {
-                    true => multiply(values),
-                    false => values.par_chunks_mut(PIECE_ELEMS).for_each(multiply),
+                if is_alone(values.len(), ALONE_ELEMS) {
+                    multiply(values)
+                } else {
+                    values.par_chunks_mut(PIECE_ELEMS).for_each(multiply)
                 }
                 own
             }
             None => {
                 let values = values(&own);
-                let products: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
-                    true => values.iter().map(product).collect(),
-                    false => {
-                        let values = values.par_iter().with_min_len(PIECE_ELEMS);
-                        values.map(product).collect()
-                    }
+                let products: Vec<f32> = if is_alone(values.len(), ALONE_ELEMS) {
+                    values.iter().map(product).collect()
+                } else {
+                    let values = values.par_iter().with_min_len(PIECE_ELEMS);
+                    values.map(product).collect()
                 };
                 let shape = own.layout().shape().clone();
                 FlexTensor::from_data(TensorData::new(products, shape))

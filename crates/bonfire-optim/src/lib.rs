@@ -25,7 +25,7 @@ mod schedule;
 pub use bonfire_sys::FileMemoryError;
 #[doc(hidden)]
 pub use compute::{cast, wide};
-pub use factor::GradientFactor;
+pub use factor::DeferredScale;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};
 pub use fused::lion::{Lion, LionConfig};

@@ -203,9 +203,10 @@ fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
         for curve in report.ordered_curves() {
             let is_loss = curve.tag.ends_with("loss");
             let quantity = Quantity::of(&curve.tag, &report.unit);
-            let heading = match is_loss {
-                true => "Loss".to_owned(),
-                false => quantity.heading(),
+            let heading = if is_loss {
+                "Loss".to_owned()
+            } else {
+                quantity.heading()
             };
             let place = charts.iter().position(|chart| chart.heading == heading);
             let place = place.unwrap_or_else(|| {

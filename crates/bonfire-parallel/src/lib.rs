@@ -17,7 +17,7 @@ pub mod ops;
 mod pipeline;
 mod tensor;
 
-pub use context::attention::{Attend, self_attention};
+pub use context::attention::{AttentionMask, self_attention};
 pub use context::ring::ring_attention;
 pub use context::zigzag::{context_loss, zigzag_ranges, zigzag_split};
 pub use error::{ParallelError, or_end_pass};

@@ -34,7 +34,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use bonfire_collective::WorldSize;
-use bonfire_plan::Spread;
+use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
     Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, World,
@@ -368,33 +368,30 @@ impl<M: Module> Pipeline<M> {
             numbers: &self.numbers,
         };
         let batches = (micro_batches, forward);
-        let mut step = match self.overlaps {
-            true => {
-                let mut failure = None;
-                let step = self.ddp.backward_in_parts(|stages, told| {
-                    let reduce = |local, sum| {
-                        let sum = given(&told[local], vec![sum], factor, &device);
-                        if sum.is_tracked() {
-                            sum.backward();
-                        }
-                    };
-                    let done = passes.run(stages, batches, reduce);
-                    done.map_err(|error| failure.insert(error).to_string())
-                });
-                step.map_err(|error| failure.unwrap_or(error.into()))?
-            }
-            false => {
-                let mut sums = Vec::new();
-                let reduce = |_, sum| sums.push(sum);
-                let (loss, timing) = passes.run(self.ddp.module(), batches, reduce)?;
-                let given = |stages: &Vec<M>| (given(stages, sums, factor, &device), timing);
-                let mut step = self.ddp.backward(given)?;
-                step.loss = loss;
-                step
-            }
+        let mut step = if self.overlaps {
+            let mut failure = None;
+            let step = self.ddp.backward_in_parts(|stages, told| {
+                let reduce = |local, sum| {
+                    let sum = given(&told[local], vec![sum], factor, &device);
+                    if sum.is_tracked() {
+                        sum.backward();
+                    }
+                };
+                let done = passes.run(stages, batches, reduce);
+                done.map_err(|error| failure.insert(error).to_string())
+            });
+            step.map_err(|error| failure.unwrap_or(error.into()))?
+        } else {
+            let mut sums = Vec::new();
+            let reduce = |_, sum| sums.push(sum);
+            let (loss, timing) = passes.run(self.ddp.module(), batches, reduce)?;
+            let given = |stages: &Vec<M>| (given(stages, sums, factor, &device), timing);
+            let mut step = self.ddp.backward(given)?;
+            step.loss = loss;
+            step
         };
         // Each rank has the parameters of its stages, and no other has those.
-        step.gradients = step.gradients.staged_over(&self.world);
+        step.gradients = step.gradients.split_into_stages(&self.world);
         let busy = step.output.busy[self.world.rank().index()];
         step.timing.forward_backward = busy;
         step.timing.exposed_communication = start.elapsed().saturating_sub(busy);
@@ -437,7 +434,7 @@ fn prepared(
 /// That the stages can be a [`Ddp`] of this configuration.
 fn check(config: &DdpConfig) -> Result<(), PipelineError> {
     let refused = |setting, advice| Err(PipelineError::Unsupported { setting, advice });
-    if config.placement.parameters == Spread::Sharded {
+    if config.placement.parameters == Sharding::Sharded {
         let setting = format!("placement {}", config.placement);
         return refused(
             setting,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::{Rank, WorldSize, shard_range};
 
 pub use cut::Cut;
-pub use placement::{Among, Placement, Share, Spread, UnknownPlacement};
+pub use placement::{Placement, ShardGroup, ShardUnit, Sharding, UnknownPlacement};
 
 /// Parameters with fewer elements stay replicated: their share of the memory is nothing, and a message of
 /// their own would cost more than their bytes.
@@ -29,7 +29,7 @@ pub const SHARDED_ELEMS_MIN: usize = 1024;
 /// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one, unless it is
 /// [offloaded](Self::offloaded).
 ///
-/// With [`Share::Parameters`] one rank has all rows, and the others none. The largest parameter is dealt first,
+/// With [`ShardUnit::Parameters`] one rank has all rows, and the others none. The largest parameter is dealt first,
 /// each to the rank that has the fewest elements so far: the fullest rank has at most 4/3 of what it has in the
 /// best dealing (Graham 1969).
 ///
@@ -112,12 +112,15 @@ impl Layout {
     ) -> Self {
         let parameters: Vec<Extent> = shapes.into_iter().map(Extent::of).collect();
         let is_cut = |extent: &Extent| are_cut && extent.elems() >= SHARDED_ELEMS_MIN;
-        let division = |extent: &Extent| match is_cut(extent) {
-            true => Division::Rows,
-            false => Division::Whole,
+        let division = |extent: &Extent| {
+            if is_cut(extent) {
+                Division::Rows
+            } else {
+                Division::Whole
+            }
         };
         let mut divisions: Vec<Division> = parameters.iter().map(division).collect();
-        if placement.share == Share::Parameters {
+        if placement.unit == ShardUnit::Parameters {
             deal(&parameters, &mut divisions, world_size);
         }
         Self {
@@ -186,12 +189,12 @@ impl Layout {
     }
 
     /// How many elements a rank holds of a state that lies so.
-    pub fn held(&self, spread: Spread, rank: Rank) -> usize {
+    pub fn held(&self, spread: Sharding, rank: Rank) -> usize {
         let parameters = 0..self.parameters.len();
         parameters
             .map(|parameter| match spread {
-                Spread::Replicated => self.parameters[parameter].elems(),
-                Spread::Sharded => self.elems(parameter, rank).len(),
+                Sharding::Replicated => self.parameters[parameter].elems(),
+                Sharding::Sharded => self.elems(parameter, rank).len(),
             })
             .sum()
     }
@@ -206,14 +209,15 @@ impl Layout {
     pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {
-            match self.is_cut(parameter) {
-                true => cut += extent.elems(),
-                false => whole += extent.elems(),
+            if self.is_cut(parameter) {
+                cut += extent.elems()
+            } else {
+                whole += extent.elems()
             }
         }
         let times = match self.placement.parameters {
-            Spread::Sharded => 2 * micro_batches + 1,
-            Spread::Replicated => 2,
+            Sharding::Sharded => 2 * micro_batches + 1,
+            Sharding::Replicated => 2,
         };
         let (ranks, copies) = (f64::from(self.world_size.get()), f64::from(copies));
         let sent = |elems: usize, among: f64| elems as f64 * (among - 1.0) / among;
@@ -322,7 +326,7 @@ mod tests {
         assert_eq!(layout.rows(0, Rank::new(1)), 0..2000);
         assert_eq!(layout.rows(0, Rank::new(0)), 0..0);
         assert_eq!(
-            layout.held(Spread::Sharded, Rank::new(0)),
+            layout.held(Sharding::Sharded, Rank::new(0)),
             5000 + 1024 + 1023
         );
     }

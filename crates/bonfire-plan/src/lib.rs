@@ -63,7 +63,8 @@ pub use collective::{Hosts, Partition, Plan, Role, Schedule, ScheduleShape, Sour
 pub use estimate::{LinkCosts, LinkFigures, estimate};
 pub use layout::buckets;
 pub use layout::{
-    Among, Cut, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
+    Cut, Division, Layout, Placement, SHARDED_ELEMS_MIN, ShardGroup, ShardUnit, Sharding,
+    UnknownPlacement,
 };
 pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{

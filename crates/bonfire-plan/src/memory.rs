@@ -13,7 +13,7 @@ mod rank;
 mod table;
 
 use crate::buckets::Caps;
-use crate::{Among, Bytes, DType, Placement, WorldSize};
+use crate::{Bytes, DType, Placement, ShardGroup, WorldSize};
 
 pub use held::{Held, Phase, RankMemory};
 pub use table::MemoryTable;
@@ -181,9 +181,9 @@ impl Training {
     /// The ranks among which states are sharded: those of one copy.
     fn sharing(&self, placement: Placement) -> WorldSize {
         let ranks = match placement.among {
-            Among::All => self.ranks.get(),
-            Among::Host => self.ranks_per_host.get(),
-            Among::Ranks(ranks) => ranks.get(),
+            ShardGroup::All => self.ranks.get(),
+            ShardGroup::Host => self.ranks_per_host.get(),
+            ShardGroup::Ranks(ranks) => ranks.get(),
         };
         WorldSize::new(ranks.min(self.ranks.get())).expect("no group of ranks is empty")
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 pub use shape::{MeshError, MeshShape};
 
 use crate::types::named_codes;
-use crate::{Among, Placement, Rank, WorldSize};
+use crate::{Placement, Rank, ShardGroup, WorldSize};
 
 named_codes! {
     /// A way of dividing a training among ranks.
@@ -132,8 +132,8 @@ impl Grid {
     pub fn placement(&self, placement: Placement) -> Placement {
         let shares = NonZeroU32::new(self.size(Axis::DpShard) * self.size(Axis::Cp));
         match (placement.among, shares) {
-            (Among::All, Some(ranks)) if self.size(Axis::DpReplicate) > 1 => {
-                placement.among(Among::Ranks(ranks))
+            (ShardGroup::All, Some(ranks)) if self.size(Axis::DpReplicate) > 1 => {
+                placement.among(ShardGroup::Ranks(ranks))
             }
             _ => placement,
         }

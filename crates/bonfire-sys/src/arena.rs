@@ -212,9 +212,12 @@ impl Gaps {
     /// From the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
         let granule = granule_of(bytes, self.page);
-        let place = |start: usize| match granule == self.page {
-            true => start,
-            false => (self.base + start).next_multiple_of(granule) - self.base,
+        let place = |start: usize| {
+            if granule == self.page {
+                start
+            } else {
+                (self.base + start).next_multiple_of(granule) - self.base
+            }
         };
         let (start, end) = self.gaps.iter().find_map(|(&start, &len)| {
             let end = start + len;

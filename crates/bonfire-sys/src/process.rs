@@ -200,7 +200,6 @@ impl ExitWatch {
     }
 }
 
-/// What a child leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leads {
     /// A process group, made before this.

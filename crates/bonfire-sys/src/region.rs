@@ -158,9 +158,10 @@ impl Region {
         })?;
         // The limit on the size of files counts here as well, and going beyond it is a signal.
         let limit = getrlimit(Resource::Fsize).current;
-        let sized = match limit.is_some_and(|limit| len as u64 > limit) {
-            true => Err(Errno::FBIG),
-            false => rustix::fs::ftruncate(&file, len as u64),
+        let sized = if limit.is_some_and(|limit| len as u64 > limit) {
+            Err(Errno::FBIG)
+        } else {
+            rustix::fs::ftruncate(&file, len as u64)
         };
         sized.map_err(|source| RegionError::NoMemory { bytes: len, source })?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)

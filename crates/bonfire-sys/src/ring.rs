@@ -32,7 +32,6 @@ pub struct RingLayout {
     slot_bytes: usize,
 }
 
-/// What precedes the slots.
 #[repr(C, align(64))]
 struct Control {
     published: Doorbell,

@@ -125,9 +125,10 @@ impl Scenario {
     pub fn of_seed(misfortune: Misfortune, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let world_size = random.random_range(2..=4);
-        let batches = match misfortune.is_from_outside() {
-            true => ENDLESS,
-            false => random.random_range(5..=40),
+        let batches = if misfortune.is_from_outside() {
+            ENDLESS
+        } else {
+            random.random_range(5..=40)
         };
         Self {
             seed,

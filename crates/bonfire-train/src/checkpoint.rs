@@ -466,9 +466,10 @@ impl Files {
         &self,
         work: impl FnOnce(&Folder) -> Result<(), CheckpointError>,
     ) -> Result<(), TrainError> {
-        let done = match self.group.rank() == WRITER {
-            true => work(&self.folder),
-            false => Ok(()),
+        let done = if self.group.rank() == WRITER {
+            work(&self.folder)
+        } else {
+            Ok(())
         };
         let told: Option<String> =
             announced(&self.group, &done.as_ref().err().map(ToString::to_string))?;

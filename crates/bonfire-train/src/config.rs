@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bonfire_plan::buckets::Caps;
-use bonfire_plan::{Placement, Share, Spread};
+use bonfire_plan::{Placement, ShardUnit, Sharding};
 use serde::{Deserialize, Serialize};
 
 use crate::compression::GradientCompression;
@@ -219,8 +219,8 @@ impl DdpConfig {
             Some("it needs GradientSync::Bucketed")
         } else if self.compression != GradientCompression::None {
             Some("gradients of rows are not compressed; choose GradientCompression::None")
-        } else if self.placement.parameters == Spread::Sharded
-            && self.placement.share == Share::Parameters
+        } else if self.placement.parameters == Sharding::Sharded
+            && self.placement.unit == ShardUnit::Parameters
         {
             Some(
                 "parameters are sharded by rows only; choose Placement::zero2().of_whole_parameters()",

@@ -25,7 +25,7 @@ use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::world::watchdog::Watchdog;
 use crate::{
-    CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Spread,
+    CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Sharding,
     TrainError, World,
 };
 
@@ -116,7 +116,7 @@ impl<M: Module> Setup<M> {
         place: Where<'_>,
     ) -> Result<Self, TrainError> {
         let abort = |error: &TrainError| group.abort(&error.to_string());
-        let is_cut = config.placement.parameters == Spread::Sharded;
+        let is_cut = config.placement.parameters == Sharding::Sharded;
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut || place.offload.is_some() {
@@ -385,8 +385,8 @@ impl<M: Module> Ddp<M> {
     /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
-    /// [`TrainError::Collective`] if another rank has failed. [`TrainError::FactorNotTaken`] where gradients are
-    /// [folded](Gradients::folded) and an optimizer is without the handle, which has stepped its parameters then, or
+    /// [`TrainError::Collective`] if another rank has failed. [`TrainError::ScaleNotTaken`] where the scale of
+    /// gradients is [deferred](Gradients::defer_scale) and an optimizer is without the handle, which has stepped its parameters then, or
     /// clips, which is found before. The group has ended after either. Where the optimizer's state is sharded:
     /// [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
     /// its own, that needs whole parameters and gets rows; [`TrainError::Collective`];
@@ -417,12 +417,11 @@ impl<M: Module> Ddp<M> {
         let rounds_alike = self.is_cpu || self.group.world_size() == WorldSize::ONE;
         let replicas = (!rounds_alike).then(|| ProcessGroup::clone(&self.group));
         let none = Gradients::new(Arc::clone(&self.table)).agreeing(replicas);
-        match self.config.placement.is_sharded() {
-            true => {
-                let group = self.shards.groups().among(&self.group).clone();
-                none.cut(Arc::clone(&self.shards), group)
-            }
-            false => none,
+        if self.config.placement.is_sharded() {
+            let group = self.shards.groups().among(&self.group).clone();
+            none.cut(Arc::clone(&self.shards), group)
+        } else {
+            none
         }
     }
 
@@ -470,7 +469,7 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
 
 /// That parameters can be elsewhere than in the memory of a device.
 fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
-    let are_cut = placement.parameters == Spread::Sharded;
+    let are_cut = placement.parameters == Sharding::Sharded;
     let reason = match device {
         "cpu" if placement.is_sharded() && !are_cut => {
             "parameters in files are for replicated and zero3".to_owned()

@@ -175,12 +175,12 @@ pub enum TrainError {
         /// What to do.
         advice: &'static str,
     },
-    /// The optimizers of a module do not all multiply gradients that were [folded](crate::Gradients::folded).
+    /// The optimizers of a module do not all multiply gradients whose [scale is deferred](crate::Gradients::defer_scale).
     #[error(
-        "gradients were folded, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
-         give each of them with_gradient_factor(), and none a clipping of its own, or leave out Gradients::folded"
+        "the scale of gradients was deferred, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
+         give each of them with_deferred_scale(), and none a clipping of its own, or leave out Gradients::defer_scale"
     )]
-    FactorNotTaken {
+    ScaleNotTaken {
         /// Gradients that were multiplied.
         taken: usize,
         /// Gradients of the step.

@@ -63,8 +63,9 @@ pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 pub use nn::custom_gradient::{backward_from, custom_gradient};
 pub use nn::{
-    BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic, SegmentInputs,
-    conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute, relu,
+    BatchNorm, BatchNormConfig, InputPlacement, Recompute, RngReplay, RunningStatistic,
+    SegmentInputs, conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
+    relu,
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::LossScaler;
@@ -83,6 +84,6 @@ pub use bonfire_checkpoint::record::Whole;
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_collective::Resident;
 pub use bonfire_plan::{
-    Among, Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
-    Spread, UnknownPlacement,
+    Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, ShardGroup,
+    ShardUnit, Sharding, UnknownPlacement,
 };

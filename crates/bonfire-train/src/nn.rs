@@ -17,5 +17,5 @@ pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
-pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
+pub use recompute::{InputPlacement, Recompute, RngReplay, SegmentInputs, recompute};
 pub use relu::relu;

@@ -15,7 +15,6 @@ use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 use crate::TrainError;
 use crate::parameters::fingerprint::Entry;
 
-/// A trainable parameter.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
     /// Its path, such as `blocks.0.attention.query.weight`.

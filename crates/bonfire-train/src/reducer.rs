@@ -61,7 +61,6 @@ pub(crate) struct Reducer {
     /// The parameters of each bucket.
     assignments: Vec<Assignment>,
     buckets: Buckets,
-    /// Whether they have memory.
     is_made: bool,
     spare: Spare,
     homes: Vec<Home>,
@@ -189,9 +188,10 @@ impl Reducer {
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let shards = (&*self.shards, &self.spare);
-                let flags = match bucket + 1 == self.assignments.len() {
-                    true => verdict::len(self.table.len()),
-                    false => 0,
+                let flags = if bucket + 1 == self.assignments.len() {
+                    verdict::len(self.table.len())
+                } else {
+                    0
                 };
                 Bucket::new((assignment, flags), shards, &self.compressor, group)
             })
@@ -303,9 +303,12 @@ impl Reducer {
         for (progress, present) in self.parameters.iter_mut().zip(verdict.present) {
             progress.present = present;
         }
-        let presence = |parameter: usize| match self.parameters[parameter].present {
-            true => Presence::Somewhere,
-            false => Presence::Nowhere,
+        let presence = |parameter: usize| {
+            if self.parameters[parameter].present {
+                Presence::Somewhere
+            } else {
+                Presence::Nowhere
+            }
         };
         for bucket in self.buckets.on_host().iter_mut().take(waiting) {
             watch.time(|| bucket.receive(&mut self.compressor, presence))?;

@@ -173,9 +173,10 @@ pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<P
         is_made: false,
     };
     trainable(model.clone()).visit(&mut outline);
-    let start = match outline.is_made {
-        true => Start::Whole,
-        false => Start::OneByOne,
+    let start = if outline.is_made {
+        Start::Whole
+    } else {
+        Start::OneByOne
     };
     (outline.parameters, start)
 }
@@ -216,9 +217,10 @@ impl<F: Fn(ParamId) -> u32> ModuleVisitor for Outline<F> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let is_made = param.is_initialized();
-        let dtype = match is_made {
-            true => param.val().dtype(),
-            false => TensorDType::F32,
+        let dtype = if is_made {
+            param.val().dtype()
+        } else {
+            TensorDType::F32
         };
         let moments = param.is_require_grad().then(|| (self.moments)(param.id));
         self.is_made |= is_made && moments.is_some();

@@ -79,7 +79,6 @@ impl<'a> HostSlice<'a> {
         }
     }
 
-    /// How many.
     pub(crate) fn len(self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
@@ -99,7 +98,6 @@ impl<'a> HostSlice<'a> {
         }
     }
 
-    /// Their type.
     pub(crate) fn dtype(self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -242,7 +240,6 @@ impl Values {
         })
     }
 
-    /// How many.
     pub(crate) fn len(&self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
@@ -309,7 +306,6 @@ impl Values {
         }
     }
 
-    /// Their type.
     pub(crate) fn dtype(&self) -> DType {
         self.slice(0..0).dtype()
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::local;
-use bonfire_train::{Ddp, DeviceKind, Draws, LocalRank, Recompute, World, recompute};
+use bonfire_train::{Ddp, DeviceKind, LocalRank, Recompute, RngReplay, World, recompute};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
@@ -44,7 +44,6 @@ impl Block {
         }
     }
 
-    /// What dropout multiplies with.
     fn mask(&self, x: &Tensor<2>) -> Tensor<2> {
         self.dropout.forward(x.clone().detach().ones_like())
     }
@@ -187,14 +186,22 @@ fn draws_of_another_thread_are_found_out() {
 fn without_dropout_they_matter_to_nobody() {
     let _turn = generator(4);
     with_dropout(Recompute::default(), 0.0, draw_elsewhere);
-    with_dropout(Recompute::default().with_draws(Draws::None), 0.0, || ());
+    with_dropout(
+        Recompute::default().with_rng_replay(RngReplay::None),
+        0.0,
+        || (),
+    );
 }
 
 #[test]
 #[should_panic(expected = "computed something else")]
 fn dropout_that_is_denied_is_found_out() {
     let _turn = generator(5);
-    with_dropout(Recompute::default().with_draws(Draws::None), 0.5, || ());
+    with_dropout(
+        Recompute::default().with_rng_replay(RngReplay::None),
+        0.5,
+        || (),
+    );
 }
 
 #[test]

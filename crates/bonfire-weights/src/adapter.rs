@@ -33,9 +33,10 @@ impl Layout {
 
     /// That of a file which says this.
     pub(crate) fn said(producer: Option<&str>) -> Self {
-        match producer == Some(Self::Burn.producer()) {
-            true => Self::Burn,
-            false => Self::PyTorch,
+        if producer == Some(Self::Burn.producer()) {
+            Self::Burn
+        } else {
+            Self::PyTorch
         }
     }
 }
@@ -45,7 +46,6 @@ impl Layout {
 #[derive(Clone)]
 pub(crate) struct ToModel {
     layout: Layout,
-    /// The file, for people.
     path: Arc<str>,
     /// By path.
     types: Arc<HashMap<String, DType>>,
@@ -145,9 +145,10 @@ impl ModuleVisitor for TypeLister {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // What is not initialised yet stays so: the file's values take its place.
-        let dtype = match param.is_initialized() {
-            true => param.base().dtype(),
-            false => param.lazy_device().settings().float_dtype.into(),
+        let dtype = if param.is_initialized() {
+            param.base().dtype()
+        } else {
+            param.lazy_device().settings().float_dtype.into()
         };
         self.types.insert(self.path.join("."), dtype);
     }

@@ -25,7 +25,6 @@ pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 /// Where the description says about the file, and not about a tensor.
 const METADATA: &str = "__metadata__";
 
-/// What a file has.
 pub(crate) struct Contents {
     pub(crate) tensors: Vec<StoredTensor>,
     pub(crate) layout: Layout,

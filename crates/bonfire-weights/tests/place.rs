@@ -154,9 +154,10 @@ fn outputs_are_those_of_the_model_in_one_place() {
 
 /// The bits of all parameters after some steps.
 fn trained(model: Net, device: &Device) -> Vec<Vec<u8>> {
-    let (mut model, device) = match device.is_autodiff() {
-        true => (model, device.clone()),
-        false => (model.train(), device.clone().autodiff()),
+    let (mut model, device) = if device.is_autodiff() {
+        (model, device.clone())
+    } else {
+        (model.train(), device.clone().autodiff())
     };
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for _ in 0..3 {

@@ -3,10 +3,10 @@
 use bonfire_collective::Proposal;
 use bonfire_train::World;
 
-use crate::error::{BoxError, Error, Result, Teller};
+use crate::error::{BoxError, Error, Reporter, Result};
 
 /// Goes on if all ranks can: gives every rank its value, or else every rank an error. The lowest rank
-/// that has one gets its own, and the others [`Error::ToldBy`]. Every rank must call it at the same
+/// that has one gets its own, and the others [`Error::ReportedElsewhere`]. Every rank must call it at the same
 /// place, and return the error.
 ///
 /// A file that only rank 2 cannot read, or an option that is wrong for all, is then one line of one
@@ -26,7 +26,7 @@ use crate::error::{BoxError, Error, Result, Teller};
 /// ```
 ///
 /// # Errors
-/// This rank's own, [`Error::ToldBy`], or [`Error::Collective`] if a rank has failed before.
+/// This rank's own, [`Error::ReportedElsewhere`], or [`Error::Collective`] if a rank has failed before.
 #[track_caller]
 pub fn all_or_none<T, E: Into<BoxError>>(world: &World, result: Result<T, E>) -> Result<T> {
     let group = world.group();
@@ -53,7 +53,7 @@ pub fn all_or_none<T, E: Into<BoxError>>(world: &World, result: Result<T, E>) ->
         (_, Some(rank)) => {
             // Returns when that rank's error has ended the group, so that it is the first.
             let _ = group.barrier();
-            Err(Error::ToldBy(Teller { rank }))
+            Err(Error::ReportedElsewhere(Reporter { rank }))
         }
     }
 }
@@ -86,15 +86,16 @@ mod tests {
             let device = (DeviceKind::Cpu, Occupancy::Exclusive);
             let outcome = rank::run(group, local, device, |world| {
                 let rank = world.rank().get();
-                let own = match wrong.contains(&rank) {
-                    true => Err(format!("trouble of {rank}")),
-                    false => Ok(()),
+                let own = if wrong.contains(&rank) {
+                    Err(format!("trouble of {rank}"))
+                } else {
+                    Ok(())
                 };
                 all_or_none(&world, own).map_err(Wrapped)
             });
             let error = outcome.err()?.error;
-            Some(match Teller::of(&error) {
-                Some(Teller { rank }) => format!("told by {rank}"),
+            Some(match Reporter::of(&error) {
+                Some(Reporter { rank }) => format!("told by {rank}"),
                 None => error.to_string(),
             })
         };
@@ -118,9 +119,10 @@ mod tests {
         for wrong in [&[0][..], &[1], &[2], &[1, 2], &[0, 1, 2]] {
             let lowest = wrong[0];
             let expected = [0, 1, 2].map(|rank| {
-                Some(match rank == lowest {
-                    true => format!("trouble of {rank}"),
-                    false => format!("told by {lowest}"),
+                Some(if rank == lowest {
+                    format!("trouble of {rank}")
+                } else {
+                    format!("told by {lowest}")
                 })
             });
             assert_eq!(outcomes(wrong), expected, "{wrong:?}");

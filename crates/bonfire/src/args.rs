@@ -114,9 +114,10 @@ impl LaunchArgs {
             _own: Vec<OsString>,
         }
         let flags = parse_args_from::<Flags>(arguments).map_err(|wrong| {
-            Error::Usage(match wrong.starts_with("unexpected argument") {
-                true => format!("{wrong}; the program's own flags belong behind --"),
-                false => wrong,
+            Error::Usage(if wrong.starts_with("unexpected argument") {
+                format!("{wrong}; the program's own flags belong behind --")
+            } else {
+                wrong
             })
         });
         Ok(flags?.launch)
@@ -126,7 +127,7 @@ impl LaunchArgs {
     ///
     /// If it is a rank's, that rank has said it already on the same screen, unless the flags sent its output
     /// elsewhere. So only who it was is left to be said.
-    pub fn last_words(&self, error: &(dyn StdError + 'static)) -> String {
+    pub fn exit_message(&self, error: &(dyn StdError + 'static)) -> String {
         let redirects = self.flags.redirects.clone().unwrap_or_default();
         if redirects == StreamChoice::default()
             && let Some(Error::Launch(LaunchError::Rank(failure))) = error.downcast_ref()

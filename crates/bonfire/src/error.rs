@@ -43,12 +43,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Another rank tells why this one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[error("rank {rank} says why")]
-pub struct Teller {
+pub struct Reporter {
     /// The rank.
     pub rank: Rank,
 }
 
-impl Teller {
+impl Reporter {
     /// If an error, or one of its causes, is that another rank tells.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         // A program may have wrapped the error in a type of its own, but causes stay what they are.
@@ -176,7 +176,7 @@ pub enum Error {
     },
     /// This rank ends because of another, which tells why; see [`all_or_none`](crate::all_or_none).
     #[error("{0}")]
-    ToldBy(#[source] Teller),
+    ReportedElsewhere(#[source] Reporter),
     /// A rank panicked.
     #[error("rank {rank} panicked: {message}")]
     Panicked {

@@ -10,7 +10,7 @@ use bonfire_launch::{PEER_FAILED_EXIT_CODE, detect_rank};
 use bonfire_train::{LocalRank, World, require_devices};
 
 use crate::args::LaunchArgs;
-use crate::error::Teller;
+use crate::error::Reporter;
 use crate::error::{BoxError, Error, Result, with_causes};
 use crate::log;
 use crate::rank::{self, Fault};
@@ -114,7 +114,7 @@ fn work<E: Into<BoxError>>(
 /// Ends this process. Its memory, its connections and its devices are the system's to clean up, which
 /// cannot block on a peer that is no more.
 fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
-    if Teller::of(error).is_none() {
+    if Reporter::of(error).is_none() {
         // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
         let line = format!("{prefix}error: {}\n", with_causes(error));
         let _ = std::io::stderr().write_all(line.as_bytes());

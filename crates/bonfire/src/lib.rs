@@ -30,7 +30,7 @@
 //! What a training program names is here, and in the [`prelude`]:
 //!
 //! - [`launch()`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
-//! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
+//! - [`agree_on_next_step`] has all ranks end together: with their data, an error, or a signal.
 //! - [`all_or_none`] prints an error of any rank once, and ends all ranks.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`prepare`](trainer::prepare) makes a training of a model, its data and a file of
@@ -60,12 +60,12 @@ mod error;
 mod freeze;
 mod launch;
 mod log;
+mod next_step;
 pub mod plan;
 pub mod prelude;
 mod rank;
 mod threads;
 pub mod trainer;
-mod turn;
 
 #[cfg(feature = "cuda-unfused")]
 pub use bonfire_gpu as cuda;
@@ -75,8 +75,8 @@ pub use all_or_none::all_or_none;
 pub use args::{DeviceChoice, LaunchArgs};
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
+pub use next_step::{NextStep, agree_on_next_step};
 pub use threads::{SpawnOptions, spawn, spawn_with};
-pub use turn::{Turn, next_turn};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
@@ -121,9 +121,9 @@ pub mod diloco {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        Among, BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest,
-        Division, Gather, GradientRoute, GradientSync, Graphs, IntoLoss, Last, Layout, Loss,
-        MicroStep, OwnStep, Placement, Precision, Scatter, Share, Spread, Step, StepTiming,
+        BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, Division,
+        Gather, GradientRoute, GradientSync, Graphs, IntoLoss, Last, Layout, Loss, MicroStep,
+        OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, Step, StepTiming,
         TrainError, UnknownGradientRoute, UnknownPlacement, is_autodiff,
     };
 
@@ -144,9 +144,9 @@ pub mod learner {
 /// Layers that see the batches of all ranks, parts of a model that are computed again in the backward pass, and operations
 /// of transformers and convolutional networks.
 pub mod nn {
-    pub use bonfire_parallel::{Attend, self_attention};
+    pub use bonfire_parallel::{AttentionMask, self_attention};
     pub use bonfire_train::{
-        BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
+        BatchNorm, BatchNormConfig, InputPlacement, NormGroup, NormMismatch, Recompute, RngReplay,
         RunningStatistic, SegmentInputs, conv2d, convert_sync_batch_norm,
         convert_sync_batch_norm_in, gelu, recompute, relu,
     };

@@ -13,7 +13,7 @@ use bonfire_collective::ReduceOp;
 use bonfire_config::Config;
 use bonfire_data::{DistributedSampler, Order, Remainder, SamplerConfig, SamplerState};
 use bonfire_launch::StopRequest;
-use bonfire_optim::GradientFactor;
+use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
 use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
@@ -22,7 +22,7 @@ use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BoxError, Result};
-use crate::{Turn, all_or_none, next_turn};
+use crate::{NextStep, agree_on_next_step, all_or_none};
 use data::{Fed, Feed};
 
 pub use data::Data;
@@ -76,7 +76,7 @@ pub struct Trainer<M, B> {
     rates: parts::Rates,
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
-    factor: Option<GradientFactor>,
+    factor: Option<DeferredScale>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -150,14 +150,14 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 0 => &self.stop,
                 _ => &never,
             };
-            match next_turn(&self.world, stop, prepared)? {
-                Turn::Step(Some((batch, fed))) => {
+            match agree_on_next_step(&self.world, stop, prepared)? {
+                NextStep::Step(Some((batch, fed))) => {
                     self.reached = fed;
                     return Ok(Some(batch));
                 }
-                Turn::Step(None) => return Err(unequal()),
-                Turn::End => self.feed.next_epoch()?,
-                Turn::Stop => {
+                NextStep::Step(None) => return Err(unequal()),
+                NextStep::End => self.feed.next_epoch()?,
+                NextStep::Stop => {
                     let steps = self.progress.steps;
                     self.journal.note(&match &self.checkpoints {
                         Some(_) => format!(
@@ -246,7 +246,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 Some(clip) => gradients.clip(clip)?,
                 None => gradients,
             };
-            let gradients = gradients.folded(factor);
+            let gradients = gradients.defer_scale(factor);
             ddp.step(optimizer, rate, gradients).map(|()| true)
         })?;
         if !stepped {
@@ -296,7 +296,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         score: impl Fn(&M, E) -> [f64; N],
     ) -> Result<[f64; N]> {
         let model = self.ddp.lowered()?;
-        if self.config.placement.parameters == bonfire_train::Spread::Sharded {
+        if self.config.placement.parameters == bonfire_train::Sharding::Sharded {
             let planned = self.planned.iter_mut();
             planned.for_each(|training| training.evaluation = Evaluation::Whole);
         }
@@ -365,11 +365,13 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
         let (ddp, optimizer, progress) = (&mut self.ddp, &self.optimizer, &self.progress);
         let background = self.config.checkpoints.background;
-        self.journal
-            .time(Activity::Checkpoint, || match background {
-                true => checkpoints.save_in_background(milestone, ddp, optimizer, progress),
-                false => checkpoints.save(milestone, ddp, optimizer, progress),
-            })?;
+        self.journal.time(Activity::Checkpoint, || {
+            if background {
+                checkpoints.save_in_background(milestone, ddp, optimizer, progress)
+            } else {
+                checkpoints.save(milestone, ddp, optimizer, progress)
+            }
+        })?;
         self.saved = self.progress.steps;
         Ok(())
     }
@@ -409,9 +411,10 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 (value.path, is)
             }))
             .with_fact("placement", self.config.placement);
-        let report = match self.place.is_divided() {
-            true => report.with_fact("parameters of rank 0, which has parts", digest),
-            false => report.with_fact("parameters", digest),
+        let report = if self.place.is_divided() {
+            report.with_fact("parameters of rank 0, which has parts", digest)
+        } else {
+            report.with_fact("parameters", digest)
         };
         let report = match self.place.grid() {
             Some(grid) => report.with_fact("mesh", grid),

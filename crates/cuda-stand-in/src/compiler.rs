@@ -34,7 +34,6 @@ struct Program {
     made: Mutex<Made>,
 }
 
-/// What the compiler left.
 #[derive(Default)]
 struct Made {
     log: Vec<u8>,

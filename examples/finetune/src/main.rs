@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match run(&launch, &options) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", launch.last_words(error.as_ref()));
+            eprintln!("error: {}", launch.exit_message(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -119,12 +119,13 @@ impl Options {
 
     /// How the learning rate follows the number of ranks.
     pub fn rate_rule(&self) -> RateRule {
-        match self.scale_lr {
+        if self.scale_lr {
             // One rank's batch is the reference, so the factor is the number of ranks.
-            true => RateRule::Linear {
+            RateRule::Linear {
                 reference: self.batch_size,
-            },
-            false => RateRule::None,
+            }
+        } else {
+            RateRule::None
         }
     }
 

@@ -12,7 +12,7 @@ use bonfire::ddp::Loss;
 use bonfire::report::{BatchProgress, EventWriter, WeightedMean};
 use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
-use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
+use bonfire::{Ddp, NextStep, World, agree_on_next_step, all_or_none};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::decay::WeightDecayConfig;
@@ -80,11 +80,10 @@ pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) 
         let batch = options.global_batch(world.world_size());
         let headline = options.rate_rule().headline(batch, to_learn, options.lr);
         println!("{to_learn} pictures to learn from, {to_judge} held out; {headline}");
-        match first < epochs {
-            true => println!("curves: tensorboard --logdir {}", options.out.display()),
-            false => {
-                println!("{first} epochs are trained already; give more --epochs, or another --out")
-            }
+        if first < epochs {
+            println!("curves: tensorboard --logdir {}", options.out.display())
+        } else {
+            println!("{first} epochs are trained already; give more --epochs, or another --out")
         }
     }
     let mut curves = None;
@@ -93,9 +92,10 @@ pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) 
             trainer.save_where_it_is()?;
             return Ok(End::Stopped);
         };
-        let reported = match world.is_main() {
-            true => report(epoch, outcome, &mut curves, options),
-            false => Ok(()),
+        let reported = if world.is_main() {
+            report(epoch, outcome, &mut curves, options)
+        } else {
+            Ok(())
         };
         all_or_none(world, reported)?;
         trainer.write_weights(epoch)?;
@@ -130,9 +130,10 @@ impl<'a> Trainer<'a> {
         let keep = Keep::last(1).and_best(Best::Highest);
         let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
         let model = start(options, world)?;
-        let model = match options.sync_bn {
-            true => bonfire::nn::convert_sync_batch_norm(model, world)?,
-            false => model,
+        let model = if options.sync_bn {
+            bonfire::nn::convert_sync_batch_norm(model, world)?
+        } else {
+            model
         };
         let mut ddp = Ddp::new(model, world)?;
         let mut optimizer = optimizer();
@@ -184,10 +185,10 @@ impl<'a> Trainer<'a> {
         let mut prepared = prepared(&mut self.training, self.options)?;
         let mut shown = BatchProgress::new(self.world, "training", prepared.len());
         loop {
-            let batch = match next_turn(self.world, self.stop, prepared.next())? {
-                Turn::Step(batch) => batch.context("all ranks have equally many batches")?,
-                Turn::End => return Ok(true),
-                Turn::Stop => return Ok(false),
+            let batch = match agree_on_next_step(self.world, self.stop, prepared.next())? {
+                NextStep::Step(batch) => batch.context("all ranks have equally many batches")?,
+                NextStep::End => return Ok(true),
+                NextStep::Stop => return Ok(false),
             };
             let PictureBatch { pictures, labels } = batch.batch;
             let samples = pictures.dims()[0];
@@ -214,12 +215,12 @@ impl<'a> Trainer<'a> {
         let mut prepared = prepared(&mut self.validation, self.options)?;
         let mut shown = BatchProgress::new(self.world, "evaluation", prepared.len());
         loop {
-            let batch = match next_turn(self.world, self.stop, prepared.next())? {
-                Turn::Step(Some(batch)) => batch.batch,
+            let batch = match agree_on_next_step(self.world, self.stop, prepared.next())? {
+                NextStep::Step(Some(batch)) => batch.batch,
                 // Another rank may have one more.
-                Turn::Step(None) => continue,
-                Turn::End => break,
-                Turn::Stop => return Ok(None),
+                NextStep::Step(None) => continue,
+                NextStep::End => break,
+                NextStep::Stop => return Ok(None),
             };
             let PictureBatch { pictures, labels } = batch;
             let samples = pictures.dims()[0];
@@ -235,9 +236,10 @@ impl<'a> Trainer<'a> {
     /// The parameters after an epoch, as PyTorch has them.
     fn write_weights(&mut self, epoch: u64) -> Result<()> {
         let folder = self.options.out.join("weights");
-        let made = match self.world.is_main() {
-            true => fs::create_dir_all(&folder),
-            false => Ok(()),
+        let made = if self.world.is_main() {
+            fs::create_dir_all(&folder)
+        } else {
+            Ok(())
         };
         let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
         all_or_none(self.world, made)?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bonfire::ddp::Spread;
+use bonfire::ddp::Sharding;
 use bonfire::plan::{Placement, WorldSize};
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match run(&launch, train) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", launch.last_words(error.as_ref()));
+            eprintln!("error: {}", launch.exit_message(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -67,7 +67,7 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
         let grid = settings.mesh.over(ranks)?;
         let stages = trainings.len() > 1;
         // Stages run outside of the passes that gather parameters.
-        placements.retain(|placement| !stages || placement.parameters != Spread::Sharded);
+        placements.retain(|placement| !stages || placement.parameters != Sharding::Sharded);
         let placements = placements.into_iter();
         let placements = placements.map(|placement| grid.placement(placement));
         for (rank, training) in trainings.iter().enumerate() {

@@ -18,7 +18,7 @@ mod part;
 use std::f64::consts::TAU;
 
 use bonfire::World;
-use bonfire::nn::{Attend, Draws, Recompute, gelu, self_attention};
+use bonfire::nn::{AttentionMask, Recompute, RngReplay, gelu, self_attention};
 use bonfire::parallel::{
     ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
     VocabParallelEmbedding, or_end_pass, ring_attention, zigzag_split,
@@ -281,7 +281,7 @@ impl Block {
         let cp = cp.cloned();
         let forward = move |block: &Self, stream| block.forward(stream, b, cp.as_ref());
         Recompute::default()
-            .with_draws(Draws::None)
+            .with_rng_replay(RngReplay::None)
             .run(self, stream, forward)
     }
 
@@ -304,11 +304,14 @@ impl Attention {
         let parts = parts.reshape([b, t, 3, h, d]).permute([2, 0, 3, 1, 4]); // [3, B, H, T, D]
         let packed = parts.reshape([3 * b * h, t, d]);
         let seen = match cp {
-            None => self_attention(packed, Attend::Past), // [B*H, T, D]
+            None => self_attention(packed, AttentionMask::Causal), // [B*H, T, D]
             Some(cp) => {
                 let part = |i: usize| packed.clone().narrow(0, i * b * h, b * h);
                 let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
-                or_end_pass(ring_attention(query, key, value, Attend::Past, cp), cp)
+                or_end_pass(
+                    ring_attention(query, key, value, AttentionMask::Causal, cp),
+                    cp,
+                )
             }
         };
         // ANCHOR_END: attention

@@ -1,6 +1,6 @@
 //! The optimizer, with nanoGPT's two groups: matrices decay, the gains of layer norms do not.
 
-use bonfire::optim::{AdamWConfig, GradientFactor, LionConfig, Offload, SgdConfig};
+use bonfire::optim::{AdamWConfig, DeferredScale, LionConfig, Offload, SgdConfig};
 use burn::module::ParamGroup;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, Optimizer};
@@ -15,7 +15,7 @@ const EPSILON: f32 = 1e-8;
 pub fn build(
     settings: OptimizerSettings,
     offload: Option<&Offload>,
-) -> (ModuleOptimizer, Option<GradientFactor>) {
+) -> (ModuleOptimizer, Option<DeferredScale>) {
     let OptimizerSettings {
         kind,
         beta1,
@@ -29,12 +29,12 @@ pub fn build(
         .with_epsilon(EPSILON);
     let offload = || offload.cloned();
     let is_folding = !matches!(kind, OptimizerKind::BurnAdamw | OptimizerKind::Muon);
-    let factor = is_folding.then(GradientFactor::default);
+    let factor = is_folding.then(DeferredScale::default);
     let folding = || factor.clone();
     let adamw = |decay| {
         let adamw = adamw.with_weight_decay(decay);
         let adamw = adamw.build().with_offload(offload());
-        adamw.with_gradient_factor(folding())
+        adamw.with_deferred_scale(folding())
     };
     let optimizer = match kind {
         OptimizerKind::Adamw => grouped(weight_decay, adamw),
@@ -51,14 +51,14 @@ pub fn build(
             let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
             grouped(weight_decay, |decay| {
                 let sgd = sgd.with_weight_decay(decay).build();
-                sgd.with_offload(offload()).with_gradient_factor(folding())
+                sgd.with_offload(offload()).with_deferred_scale(folding())
             })
         }
         OptimizerKind::Lion => {
             let lion = LionConfig::new().with_beta_1(beta1).with_beta_2(beta2);
             grouped(weight_decay, |decay| {
                 let lion = lion.with_weight_decay(decay).build();
-                lion.with_offload(offload()).with_gradient_factor(folding())
+                lion.with_offload(offload()).with_deferred_scale(folding())
             })
         }
         OptimizerKind::Muon => {

@@ -114,7 +114,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
             let gradients = done.gradients;
-            let gradients = gradients.divided_over(tp, |parameter| divided.contains(&parameter));
+            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,
@@ -122,7 +122,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             ddp.step(
                 &mut optimizer,
                 schedule.rate(step),
-                gradients.folded(factor.as_ref()),
+                gradients.defer_scale(factor.as_ref()),
             )
         })?;
 
@@ -169,9 +169,10 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
 pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -> Gpt {
     let config = settings.model.config(corpus.text.vocabulary().len());
     let model = config.init(settings.seed, device);
-    match settings.checkpoint_blocks {
-        true => model.with_recomputed_blocks(),
-        false => model,
+    if settings.checkpoint_blocks {
+        model.with_recomputed_blocks()
+    } else {
+        model
     }
 }
 

@@ -207,10 +207,11 @@ fn is_allowed([placement, _, offload, optimizer, mesh]: [&str; 5]) -> bool {
     let is_whole = placement == "replicated" || placement.ends_with("whole");
     let has_rows_only = mesh.contains("tp") || !is_whole;
     let is_cut = placement.starts_with("zero3");
-    let mesh_fits = match mesh.contains("pp") {
-        true => !is_cut && offload != "parameters",
+    let mesh_fits = if mesh.contains("pp") {
+        !is_cut && offload != "parameters"
+    } else {
         // Two copies need four ranks of the same part.
-        false => !placement.ends_with("@2") || mesh == "dp=4",
+        !placement.ends_with("@2") || mesh == "dp=4"
     };
     let offload_fits = match offload {
         "none" => true,
@@ -278,9 +279,10 @@ fn every_pair_of_settings_ends_with_the_parameters_of_a_plain_training() {
             )
         };
         // The mean of two means is rounded otherwise.
-        let plain = match placement.ends_with("@2") {
-            true => placement,
-            false => "replicated",
+        let plain = if placement.ends_with("@2") {
+            placement
+        } else {
+            "replicated"
         };
         let kind = (optimizer, mesh, plain);
         let expected = hashes
@@ -381,9 +383,10 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
         }
     }
 }

@@ -85,9 +85,12 @@ impl Block {
         let target = kind.target(width);
         let channels = |source, target| Channels { source, target };
         let window = |side, stride| Window { side, stride };
-        let last = |draw: &Draw| match place.zero_init {
-            true => draw.zero_norm(target),
-            false => draw.norm(target),
+        let last = |draw: &Draw| {
+            if place.zero_init {
+                draw.zero_norm(target)
+            } else {
+                draw.norm(target)
+            }
         };
         let (conv1, conv2, conv3, bn2, bn3);
         match kind {

@@ -188,9 +188,10 @@ fn dummy(config: &Config, split: Split, classes: NonZeroUsize) -> Arc<dyn Pictur
 }
 
 fn folder(dataset: &Path, split: &str) -> Result<Arc<dyn Pictures>, PictureError> {
-    Ok(match dataset.is_file() {
-        true => Arc::new(ImageFolder::in_tar(dataset, split)?),
-        false => Arc::new(ImageFolder::open(dataset.join(split))?),
+    Ok(if dataset.is_file() {
+        Arc::new(ImageFolder::in_tar(dataset, split)?)
+    } else {
+        Arc::new(ImageFolder::open(dataset.join(split))?)
     })
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};
 use bonfire::world::StopRequest;
-use bonfire::{Turn, World, next_turn};
+use bonfire::{NextStep, World, agree_on_next_step};
 use burn::nn::loss::CrossEntropyLossConfig;
 
 use crate::config::Config;
@@ -39,12 +39,12 @@ pub fn evaluate(
     let mut tally = Tally::default();
     let mut prefetched = epoch.prefetch(prefetch(config), prepare)?;
     loop {
-        let batch = match next_turn(world, stop, prefetched.next())? {
-            Turn::Step(Some(prepared)) => prepared.batch,
+        let batch = match agree_on_next_step(world, stop, prefetched.next())? {
+            NextStep::Step(Some(prepared)) => prepared.batch,
             // Ranks may have different numbers of batches.
-            Turn::Step(None) => continue,
-            Turn::End => break,
-            Turn::Stop => return Ok(None),
+            NextStep::Step(None) => continue,
+            NextStep::End => break,
+            NextStep::Stop => return Ok(None),
         };
         meters.data_ready();
         let scores = model.forward(batch.pictures);

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {}", launch.last_words(error.as_ref()));
+        eprintln!("error: {}", launch.exit_message(error.as_ref()));
         ExitCode::FAILURE
     })
 }

@@ -36,9 +36,10 @@ mod tests {
             };
             velocity = Some(next);
             value -= rate
-                * match optim.nesterov {
-                    true => gradient + optim.momentum * next,
-                    false => next,
+                * if optim.nesterov {
+                    gradient + optim.momentum * next
+                } else {
+                    next
                 };
         }
         value

@@ -12,7 +12,7 @@ use bonfire::ddp::Loss;
 use bonfire::report::{Activity, Journal, Report};
 use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
-use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
+use bonfire::{Ddp, NextStep, World, agree_on_next_step, all_or_none};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;
@@ -132,9 +132,10 @@ impl Trainer<'_> {
         }
         for epoch in first..epochs {
             let is_whole = self.train_epoch(epoch)?;
-            let figures = match is_whole {
-                true => self.finish_epoch(epoch)?,
-                false => None,
+            let figures = if is_whole {
+                self.finish_epoch(epoch)?
+            } else {
+                None
             };
             if figures.is_none() {
                 return Ok(None);
@@ -167,10 +168,12 @@ impl Trainer<'_> {
         let mut prefetched = dealt.prefetch(prefetch(config), prepare)?;
         loop {
             let prepared = self.journal.time(Activity::Data, || prefetched.next());
-            let prepared = match next_turn(world, self.stop, prepared)? {
-                Turn::Step(prepared) => prepared.context("all ranks have equally many batches")?,
-                Turn::End => return Ok(true),
-                Turn::Stop => return Ok(false),
+            let prepared = match agree_on_next_step(world, self.stop, prepared)? {
+                NextStep::Step(prepared) => {
+                    prepared.context("all ranks have equally many batches")?
+                }
+                NextStep::End => return Ok(true),
+                NextStep::Stop => return Ok(false),
             };
             meters.data_ready();
             let loss = self.step(prepared.batch, rate, &mut tally)?;
@@ -215,9 +218,10 @@ impl Trainer<'_> {
         if self.losses.len() > 1 {
             return Ok(());
         }
-        let written = match self.world.is_main() {
-            true => self.config.save().map(drop),
-            false => Ok(()),
+        let written = if self.world.is_main() {
+            self.config.save().map(drop)
+        } else {
+            Ok(())
         };
         Ok(all_or_none(self.world, written)?)
     }
@@ -237,12 +241,11 @@ impl Trainer<'_> {
         self.journal.value("test_accuracy", test.top1)?;
         self.journal.value(&topk, test.topk)?;
         self.save(Some(test.top1))?;
-        let written = match is_best && self.world.is_main() {
-            true => {
-                let path = self.config.out_dir.join(BEST_FILE);
-                weights::save(&self.ddp.module().valid(), &path)
-            }
-            false => Ok(()),
+        let written = if is_best && self.world.is_main() {
+            let path = self.config.out_dir.join(BEST_FILE);
+            weights::save(&self.ddp.module().valid(), &path)
+        } else {
+            Ok(())
         };
         all_or_none(self.world, written)?;
         self.write_weights(epoch + 1)?;
@@ -268,9 +271,10 @@ impl Trainer<'_> {
     /// The parameters after an epoch, counted from 1, as PyTorch has them.
     fn write_weights(&mut self, epoch: usize) -> Result<()> {
         let folder = self.config.out_dir.join(WEIGHTS_FOLDER);
-        let made = match self.world.is_main() {
-            true => fs::create_dir_all(&folder),
-            false => Ok(()),
+        let made = if self.world.is_main() {
+            fs::create_dir_all(&folder)
+        } else {
+            Ok(())
         };
         let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
         all_or_none(self.world, made)?;

@@ -49,7 +49,7 @@ fn train(world: World) -> bonfire::Result<()> {
         let x = Tensor::<2>::random([32, 8], Distribution::Default, &device);
         // ANCHOR: step
         let done = ddp.backward(|model| (model.forward(x.clone()) - x).powi_scalar(2).mean())?;
-        let gradients = done.gradients.divided_over(tp, |id| divided.contains(&id));
+        let gradients = done.gradients.sharded_along(tp, |id| divided.contains(&id));
         ddp.step(&mut optimizer, 0.01, gradients.clip(Clip::Norm(1.0))?)?;
         // ANCHOR_END: step
         loss = done.loss.value()?;

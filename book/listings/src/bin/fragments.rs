@@ -17,8 +17,8 @@ use bonfire::data::split_pictures;
 use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Pictures, Transform,
 };
-use bonfire::ddp::{Among, DataParallel, Step};
-use bonfire::nn::{Attend, convert_sync_batch_norm};
+use bonfire::ddp::{DataParallel, ShardGroup, Step};
+use bonfire::nn::{AttentionMask, convert_sync_batch_norm};
 use bonfire::parallel::ColumnParallelLinear;
 use bonfire::prelude::*;
 use bonfire::report::{JournalConfig, ModelFlops};
@@ -88,8 +88,8 @@ fn gradients(ddp: Ddp<Net>, step: Step) -> Any {
 fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     DdpConfig::default().with_placement(Placement::zero3());
     DdpConfig::default().with_placement(Placement::zero2());
-    DdpConfig::default().with_placement(Placement::zero3().among(Among::Host));
-    bonfire::nn::self_attention(packed, Attend::Past);
+    DdpConfig::default().with_placement(Placement::zero3().among(ShardGroup::Host));
+    bonfire::nn::self_attention(packed, AttentionMask::Causal);
     bonfire::nn::gelu(x);
     convert_sync_batch_norm(model, &world)?;
     Ok(())

@@ -78,17 +78,19 @@ fn train(world: World) -> bonfire::Result<()> {
 // ANCHOR: forward
 /// The forward pass of any stage: of layers, on what the stage in front of it returned.
 fn forward(stage: &Layers, pass: &mut Pass<'_, Tensor<2>>) -> Result<Output, PipelineError> {
-    let mut x = match pass.is_first() {
-        true => pass.micro_batch().clone(),
-        false => pass.input()?,
+    let mut x = if pass.is_first() {
+        pass.micro_batch().clone()
+    } else {
+        pass.input()?
     };
     for layer in &stage.layers {
         // As layer.forward(x), but the gradient of the weight may come later.
         x = x.clone() + activation::tanh(pass.weights().linear(layer, x));
     }
-    Ok(match pass.is_last() {
-        true => (x - 0.5).powi_scalar(2).mean().into(),
-        false => x.into(),
+    Ok(if pass.is_last() {
+        (x - 0.5).powi_scalar(2).mean().into()
+    } else {
+        x.into()
     })
 }
 // ANCHOR_END: forward

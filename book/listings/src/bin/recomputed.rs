@@ -43,9 +43,10 @@ impl Net {
     // ANCHOR: forward
     fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
         for block in &self.blocks {
-            x = match self.plain {
-                true => block.forward(x),
-                false => recompute(block, x, |block, x| block.forward(x)),
+            x = if self.plain {
+                block.forward(x)
+            } else {
+                recompute(block, x, |block, x| block.forward(x))
             };
         }
         x

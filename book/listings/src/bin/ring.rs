@@ -1,6 +1,6 @@
 //! Trains attention over a sequence of which each rank has some tokens: `ring --nproc 2`, or 4.
 
-use bonfire::nn::Attend;
+use bonfire::nn::AttentionMask;
 use bonfire::parallel::{ParallelError, ring_attention, zigzag_split};
 use bonfire::prelude::*;
 use bonfire::world::Axis;
@@ -22,7 +22,7 @@ impl Attention {
     fn forward(&self, x: Tensor<3>, cp: &World) -> Result<Tensor<3>, ParallelError> {
         let query = self.query.forward(x.clone());
         let key = self.key.forward(x.clone());
-        ring_attention(query, key, self.value.forward(x), Attend::Past, cp)
+        ring_attention(query, key, self.value.forward(x), AttentionMask::Causal, cp)
     }
 }
 // ANCHOR_END: model

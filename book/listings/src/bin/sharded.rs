@@ -1,7 +1,7 @@
 //! Trains a model of which each rank holds a part, then goes on in another placement. Its first argument is a folder
 //! for checkpoints.
 
-use bonfire::optim::{AdamWConfig, GradientFactor};
+use bonfire::optim::{AdamWConfig, DeferredScale};
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::ModuleOptimizer;
@@ -26,9 +26,9 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
     let folder = std::env::args_os().nth(1).unwrap_or_default();
     let model: Linear = LinearConfig::new(512, 4).init(&device);
     // ANCHOR: factor
-    let factor = GradientFactor::default();
+    let factor = DeferredScale::default();
     let adamw = AdamWConfig::new().build();
-    let mut optimizer = ModuleOptimizer::from(adamw.with_gradient_factor(factor.clone()));
+    let mut optimizer = ModuleOptimizer::from(adamw.with_deferred_scale(factor.clone()));
     // ANCHOR_END: factor
     // ANCHOR: placement
     let config = DdpConfig::default().with_placement(placement);
@@ -42,7 +42,7 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
         let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
         // ANCHOR: folded
         let gradients = step.gradients.clip(Clip::Norm(1.0))?;
-        ddp.step(&mut optimizer, 0.003, gradients.folded(&factor))?;
+        ddp.step(&mut optimizer, 0.003, gradients.defer_scale(&factor))?;
         // ANCHOR_END: folded
         loss = step.loss.over_ranks(world)?;
     }

@@ -142,7 +142,6 @@ pub struct Parts {
 /// A tensor that a first rank has, of the model or of an optimizer's state.
 #[derive(Serialize, Deserialize)]
 struct Piece {
-    /// Whose it is.
     place: usize,
     /// What its name has behind the identity of the parameter.
     rest: String,

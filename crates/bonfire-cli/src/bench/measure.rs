@@ -191,7 +191,6 @@ pub(super) fn batch_of(fastest: Duration, sample_min: Duration, most: usize) -> 
     batch.min(most as u128) as usize
 }
 
-/// What the root says.
 pub(super) fn agree(
     group: &ProcessGroup,
     root: Rank,
@@ -359,7 +358,6 @@ impl<'g, T: Value> Run<'g, T> {
         }
     }
 
-    /// What this rank brings.
     fn input(&mut self, slot: usize) -> &mut [T] {
         let Measurement {
             operation, form, ..

@@ -19,7 +19,6 @@ pub(super) enum Gpus {
         /// Why, and what to do about it.
         reason: String,
     },
-    /// These.
     Found(Box<Found>),
 }
 
@@ -184,7 +183,6 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// What may change it.
     pub(super) fn remedy(self) -> &'static str {
         match self {
             Self::Chipset | Self::Topology => {

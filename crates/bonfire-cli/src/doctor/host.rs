@@ -12,7 +12,6 @@ use serde::Serialize;
 use files::Files;
 use network::Interface;
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Host {
     pub(super) processors: Processors,
@@ -31,7 +30,6 @@ pub(super) struct Host {
     pub(super) variables: BTreeMap<String, String>,
 }
 
-/// What ranks compute on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Processors {
     /// Those that are switched on.
@@ -239,7 +237,6 @@ impl Shm {
 /// Which of the two values of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// The one that holds.
     Now,
     /// The one up to which a process may raise it.
     AtMost,

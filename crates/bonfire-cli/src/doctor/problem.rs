@@ -16,7 +16,6 @@ pub(super) struct Problem {
     pub(super) remedy: String,
 }
 
-/// How much it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Weight {

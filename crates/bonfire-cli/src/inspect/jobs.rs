@@ -57,9 +57,10 @@ fn line(job: &RunningJob) -> String {
 
 /// What the job is called, for want of a name by the process of its lowest rank here.
 fn name(member: &JobMember) -> String {
-    match member.job_id.is_empty() {
-        true => member.process_id.to_string(),
-        false => member.job_id.clone(),
+    if member.job_id.is_empty() {
+        member.process_id.to_string()
+    } else {
+        member.job_id.clone()
     }
 }
 

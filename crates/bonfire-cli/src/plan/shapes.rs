@@ -34,13 +34,15 @@ struct Tensor {
 
 /// The tensors of a file, of all files of an index, or of a folder with either, sorted by name.
 pub(super) fn read(path: &Path) -> Result<Vec<Shape>> {
-    let path = match path.is_dir() {
-        true => in_folder(path)?,
-        false => path.to_owned(),
+    let path = if path.is_dir() {
+        in_folder(path)?
+    } else {
+        path.to_owned()
     };
-    let files = match path.extension().is_some_and(|ending| ending == "json") {
-        true => indexed(&path)?,
-        false => BTreeSet::from([path]),
+    let files = if path.extension().is_some_and(|ending| ending == "json") {
+        indexed(&path)?
+    } else {
+        BTreeSet::from([path])
     };
     let mut shapes = Vec::new();
     for file in files {

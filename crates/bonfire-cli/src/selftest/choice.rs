@@ -26,7 +26,6 @@ const SIZES: [(&str, usize); 5] = [
 /// a chain.
 const COUNTS: [usize; 3] = [5, 40_001, 1_400_003];
 
-/// What a group decided.
 struct Decided {
     choice: CudaChoice,
     by: Vec<CudaAlgorithm>,

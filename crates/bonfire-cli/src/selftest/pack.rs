@@ -66,7 +66,6 @@ struct Model<'g> {
     unpacking: PackTable,
     pieces: Vec<Piece>,
     bucket: CudaBuffer,
-    /// The whole bucket.
     elements: Elements,
 }
 

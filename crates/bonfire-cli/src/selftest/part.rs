@@ -45,7 +45,6 @@ pub(super) enum Part {
     Nccl,
 }
 
-/// How a part went.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Passed(Duration),

@@ -153,7 +153,6 @@ pub(super) fn preset_names() -> String {
     PRESETS.map(|(name, _)| name).join(", ")
 }
 
-/// A link in words.
 pub(super) fn figures(link: &Link) -> String {
     let mut parts = vec![format!("latency {}", show_seconds(link.latency_s))];
     let rates = [

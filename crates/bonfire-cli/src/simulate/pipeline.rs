@@ -102,7 +102,6 @@ fn times(text: &str) -> Result<PassTimes, String> {
 }
 
 impl PipelineArgs {
-    /// What is printed.
     pub(super) fn run(&self) -> anyhow::Result<String> {
         let (schedule, candidates) = self.schedule()?;
         let schedule = schedule.with_reductions();
@@ -201,9 +200,10 @@ fn text(title: &str, timing: &Timing) -> String {
     text += "rank     busy  activations (at most, each of a stage)\n";
     for (rank, (busy_s, live)) in timing.busy_s.iter().zip(&timing.live_max).enumerate() {
         // Without any time, nobody waits.
-        let busy = match timing.makespan_s > 0.0 {
-            true => busy_s / timing.makespan_s,
-            false => 1.0,
+        let busy = if timing.makespan_s > 0.0 {
+            busy_s / timing.makespan_s
+        } else {
+            1.0
         };
         writeln!(text, "{rank:4}  {:5.1} %  {live:11}", 100.0 * busy)
             .expect("writing into a String cannot fail");

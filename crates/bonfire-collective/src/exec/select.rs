@@ -273,7 +273,6 @@ impl Selector {
     }
 }
 
-/// The estimates, fastest first.
 struct Estimates(Vec<(Algorithm, f64)>);
 
 impl fmt::Display for Estimates {

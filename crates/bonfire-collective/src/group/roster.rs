@@ -41,7 +41,6 @@ pub(crate) struct Roster {
 pub(crate) enum Origin {
     /// They are threads of this process.
     Threads(Arc<Hub>),
-    /// They are processes.
     Processes(Arc<Home>),
 }
 

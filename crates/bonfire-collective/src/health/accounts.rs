@@ -282,7 +282,6 @@ enum Standing<'a> {
     Outside(&'a Record, &'a Progress),
     /// It is still in this earlier operation.
     Behind(&'a Record),
-    /// It is there.
     There(&'a Record),
     /// It has been there, or is in an operation of which the order is not known.
     Past(&'a Record),
@@ -450,9 +449,10 @@ struct Aside<'a>(&'a Progress);
 
 impl fmt::Display for Aside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.is_empty() {
-            true => Ok(()),
-            false => write!(f, " ({})", self.0),
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({})", self.0)
         }
     }
 }

@@ -255,7 +255,6 @@ fn answer(peer: &Peer, question: &Question, poison: &Poison) {
     }
 }
 
-/// The thread that reads.
 struct Watcher {
     me: Rank,
     peers: Arc<Vec<Peer>>,
@@ -315,9 +314,10 @@ impl Watcher {
                 handles.push(&inbox.handle);
             }
         }
-        let slice = match self.peers.iter().any(Peer::has_backlog) {
-            true => BACKLOG_SLICE,
-            false => self.look_slice,
+        let slice = if self.peers.iter().any(Peer::has_backlog) {
+            BACKLOG_SLICE
+        } else {
+            self.look_slice
         };
         let news = await_news(&handles, slice);
         news.into_iter().map(|ready| places[ready]).collect()

@@ -31,7 +31,6 @@ const LOOKS_PER_READING: u32 = 16;
 /// is waited for. That counts for no deadline.
 const OWN_GAP: Duration = Duration::from_secs(2);
 
-/// How a wait begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eagerness {
     /// Look again and again for a moment, then sleep: the lowest latency.
@@ -42,14 +41,11 @@ pub(crate) enum Eagerness {
     Sleep,
 }
 
-/// What ended a wait.
 #[derive(Debug)]
 pub(crate) enum Interrupt {
-    /// The group failed.
     Failed(Failure),
     /// The peer left in peace and will not do what is waited for.
     Departed,
-    /// The deadline passed.
     Expired,
 }
 
@@ -99,7 +95,6 @@ enum Stage {
 }
 
 impl<'a> Patience<'a> {
-    /// An operation begins.
     pub(crate) fn new(timeout: Duration, eagerness: Eagerness, poison: &'a Poison) -> Self {
         Self {
             started: OnceCell::new(),
@@ -130,7 +125,6 @@ impl<'a> Patience<'a> {
         started.map_or(Duration::ZERO, |started| clock::since(*started))
     }
 
-    /// A wait begins.
     pub(crate) fn vigil(&self) -> Vigil {
         Vigil {
             looks: 0,

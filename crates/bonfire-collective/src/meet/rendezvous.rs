@@ -203,13 +203,14 @@ fn files_of_peers(world_size: WorldSize) -> u64 {
 fn check_open_files(world_size: WorldSize) -> Result<(), ConnectError> {
     let needed = files_of_peers(world_size);
     let left = host::open_files_left();
-    match needed > left {
-        true => Err(ConnectError::OpenFiles {
+    if needed > left {
+        Err(ConnectError::OpenFiles {
             world_size,
             needed,
             left,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -19,7 +19,6 @@ impl<'a> Frame<'a> {
         Self { header, payload }
     }
 
-    /// What the frame carries.
     pub(crate) fn payload(&self) -> &'a [u8] {
         self.payload
     }

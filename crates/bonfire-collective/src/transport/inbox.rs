@@ -49,7 +49,6 @@ pub(crate) enum FrameError {
     Changed { seq: u64 },
 }
 
-/// A read failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InboxError {
     #[error(transparent)]
@@ -72,7 +71,6 @@ pub(crate) struct Inbox {
     placed: Box<[usize]>,
     /// Where the payload of the frame that is arriving goes, if not to a slot.
     diversion: Option<Diversion>,
-    /// Whether frames carry checksums.
     is_sealed: bool,
 }
 

@@ -166,10 +166,13 @@ impl Links {
             let departed = patience.has_departed(peer);
             let link = self.link_mut(peer);
             let dispatch = match &mut link.way {
-                Way::Memory(memory) => match memory.try_put(header, payload) {
-                    true => Dispatch::Frame,
-                    false => Dispatch::Bytes(0),
-                },
+                Way::Memory(memory) => {
+                    if memory.try_put(header, payload) {
+                        Dispatch::Frame
+                    } else {
+                        Dispatch::Bytes(0)
+                    }
+                }
                 Way::Socket(socket) => socket.send(peer, header, payload)?,
             };
             let Dispatch::Bytes(went) = dispatch else {

@@ -76,7 +76,6 @@ pub(super) enum Dispatch {
     Frame,
 }
 
-/// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receipt {
     /// So many bytes.
@@ -104,9 +103,10 @@ impl SocketLink {
         let mut flows = Vec::with_capacity(streams.len());
         for (index, stream) in streams.into_iter().enumerate() {
             stream.tune_for_frames()?;
-            let carrier = match has_threads && index > 0 {
-                true => Carrier::relayed(stream)?,
-                false => Carrier::own(stream)?,
+            let carrier = if has_threads && index > 0 {
+                Carrier::relayed(stream)?
+            } else {
+                Carrier::own(stream)?
             };
             flows.push(Flow {
                 carrier,

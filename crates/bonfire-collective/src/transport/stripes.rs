@@ -82,10 +82,11 @@ mod tests {
                     let piece = stripes.piece(stream);
                     assert_eq!(piece.start, end, "{what}");
                     assert!(piece.start.is_multiple_of(LINE_BYTES), "{what}");
-                    let least = match stripes.is_whole() {
-                        true => 0,
+                    let least = if stripes.is_whole() {
+                        0
+                    } else {
                         // The last makes up for the rounding of the others.
-                        false => PIECE_BYTES_MIN - LINE_BYTES * STREAMS_MAX,
+                        PIECE_BYTES_MIN - LINE_BYTES * STREAMS_MAX
                     };
                     assert!(piece.len() >= least, "{what}");
                     end = piece.end;

@@ -109,9 +109,10 @@ impl Config {
                 eps,
                 decoupled,
             } => {
-                to.kind = match decoupled {
-                    true => OptimizerKind::AdamW,
-                    false => OptimizerKind::Adam,
+                to.kind = if decoupled {
+                    OptimizerKind::AdamW
+                } else {
+                    OptimizerKind::Adam
                 };
                 (to.betas, to.eps) = (Some(betas), eps);
             }

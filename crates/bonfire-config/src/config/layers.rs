@@ -54,7 +54,6 @@ fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<Given>) 
     }
 }
 
-/// A value without keys.
 fn plain(value: Json) -> Value {
     match value {
         Json::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
@@ -268,9 +267,10 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         "one of two".to_owned(),
         "for a training that clips by clip.norm; keep one of them",
     );
-    match errors.is_empty() {
-        true => Ok(()),
-        false => Err(ConfigErrors(errors)),
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigErrors(errors))
     }
 }
 
@@ -309,9 +309,10 @@ fn unknown(path: String, keys: &[String]) -> ConfigError {
             })
         }),
         Some((section, name)) => {
-            let section = match sections().any(|known| known == section) {
-                true => Some(section.to_owned()),
-                false => nearest(section, sections()),
+            let section = if sections().any(|known| known == section) {
+                Some(section.to_owned())
+            } else {
+                nearest(section, sections())
             };
             section.and_then(|section| {
                 let within = keys

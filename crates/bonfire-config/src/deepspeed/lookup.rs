@@ -119,7 +119,6 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// The configuration.
     pub(crate) fn config(
         &self,
         resolved: Vec<Resolved>,

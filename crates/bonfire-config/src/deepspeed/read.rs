@@ -149,9 +149,10 @@ impl Reader {
         let Some(kind) = types.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
             return;
         };
-        let keys = match is_optimizer {
-            true => of_optimizer(kind, false),
-            false => Some(of_scheduler(kind)),
+        let keys = if is_optimizer {
+            of_optimizer(kind, false)
+        } else {
+            Some(of_scheduler(kind))
         };
         let mut seen = BTreeSet::new();
         // Of one that Bonfire has not, its type says so.
@@ -184,9 +185,10 @@ impl Reader {
                 return self.errors.push(ConfigError::Value {
                     path,
                     found: value.to_string(),
-                    allowed: match key.auto {
-                        true => format!("{allowed}, nor \"auto\""),
-                        false => allowed,
+                    allowed: if key.auto {
+                        format!("{allowed}, nor \"auto\"")
+                    } else {
+                        allowed
                     },
                     nearest,
                 });
@@ -219,13 +221,13 @@ fn refused_optimizer(value: &Json) -> Option<&'static str> {
     let known = ["Adam", "AdamW", "SGD", "Lion", "Muon"];
     let is_known = known.iter().any(|known| known.eq_ignore_ascii_case(name));
     let is_lamb = name.eq_ignore_ascii_case("Lamb");
-    (!is_known).then_some(match is_lamb {
-        true => {
-            "DeepSpeed's bounds its ratio of norms and corrects its bias outside of it, and Burn's does neither; for \
-             Burn's set optimizer.kind to lamb in a file of Bonfire's own"
-        }
-        false => "Bonfire has Adam, AdamW, SGD, Lion and Muon",
-    })
+    let reason = if is_lamb {
+        "DeepSpeed's bounds its ratio of norms and corrects its bias outside of it, and Burn's does neither; for \
+         Burn's set optimizer.kind to lamb in a file of Bonfire's own"
+    } else {
+        "Bonfire has Adam, AdamW, SGD, Lion and Muon"
+    };
+    (!is_known).then_some(reason)
 }
 
 /// Whether a value switches off whatever it belongs to: an object does, while a single `false` may be the very thing that
@@ -309,8 +311,9 @@ fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
         (Kind::Path, value) => (matches!(value, Json::Text(_)), "a text"),
         (Kind::Open, value) => (matches!(value, Json::Object(_)), "an object"),
     };
-    match fits {
-        true => Ok(()),
-        false => Err((allowed.to_owned(), None)),
+    if fits {
+        Ok(())
+    } else {
+        Err((allowed.to_owned(), None))
     }
 }

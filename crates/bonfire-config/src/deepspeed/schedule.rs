@@ -200,17 +200,19 @@ impl OneCycle {
         let (iteration, ratio) = (step as f64 + 1.0, first / self.total());
         let cycle = (1.0 + iteration / total).floor();
         let place = 1.0 + iteration / total - cycle;
-        let (scale, stairs) = match place <= ratio {
-            true => (place / ratio, self.stairs.0),
-            false => ((place - 1.0) / (ratio - 1.0), self.stairs.1),
+        let (scale, stairs) = if place <= ratio {
+            (place / ratio, self.stairs.0)
+        } else {
+            ((place - 1.0) / (ratio - 1.0), self.stairs.1)
         };
         if stairs == 0 {
             return scale;
         }
         let (iteration, stairs) = (iteration % total, stairs as f64);
-        let stair = match iteration <= first {
-            true => iteration * stairs / first,
-            false => (total - iteration) * stairs / self.steps.1 as f64,
+        let stair = if iteration <= first {
+            iteration * stairs / first
+        } else {
+            (total - iteration) * stairs / self.steps.1 as f64
         };
         stair.floor() / stairs
     }

@@ -39,12 +39,13 @@ pub(super) fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         .to_socket_addrs()
         .map_err(unresolved)?
         .collect();
-    match addresses.is_empty() {
-        true => Err(io::Error::new(
+    if addresses.is_empty() {
+        Err(io::Error::new(
             io::ErrorKind::NotFound,
             "the name has no address",
-        )),
-        false => Ok(addresses),
+        ))
+    } else {
+        Ok(addresses)
     }
 }
 
@@ -78,11 +79,12 @@ pub(super) fn await_addresses(
 
 /// An error if no host can have this name, now or later.
 pub(super) fn check_name(host: &str) -> Result<(), StoreError> {
-    match is_name(host) || is_address(host) {
-        true => Ok(()),
-        false => Err(StoreError::NotAName {
+    if is_name(host) || is_address(host) {
+        Ok(())
+    } else {
+        Err(StoreError::NotAName {
             host: host.to_owned(),
-        }),
+        })
     }
 }
 

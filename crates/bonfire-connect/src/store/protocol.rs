@@ -132,18 +132,20 @@ fn append(head: &mut Vec<u8>, body: &[u8]) {
 /// The sum of the body, if the head is as it was sent.
 fn check_head(head: &[u8]) -> io::Result<u32> {
     let (summed, sum) = head.split_at(head.len() - size_of::<u32>());
-    match u32_at(sum, 0) == crc32c::crc32c(summed) {
-        true => Ok(u32_at(head, head.len() - SUMS_BYTES)),
-        false => Err(invalid("a message of the store was changed on the way")),
+    if u32_at(sum, 0) == crc32c::crc32c(summed) {
+        Ok(u32_at(head, head.len() - SUMS_BYTES))
+    } else {
+        Err(invalid("a message of the store was changed on the way"))
     }
 }
 
 fn read_body(stream: &mut impl Read, len: usize, sum: u32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes)?;
-    match crc32c::crc32c(&bytes) == sum {
-        true => Ok(bytes),
-        false => Err(invalid("a message of the store was changed on the way")),
+    if crc32c::crc32c(&bytes) == sum {
+        Ok(bytes)
+    } else {
+        Err(invalid("a message of the store was changed on the way"))
     }
 }
 

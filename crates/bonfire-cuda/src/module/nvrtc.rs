@@ -156,7 +156,6 @@ fn libraries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     paths.filter(is_library).collect()
 }
 
-/// A program being compiled.
 struct Program {
     raw: nvrtcProgram,
 }

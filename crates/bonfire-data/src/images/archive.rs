@@ -19,7 +19,6 @@ const BLOCK: usize = 512;
 /// Links from link to link that are followed, as the system does.
 const LINKS_MAX: usize = 40;
 
-/// An open archive.
 #[derive(Debug)]
 pub(super) struct Archive {
     path: PathBuf,
@@ -106,7 +105,6 @@ impl From<io::Error> for ListError {
     }
 }
 
-/// What an archive has.
 #[derive(Default)]
 struct Listed {
     files: Vec<Entry>,

@@ -26,9 +26,10 @@ pub enum PictureError {
     /// A picture in an archive that is a link to something else than a file in it, or a file with gaps.
     #[error(
         "{} in {archive} is no whole file{}; make the archive anew with `tar --dereference`", .path.display(),
-        match .target.as_os_str().is_empty() {
-            true => String::new(),
-            false => format!(", but a link to {}, which is no file in it", .target.display()),
+        if .target.as_os_str().is_empty() {
+            String::new()
+        } else {
+            format!(", but a link to {}, which is no file in it", .target.display())
         }
     )]
     Unlinked {

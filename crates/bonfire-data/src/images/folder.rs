@@ -211,9 +211,10 @@ fn names_below(path: &Path, folder: &Path) -> Vec<OsString> {
     let Ok(below) = path.strip_prefix(plain(folder)) else {
         return Vec::new();
     };
-    match below.iter().any(is_hidden) {
-        true => Vec::new(),
-        false => below.iter().map(OsStr::to_owned).collect(),
+    if below.iter().any(is_hidden) {
+        Vec::new()
+    } else {
+        below.iter().map(OsStr::to_owned).collect()
     }
 }
 

@@ -56,9 +56,12 @@ impl<A, B: Send + 'static> Ahead<A, B> {
         for worker in 0..config.workers.max(1) {
             let (queue, prepare) = (Arc::clone(&queue), Arc::clone(&prepare));
             let dropped = Arc::clone(&ahead.dropped);
-            let prepare = move |indices: &[usize]| match dropped.load(Ordering::Relaxed) {
-                true => Err("nobody wants it any more".into()),
-                false => prepare(indices),
+            let prepare = move |indices: &[usize]| {
+                if dropped.load(Ordering::Relaxed) {
+                    Err("nobody wants it any more".into())
+                } else {
+                    prepare(indices)
+                }
             };
             // Not joined: a batch that hangs must not hang whoever drops the rest.
             thread::Builder::new()

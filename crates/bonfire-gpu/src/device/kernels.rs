@@ -32,7 +32,6 @@ pub(crate) struct ReduceKey {
     roles: SmallVec<[Role; 16]>,
 }
 
-/// What an operation needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KernelKey {
     Reduce(ReduceKey),
@@ -135,7 +134,6 @@ impl ReduceKey {
         }
     }
 
-    /// Whether it writes anything.
     pub(crate) fn writes(&self) -> bool {
         self.roles.iter().any(|role| role.is_target())
     }

@@ -116,7 +116,6 @@ impl Neighbours {
         lock(&self.inner.shelf).remove(&(share, rank));
     }
 
-    /// The kernels that fold.
     pub(crate) fn reductions(&self) -> &Compiled<ReduceKey, ReduceCode> {
         &self.inner.reductions
     }

@@ -53,7 +53,6 @@ impl CudaBuffer {
         &self.memory
     }
 
-    /// This rank's elements.
     pub(crate) fn own_part(&self, elements: &Elements) -> Span {
         self.memory.own_part(elements)
     }

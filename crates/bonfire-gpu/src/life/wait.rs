@@ -15,11 +15,9 @@ pub(crate) struct Wait<'a> {
     pub(crate) timeout: Duration,
 }
 
-/// How a wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
     Done,
-    /// The group failed meanwhile.
     Failed(CollectiveError),
     /// After so long.
     TimedOut(Duration),

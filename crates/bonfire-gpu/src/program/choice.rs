@@ -60,7 +60,6 @@ const SHIFTS: std::ops::RangeInclusive<u32> = 12..=34;
 /// What is known of the ranks of a group when it is formed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ground {
-    /// The options say it.
     Asked(CudaAlgorithm),
     /// All ranks are on one device, or there is but one rank.
     OneDevice,

@@ -16,9 +16,7 @@ use crate::options::CudaPath;
 /// One rank's memory that another does not reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
-    /// Who tried.
     pub(crate) by: u32,
-    /// Whose memory it is.
     pub(crate) of: u32,
     /// Why not.
     pub(crate) reason: String,

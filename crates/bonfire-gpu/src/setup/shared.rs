@@ -32,12 +32,10 @@ impl Shared {
         }
     }
 
-    /// This rank's.
     pub(crate) fn own(&self) -> &Span {
         &self.spans[self.own]
     }
 
-    /// A rank's.
     pub(crate) fn of(&self, rank: Rank) -> &Span {
         &self.spans[rank.index()]
     }
@@ -47,7 +45,6 @@ impl Shared {
         elements.range_of(self.of(rank), range)
     }
 
-    /// This rank's elements.
     pub(crate) fn own_part(&self, elements: &Elements) -> Span {
         elements.part_of(self.own())
     }

@@ -17,7 +17,6 @@ const CALL_NS_MAX: u64 = 400;
 /// One call in so many lets another thread run.
 const CALLS_PER_SWITCH: u64 = 24;
 
-/// A simulation under way.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) state: Mutex<State>,
@@ -47,7 +46,6 @@ pub(crate) enum Look<R> {
 /// Why a wait ended without what was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vain {
-    /// The time is over.
     Late,
     /// The process has been killed, and its threads are ending.
     Dead,
@@ -173,12 +171,13 @@ impl Place {
                 Look::Done(result) => return result,
                 Look::Wait(keys) => keys,
             };
-            state.tasks[self.task].status = match state.processes[self.process].has_ended() {
-                true => Status::Ready,
-                false => Status::Blocked {
+            state.tasks[self.task].status = if state.processes[self.process].has_ended() {
+                Status::Ready
+            } else {
+                Status::Blocked {
                     keys,
                     deadline: None,
-                },
+                }
             };
             self.switch(state);
         }

@@ -56,7 +56,6 @@ pub(crate) struct State {
     pub(crate) chance: Chance,
     pub(crate) conditions: Conditions,
     pub(crate) tasks: Vec<Task>,
-    /// Whose turn it is.
     pub(crate) running: Option<usize>,
     pub(crate) processes: Vec<Process>,
     pub(crate) wires: Wires,

@@ -155,9 +155,12 @@ fn new_place(name: &str) -> Place {
 /// Waits until these threads have ended, which those of a dead process do, too.
 fn await_end(tasks: &[usize]) {
     for task in tasks {
-        here().wait_to_the_end(|state| match state.tasks[*task].is_done() {
-            true => Look::Done(()),
-            false => Look::Wait(vec![Key::Task(*task)]),
+        here().wait_to_the_end(|state| {
+            if state.tasks[*task].is_done() {
+                Look::Done(())
+            } else {
+                Look::Wait(vec![Key::Task(*task)])
+            }
         });
     }
 }

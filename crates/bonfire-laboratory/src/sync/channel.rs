@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError};
 
 use super::{Condvar, Mutex, MutexGuard};
 
-/// What a channel holds.
 #[derive(Debug)]
 struct Queue<T> {
     waiting: Mutex<(VecDeque<T>, Ends)>,

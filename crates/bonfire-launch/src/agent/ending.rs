@@ -70,7 +70,6 @@ impl Ending {
         !matches!(self.phase, Phase::Running | Phase::Failing { .. })
     }
 
-    /// A rank has failed.
     pub(super) fn rank_failed(&mut self, now: Instant) {
         if self.phase == Phase::Running {
             self.phase = Phase::Failing {

@@ -189,14 +189,12 @@ impl Meeting {
         }
     }
 
-    /// The job is over.
     pub(super) fn part(&self) {
         if let Some(agents) = &self.agents {
             agents.part();
         }
     }
 
-    /// This host's number.
     pub(super) fn node_rank(&self) -> u32 {
         self.node_rank
     }

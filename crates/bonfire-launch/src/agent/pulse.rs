@@ -136,7 +136,6 @@ impl Duty {
     }
 }
 
-/// What the thread has.
 struct Heart {
     store: TcpStore,
     node_rank: u32,

@@ -170,9 +170,10 @@ impl Supervisor {
                 End {
                     is_last: self.interrupted.is_some(),
                     result: self.verdict(),
-                    flights: match has_failed {
-                        true => flights.read(),
-                        false => Vec::new(),
+                    flights: if has_failed {
+                        flights.read()
+                    } else {
+                        Vec::new()
                     },
                 }
             }
@@ -289,9 +290,10 @@ impl Supervisor {
             let is_bare = options.nproc_per_node.get() == 1
                 || (options.labels == OutputLabels::Errors && channel == Channel::Output);
             let sink = logs.sink(channel, log_place).map_err(LaunchError::Logs)?;
-            let prefix = match is_bare {
-                true => String::new(),
-                false => format!("[rank {}] ", place.rank),
+            let prefix = if is_bare {
+                String::new()
+            } else {
+                format!("[rank {}] ", place.rank)
             };
             Ok::<_, LaunchError>(Relay {
                 rank: place.rank,

@@ -102,9 +102,10 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
     pub(super) fn store_host(&self) -> Result<StoreHost, EnvError> {
         let Some(value) = self.text(AGENT_STORE) else {
             let torchrun_serves = self.text(TORCHRUN_STORE).as_deref() == Some("True");
-            return Ok(match torchrun_serves {
-                true => StoreHost::Torchrun,
-                false => StoreHost::RankZero,
+            return Ok(if torchrun_serves {
+                StoreHost::Torchrun
+            } else {
+                StoreHost::RankZero
             });
         };
         match value.trim() {

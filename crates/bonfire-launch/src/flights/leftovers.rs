@@ -12,7 +12,6 @@ use std::{io, iter};
 use bonfire_collective::JobToken;
 use rustix::process::getuid;
 
-/// How the names begin.
 const PREFIX: &str = "bonfire-flights-";
 
 /// The random part of a name: nobody else can guess it, and so make the folder first.

@@ -214,7 +214,6 @@ impl Logs {
     }
 }
 
-/// Whose stream it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogPlace {
     pub(crate) rank: Rank,
@@ -261,9 +260,10 @@ const FOLDER_NAME_BYTES_MAX: usize = 200;
 fn folder_name(job: &str) -> String {
     let name = job.replace('/', "_");
     let name = &name[..name.floor_char_boundary(FOLDER_NAME_BYTES_MAX)];
-    match name.bytes().all(|byte| byte == b'.') {
-        true => format!("_{name}"),
-        false => name.to_owned(),
+    if name.bytes().all(|byte| byte == b'.') {
+        format!("_{name}")
+    } else {
+        name.to_owned()
     }
 }
 

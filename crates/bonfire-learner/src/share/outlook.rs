@@ -5,7 +5,6 @@ use bonfire_collective::{ProcessGroup, Rank};
 
 use crate::error::LearnerError;
 
-/// What this rank says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     /// Samples of its batch; 0 without one.

@@ -20,7 +20,6 @@ pub(crate) struct Split<'a, O> {
 pub(crate) struct Turn<O> {
     /// This rank's batch, if it has one left.
     pub(crate) batch: Option<Batch<O>>,
-    /// What all have.
     pub(crate) outlook: Outlook,
 }
 

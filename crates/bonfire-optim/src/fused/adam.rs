@@ -8,7 +8,7 @@ use super::Around;
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
-use crate::factor::GradientFactor;
+use crate::factor::DeferredScale;
 use crate::offload::Offload;
 
 /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
@@ -118,7 +118,7 @@ impl Adam {
 
     /// The same with a handle on the factors of its gradients, or with `None` without.
     #[must_use]
-    pub fn with_gradient_factor(self, factor: impl Into<Option<GradientFactor>>) -> Self {
+    pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
         Self { around, ..self }
     }

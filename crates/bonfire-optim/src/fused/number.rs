@@ -51,9 +51,10 @@ macro_rules! real {
 
             #[inline(always)]
             fn sign(self) -> Self {
-                match self.is_nan() || self == 0.0 {
-                    true => 0.0,
-                    false => self.signum(),
+                if self.is_nan() || self == 0.0 {
+                    0.0
+                } else {
+                    self.signum()
                 }
             }
         }

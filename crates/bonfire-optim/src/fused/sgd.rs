@@ -8,7 +8,7 @@ use super::Around;
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
-use crate::factor::GradientFactor;
+use crate::factor::DeferredScale;
 use crate::offload::Offload;
 
 /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum,
@@ -111,7 +111,7 @@ impl Sgd {
 
     /// The same with a handle on the factors of its gradients, or with `None` without.
     #[must_use]
-    pub fn with_gradient_factor(self, factor: impl Into<Option<GradientFactor>>) -> Self {
+    pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
         Self { around, ..self }
     }
@@ -143,9 +143,10 @@ impl Optimizer for Sgd {
         let momentum = Momentum {
             descent,
             momentum: f64::from(self.config.momentum as f32),
-            entering: match is_first {
-                true => 1.0,
-                false => 1.0 - self.config.dampening,
+            entering: if is_first {
+                1.0
+            } else {
+                1.0 - self.config.dampening
             },
             nesterov: self.config.nesterov,
         };
@@ -173,7 +174,6 @@ impl Rule<0> for Descent {
     }
 }
 
-/// A step with momentum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Momentum {
     descent: Descent,
@@ -189,9 +189,10 @@ impl Rule<1> for Momentum {
         let gradient = super::penalized(self.descent.penalty, &parameter, gradient);
         let entering = gradient.clone().times(self.entering);
         let velocity = entering + velocity.times(self.momentum);
-        let direction = match self.nesterov {
-            true => velocity.clone().times(self.momentum) + gradient,
-            false => velocity.clone(),
+        let direction = if self.nesterov {
+            velocity.clone().times(self.momentum) + gradient
+        } else {
+            velocity.clone()
         };
         (parameter - direction.times(self.descent.rate), [velocity])
     }

@@ -27,7 +27,6 @@ pub(crate) struct Multiplied<'a, G> {
 }
 
 impl<'a, G> Multiplied<'a, G> {
-    /// A part of them.
     fn part(self, values: &'a [G]) -> Self {
         Self { values, ..self }
     }

@@ -92,8 +92,9 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
 /// Where what a record has waits for the step that places it: on the host. Burn says its default device, which may be
 /// one that another rank has, or that is not there.
 fn resting_place(said: &Device) -> Device {
-    match cfg!(feature = "flex") {
-        true => host(),
-        false => said.clone(),
+    if cfg!(feature = "flex") {
+        host()
+    } else {
+        said.clone()
     }
 }

@@ -122,9 +122,10 @@ fn sixteen_bits_are_those_of_thirty_two_rounded_once_per_step() {
             for step in 0..STEPS {
                 let gradient = numbers(2 + step as u64, [37, 89], dtype);
                 let wide = gradient.clone().cast(DType::F32);
-                let gradient = match wide_gradients {
-                    true => wide.clone(),
-                    false => gradient,
+                let gradient = if wide_gradients {
+                    wide.clone()
+                } else {
+                    gradient
                 };
                 (one, state) = ours.step(rate(step), one, gradient, state);
                 (master, other_state) = theirs.step(rate(step), master, wide, other_state);
@@ -436,7 +437,7 @@ fn parameters_without_elements_stay_without() {
 
 /// A step with a handle on factors, and one whose gradient is multiplied before.
 #[track_caller]
-fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &GradientFactor, dtype: DType) {
+fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &DeferredScale, dtype: DType) {
     for shape in SHAPES {
         let start = numbers(1, shape, dtype);
         let (mut one, mut other) = (start.clone(), start);
@@ -464,20 +465,20 @@ fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &GradientFactor, 
 
 #[test]
 fn factors_that_an_optimizer_takes_have_the_bits_of_gradients_multiplied_before() {
-    let handle = GradientFactor::default();
+    let handle = DeferredScale::default();
     for dtype in [DType::F32, DType::F64] {
         let adamw = AdamWConfig::new().build();
-        let folding = adamw.clone().with_gradient_factor(handle.clone());
+        let folding = adamw.clone().with_deferred_scale(handle.clone());
         check_factors(&adamw, &folding, &handle, dtype);
         let adam = AdamConfig::new().with_weight_decay(0.1).build();
-        let folding = adam.clone().with_gradient_factor(handle.clone());
+        let folding = adam.clone().with_deferred_scale(handle.clone());
         check_factors(&adam, &folding, &handle, dtype);
         let lion = LionConfig::new().build();
-        let folding = lion.clone().with_gradient_factor(handle.clone());
+        let folding = lion.clone().with_deferred_scale(handle.clone());
         check_factors(&lion, &folding, &handle, dtype);
         for momentum in [0.0, 0.9] {
             let sgd = SgdConfig::new().with_momentum(momentum).build();
-            let folding = sgd.clone().with_gradient_factor(handle.clone());
+            let folding = sgd.clone().with_deferred_scale(handle.clone());
             check_factors(&sgd, &folding, &handle, dtype);
         }
     }
@@ -486,9 +487,9 @@ fn factors_that_an_optimizer_takes_have_the_bits_of_gradients_multiplied_before(
 /// A gradient of 16 bits is multiplied in 32, and not rounded to 16 before the step.
 #[test]
 fn factors_of_sixteen_bits_are_those_of_thirty_two() {
-    let handle = GradientFactor::default();
+    let handle = DeferredScale::default();
     let adamw = AdamWConfig::new().build();
-    let folding = adamw.clone().with_gradient_factor(handle.clone());
+    let folding = adamw.clone().with_deferred_scale(handle.clone());
     for dtype in [DType::F16, DType::BF16] {
         let (start, gradient) = (numbers(1, [37, 89], dtype), numbers(2, [37, 89], dtype));
         let factors = Factors::from(0.3);
@@ -502,9 +503,9 @@ fn factors_of_sixteen_bits_are_those_of_thirty_two() {
 
 #[test]
 fn a_step_without_factors_is_as_ever_and_two_at_once_are_refused() {
-    let handle = GradientFactor::default();
+    let handle = DeferredScale::default();
     let adamw = AdamWConfig::new().build();
-    let folding = adamw.clone().with_gradient_factor(handle.clone());
+    let folding = adamw.clone().with_deferred_scale(handle.clone());
     check(&folding, &adamw, DType::F32);
     let nested = || handle.during(Factors::default(), || ());
     let message = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

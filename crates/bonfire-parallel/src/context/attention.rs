@@ -10,18 +10,18 @@ use burn::tensor::{Bool, Tensor, activation};
 
 /// Which tokens a token looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attend {
+pub enum AttentionMask {
     /// All of its sequence.
     All,
     /// Itself and those in front of it.
-    Past,
+    Causal,
 }
 
-impl fmt::Display for Attend {
+impl fmt::Display for AttentionMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::All => "all tokens",
-            Self::Past => "past tokens",
+            Self::Causal => "past tokens",
         })
     }
 }
@@ -40,14 +40,14 @@ impl fmt::Display for Attend {
 /// ```
 /// # mod bonfire { pub mod nn { pub use bonfire_parallel::*; } }
 /// # use burn::tensor::Tensor;
-/// use bonfire::nn::{Attend, self_attention};
+/// use bonfire::nn::{AttentionMask, self_attention};
 ///
 /// /// The queries, keys and values of `heads`, from one product, `[B, T, 3 C]`; the output is `[B, T, C]`.
 /// fn attend(projected: Tensor<3>, heads: usize) -> Tensor<3> {
 ///     let [b, t, width] = projected.dims();
 ///     let features = width / 3 / heads;
 ///     let packed = projected.reshape([b, t, 3, heads, features]).permute([2, 0, 3, 1, 4]);
-///     let seen = self_attention(packed.reshape([3 * b * heads, t, features]), Attend::Past);
+///     let seen = self_attention(packed.reshape([3 * b * heads, t, features]), AttentionMask::Causal);
 ///     seen.reshape([b, heads, t, features]).swap_dims(1, 2).reshape([b, t, width / 3])
 /// }
 /// ```
@@ -55,7 +55,7 @@ impl fmt::Display for Attend {
 /// # Panics
 /// If the first dimension is no multiple of 3.
 #[must_use]
-pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: Attend) -> Tensor<D> {
+pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: AttentionMask) -> Tensor<D> {
     const { assert!(D >= 3, "queries, keys and values; tokens; features") };
     let [first, features] = [packed.dims()[0], packed.dims()[D - 1]];
     assert!(
@@ -86,8 +86,8 @@ pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: Attend) -> Tens
 }
 
 /// The scores without those of tokens that are not looked at: `[.., T, T]`.
-fn seen<const D: usize>(scores: Tensor<D>, attend: Attend) -> Tensor<D> {
-    if attend == Attend::All {
+fn seen<const D: usize>(scores: Tensor<D>, attend: AttentionMask) -> Tensor<D> {
+    if attend == AttentionMask::All {
         return scores;
     }
     let (shape, device) = (scores.dims(), scores.device());

@@ -7,14 +7,14 @@ use bonfire_collective::{Rank, WorldSize};
 use bonfire_train::{World, custom_gradient};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
-use super::attention::Attend;
+use super::attention::AttentionMask;
 use super::block::{Found, Known, run, scores, with_run};
 use crate::ParallelError;
 use crate::error::unreadable;
 
 /// The attention of this rank's tokens to those of all ranks of `cp`: `softmax(query * key^T / sqrt(F)) * value`, of three
 /// tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on every rank. With
-/// [`Attend::Past`] ranks have the tokens that [`zigzag_split`](crate::zigzag_split) deals them.
+/// [`AttentionMask::Causal`] ranks have the tokens that [`zigzag_split`](crate::zigzag_split) deals them.
 ///
 /// Keys and values travel in the background while the rank computes with those that are with it. It holds two blocks of
 /// them, and scores of its own tokens with those of one other rank. It is computed in f32, or f64 for such tensors.
@@ -25,7 +25,7 @@ use crate::error::unreadable;
 /// ```
 /// # mod bonfire { pub use bonfire_train::World; pub mod parallel { pub use bonfire_parallel::*; } }
 /// use bonfire::World;
-/// use bonfire::parallel::{Attend, ParallelError, ring_attention, zigzag_split};
+/// use bonfire::parallel::{AttentionMask, ParallelError, ring_attention, zigzag_split};
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///
@@ -33,7 +33,7 @@ use crate::error::unreadable;
 /// fn attend(layers: [&Linear; 3], batch: Tensor<3>, cp: &World) -> Result<Tensor<3>, ParallelError> {
 ///     let own = zigzag_split(batch, 1, cp)?;
 ///     let [query, key, value] = layers.map(|layer| layer.forward(own.clone()));
-///     ring_attention(query, key, value, Attend::Past, cp)
+///     ring_attention(query, key, value, AttentionMask::Causal, cp)
 /// }
 /// ```
 ///
@@ -49,7 +49,7 @@ pub fn ring_attention<const D: usize>(
     query: Tensor<D>,
     key: Tensor<D>,
     value: Tensor<D>,
-    attend: Attend,
+    attend: AttentionMask,
     cp: &World,
 ) -> Result<Tensor<D>, ParallelError> {
     const { assert!(D >= 2, "tokens and their features") };
@@ -82,7 +82,7 @@ pub fn ring_attention<const D: usize>(
 /// The ranks with the tokens of a sequence, and what each has.
 struct Ring<const D: usize> {
     cp: World,
-    attend: Attend,
+    attend: AttentionMask,
     /// Of the queries of a rank, and of its keys and its values.
     shape: [usize; D],
     dtype: DType,
@@ -116,7 +116,7 @@ impl<const D: usize> Ring<D> {
             });
         }
         let tokens = self.shape[D - 2];
-        if self.attend == Attend::Past && !tokens.is_multiple_of(2) {
+        if self.attend == AttentionMask::Causal && !tokens.is_multiple_of(2) {
             return Err(ParallelError::Odd {
                 dim: D - 2,
                 length: tokens * ranks.len(),
@@ -207,9 +207,10 @@ impl<const D: usize> Ring<D> {
     fn next(&self, block: &Tensor<D>, source: Rank) -> Result<Option<Shift<D>>, ParallelError> {
         let (own, ranks) = (self.cp.rank().get(), self.cp.world_size().get());
         let is_last = (own + 1) % ranks == source.get();
-        match is_last {
-            true => Ok(None),
-            false => Shift::begin(block.clone(), &self.cp).map(Some),
+        if is_last {
+            Ok(None)
+        } else {
+            Shift::begin(block.clone(), &self.cp).map(Some)
         }
     }
 
@@ -217,17 +218,17 @@ impl<const D: usize> Ring<D> {
         let tokens = self.shape[D - 2];
         let (all, own) = (0..tokens, self.cp.rank());
         let [queries, keys] = match self.attend {
-            Attend::All => [all.clone(), all],
-            Attend::Past if source == own => [all.clone(), all],
+            AttentionMask::All => [all.clone(), all],
+            AttentionMask::Causal if source == own => [all.clone(), all],
             // The first chunk of a rank in front is before both of these, the second one behind both.
-            Attend::Past if source < own => [all, 0..tokens / 2],
+            AttentionMask::Causal if source < own => [all, 0..tokens / 2],
             // Both chunks of a rank behind are between these two.
-            Attend::Past => [tokens / 2..tokens, all],
+            AttentionMask::Causal => [tokens / 2..tokens, all],
         };
         Sight {
             queries,
             keys,
-            only_past: self.attend == Attend::Past && source == own,
+            only_past: self.attend == AttentionMask::Causal && source == own,
         }
     }
 

@@ -8,10 +8,10 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
 
 use crate::ops::tests::{autodiff, on_ranks, values};
 use crate::{
-    Attend, ParallelError, context_loss, ops, ring_attention, zigzag_ranges, zigzag_split,
+    AttentionMask, ParallelError, context_loss, ops, ring_attention, zigzag_ranges, zigzag_split,
 };
 
-const BOTH: [Attend; 2] = [Attend::All, Attend::Past];
+const BOTH: [AttentionMask; 2] = [AttentionMask::All, AttentionMask::Causal];
 
 /// Two sequences with three heads. The tokens are divided by twice 1 to 4 ranks.
 const SHAPE: [usize; 4] = [2, 3, 24, 5];
@@ -24,7 +24,7 @@ fn dense<const D: usize>(
     query: Tensor<D>,
     key: Tensor<D>,
     value: Tensor<D>,
-    attend: Attend,
+    attend: AttentionMask,
 ) -> Tensor<D> {
     let [tokens, features] = [D - 2, D - 1].map(|dim| query.dims()[dim]);
     let scores = query.matmul(key.transpose());
@@ -33,8 +33,10 @@ fn dense<const D: usize>(
     let shape = scores.dims();
     let later = Tensor::<2, Bool>::tril_mask([tokens, tokens], 0, &scores.device());
     let scores = match attend {
-        Attend::All => scores,
-        Attend::Past => scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY),
+        AttentionMask::All => scores,
+        AttentionMask::Causal => {
+            scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
+        }
     };
     activation::softmax(scores, D - 1).matmul(value)
 }
@@ -143,9 +145,9 @@ fn halves_are_computed_in_f32_and_come_back_as_they_were() {
     on_ranks(2, |cp| {
         let own = |x| zigzag_split(x, 2, &cp).unwrap();
         let exact = inputs(DType::BF16, 1.0).map(|x| x.cast(DType::F32));
-        let whole = found(exact, |[q, k, v]| dense(q, k, v, Attend::Past));
+        let whole = found(exact, |[q, k, v]| dense(q, k, v, AttentionMask::Causal));
         let halves = found(inputs(DType::BF16, 1.0).map(own), |[q, k, v]| {
-            ring_attention(q, k, v, Attend::Past, &cp).unwrap()
+            ring_attention(q, k, v, AttentionMask::Causal, &cp).unwrap()
         });
         for (index, name) in NAMES.into_iter().enumerate() {
             assert_eq!(halves[index].dtype(), DType::BF16);
@@ -189,16 +191,16 @@ fn what_does_not_fit_is_refused_on_all_ranks_and_ends_nothing() {
         let words = "dimension 1 has 16 tokens on 3 ranks, which are no 6 equal chunks";
         assert!(error.to_string().contains(words), "{error}");
         let attend = |x: Tensor<2>, attend| ring_attention(x.clone(), x.clone(), x, attend, &cp);
-        let error = attend(values([5, 2], 0, &autodiff()), Attend::Past).unwrap_err();
+        let error = attend(values([5, 2], 0, &autodiff()), AttentionMask::Causal).unwrap_err();
         assert!(
             error.to_string().contains("15 tokens on 3 ranks"),
             "{error}"
         );
         let tokens = if cp.rank() == Rank::new(1) { 4 } else { 6 };
-        let error = attend(values([tokens, 2], 0, &autodiff()), Attend::All).unwrap_err();
+        let error = attend(values([tokens, 2], 0, &autodiff()), AttentionMask::All).unwrap_err();
         let words = "rank 1 attends with F32 [4, 2] to all tokens, and rank 0 with F32 [6, 2]";
         assert!(error.to_string().contains(words), "{error}");
-        attend(values([5, 2], 0, &autodiff()), Attend::All).unwrap();
+        attend(values([5, 2], 0, &autodiff()), AttentionMask::All).unwrap();
     });
 }
 
@@ -210,7 +212,7 @@ fn a_dead_rank_is_named() {
             return None;
         }
         let [query, key, value, _] = inputs(DType::F32, 1.0);
-        let output = ring_attention(query, key, value, Attend::All, &cp);
+        let output = ring_attention(query, key, value, AttentionMask::All, &cp);
         output.err().map(|error| error.to_string())
     });
     assert_eq!(errors.iter().flatten().count(), 3);
@@ -228,7 +230,7 @@ fn a_rank_that_dies_before_the_backward_pass_is_named() {
     let errors = on_ranks(3, |cp| {
         let [query, key, value, _] = inputs(DType::F32, 1.0);
         let query = query.require_grad();
-        let output = ring_attention(query.clone(), key, value, Attend::Past, &cp).unwrap();
+        let output = ring_attention(query.clone(), key, value, AttentionMask::Causal, &cp).unwrap();
         // Others may still be in it when rank 1 has left it and fails.
         let met = cp.group().barrier();
         if cp.rank() == Rank::new(1) {
@@ -297,7 +299,7 @@ fn a_step_over_dp_and_cp_is_one_over_all_tokens_that_count() {
         gradient(&world, |layer| {
             let all = [0, 1].map(|sequence| {
                 loss(layer, batch(sequence), |[q, k, v]| {
-                    dense(q, k, v, Attend::Past)
+                    dense(q, k, v, AttentionMask::Causal)
                 })
             });
             let [(first, one), (second, two)] = all;
@@ -312,7 +314,7 @@ fn a_step_over_dp_and_cp_is_one_over_all_tokens_that_count() {
         let own = own.map(|x| zigzag_split(x, 1, cp).unwrap());
         gradient(mesh.replicas(), |layer| {
             let (sum, tokens) = loss(layer, own, |[q, k, v]| {
-                ring_attention(q, k, v, Attend::Past, cp).unwrap()
+                ring_attention(q, k, v, AttentionMask::Causal, cp).unwrap()
             });
             context_loss(sum, tokens, cp)
         })
@@ -334,7 +336,7 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
         let tokens = if world.rank() == Rank::new(3) { 8 } else { 4 };
         let step = ddp.backward(|layer| -> Result<Tensor<1>, ParallelError> {
             let x = layer.forward(values([1, tokens, WIDTH], 0, &autodiff()));
-            let x = ring_attention(x.clone(), x.clone(), x, Attend::Past, cp)?;
+            let x = ring_attention(x.clone(), x.clone(), x, AttentionMask::Causal, cp)?;
             ops::reduce(x.mean(), cp)
         });
         step.unwrap_err()

@@ -75,9 +75,10 @@ pub(super) fn given(
         numbers: Vec::new(),
     };
     stages.visit(&mut given);
-    match given.numbers.is_empty() {
-        true => Tensor::zeros([1], device),
-        false => Tensor::cat(given.numbers, 0).sum(),
+    if given.numbers.is_empty() {
+        Tensor::zeros([1], device)
+    } else {
+        Tensor::cat(given.numbers, 0).sum()
     }
 }
 

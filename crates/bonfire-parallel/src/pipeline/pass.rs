@@ -93,9 +93,10 @@ impl<B> Pass<'_, B> {
 
     /// Values as where the graph of this pass begins, or without a graph where it has none.
     fn leaf<const D: usize>(&self, values: Tensor<D>) -> Tensor<D> {
-        match self.device.is_autodiff() {
-            true => values.detach().require_grad(),
-            false => values.without_autodiff(),
+        if self.device.is_autodiff() {
+            values.detach().require_grad()
+        } else {
+            values.without_autodiff()
         }
     }
 

@@ -19,7 +19,6 @@ use super::tied::Tie;
 use super::timing::Stopwatch;
 use super::weights::WeightGradients;
 
-/// A step under way.
 pub(super) struct Run<'a, M, B, F, R> {
     pub(super) schedule: &'a Schedule,
     pub(super) me: Rank,
@@ -53,7 +52,6 @@ pub(super) struct State<M> {
     /// Of each micro-batch, on the rank of the last stage.
     losses: HashMap<u32, Tensor<1>>,
     pub(super) watch: Stopwatch,
-    /// The pass under way.
     current: Option<Compute>,
 }
 
@@ -210,9 +208,10 @@ where
             leaves: Vec::new(),
             tied: self.tie.and_then(|tie| tie.values.as_deref()),
             tied_leaves: Vec::new(),
-            weights: match self.is_split(compute) {
-                true => WeightGradients::split(),
-                false => WeightGradients::at_once(),
+            weights: if self.is_split(compute) {
+                WeightGradients::split()
+            } else {
+                WeightGradients::at_once()
             },
         };
         let output = (self.forward)(&self.stages[local], &mut pass).into_output();

@@ -82,15 +82,16 @@ impl<M: Module> Tie<M> {
         (parameter, device): (impl Fn(&M) -> &Param<Tensor<D>> + 'static, Device),
     ) -> Result<Option<Self>, PipelineError> {
         let (first, last) = (schedule.owner(0), schedule.owner(schedule.stages() - 1));
-        let ends = match first == last {
-            true if world.rank() == first => Ends::Both,
-            true => return Ok(None),
-            false => match world.subgroup(&[first, last])? {
-                Some(way) if way.rank() == SOURCE => Ends::First(way),
-                Some(way) => Ends::Last(way),
-                None => return Ok(None),
-            },
+        let ends = if first == last {
+            (world.rank() == first).then_some(Ends::Both)
+        } else {
+            let way = world.subgroup(&[first, last])?;
+            way.map(|way| match way.rank() {
+                SOURCE => Ends::First(way),
+                _ => Ends::Last(way),
+            })
         };
+        let Some(ends) = ends else { return Ok(None) };
         if let Ends::First(way) | Ends::Last(way) = &ends {
             channels.add(way);
         }

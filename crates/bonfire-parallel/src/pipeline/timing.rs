@@ -28,9 +28,10 @@ impl PipelineTiming {
     /// `bonfire-plan` has it: 1 - busy / (ranks x makespan).
     pub fn bubble(&self) -> f64 {
         let all_s = self.makespan.as_secs_f64() * self.busy.len() as f64;
-        match all_s > 0.0 {
-            true => 1.0 - self.busy.iter().sum::<Duration>().as_secs_f64() / all_s,
-            false => 0.0,
+        if all_s > 0.0 {
+            1.0 - self.busy.iter().sum::<Duration>().as_secs_f64() / all_s
+        } else {
+            0.0
         }
     }
 }

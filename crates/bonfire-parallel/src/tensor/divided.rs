@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 /// # use burn::module::Module;
 /// fn clipped<M: Module>(model: &M, gradients: Gradients, tp: &World) -> Result<Gradients, TrainError> {
 ///     let divided = divided_parameters(model);
-///     gradients.divided_over(tp, |parameter| divided.contains(&parameter)).clip(Clip::Norm(1.0))
+///     gradients.sharded_along(tp, |parameter| divided.contains(&parameter)).clip(Clip::Norm(1.0))
 /// }
 /// ```
 pub fn divided_parameters<M: Module>(model: &M) -> HashSet<ParamId> {

@@ -40,9 +40,10 @@ pub(crate) fn replaced<const D: usize>(
         // A view would keep the whole in memory.
         let data = cut(whole.without_autodiff()).into_data();
         let piece = Tensor::from_data(data, (&device, dtype));
-        match is_trained {
-            true => piece.require_grad(),
-            false => piece,
+        if is_trained {
+            piece.require_grad()
+        } else {
+            piece
         }
     })
 }

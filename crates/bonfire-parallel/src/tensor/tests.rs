@@ -82,9 +82,12 @@ fn dense_block(sequence: bool, tp: &World) -> Found {
     let inner = activation::gelu(up.forward(norm.forward(x.clone())));
     let output = x.clone() + down.forward(inner);
     let gradients = loss_of(output.clone()).backward();
-    let tokens = |x: Tensor<2>| match sequence {
-        true => own(x.without_autodiff(), 0, tp),
-        false => x,
+    let tokens = |x: Tensor<2>| {
+        if sequence {
+            own(x.without_autodiff(), 0, tp)
+        } else {
+            x
+        }
     };
     let of = |bias: &Option<Param<Tensor<1>>>| gradient(bias.as_ref().unwrap(), &gradients);
     vec![
@@ -104,19 +107,19 @@ fn loss_of(output: Tensor<2>) -> Tensor<1> {
     output.powi_scalar(2).sum()
 }
 
-/// The same block, divided.
 fn divided_block(sequence: bool, tp: &World) -> Found {
     let up = ColumnParallelLinear::from_linear(linear(WIDTH, HIDDEN, 1), tp).unwrap();
     let down = RowParallelLinear::from_linear(linear(HIDDEN, WIDTH, 3), tp).unwrap();
     let x = values([TOKENS, WIDTH], 5, &autodiff());
-    let (norm, up, down, x) = match sequence {
-        false => (norm(), up, down, x),
-        true => (
+    let (norm, up, down, x) = if sequence {
+        (
             sequence_parallel(norm(), tp).unwrap(),
             up.with_sequence(0),
             down.with_sequence(0),
             own(x, 0, tp),
-        ),
+        )
+    } else {
+        (norm(), up, down, x)
     };
     let x = x.detach().require_grad();
     let inner = activation::gelu(up.forward(norm.forward(x.clone())));
@@ -254,9 +257,10 @@ fn a_divided_vocabulary_has_the_vectors_and_the_gradients_of_the_whole() {
                 let whole = dense.forward(tokens(&autodiff()));
                 let gradients = whole.clone().powi_scalar(2).sum().backward();
                 let part = VocabParallelEmbedding::from_embedding(table(), &tp).unwrap();
-                let (part, expected) = match sequence {
-                    false => (part, whole),
-                    true => (part.with_sequence(1), own(whole, 1, &tp)),
+                let (part, expected) = if sequence {
+                    (part.with_sequence(1), own(whole, 1, &tp))
+                } else {
+                    (part, whole)
                 };
                 let rows = part.rows();
                 let found = part.forward(tokens(&autodiff()));
@@ -301,9 +305,10 @@ fn divided_loss(scale: f32, (smoothing, ignores): (f64, bool), tp: &World) -> [V
     let x = x.detach().require_grad();
     let table = VocabParallelEmbedding::from_embedding(table(), tp).unwrap();
     let loss = VocabParallelCrossEntropy::new().with_smoothing(smoothing);
-    let loss = match ignores {
-        true => loss.with_ignored(i64::from(IGNORED)),
-        false => loss,
+    let loss = if ignores {
+        loss.with_ignored(i64::from(IGNORED))
+    } else {
+        loss
     };
     let loss = loss.forward(&table, table.logits(x.clone()), targets());
     let gradients = loss.backward();

@@ -134,7 +134,7 @@ fn trained(ranks: u32, mesh: &str, tokens: Tokens) -> Vec<Vec<f64>> {
             found.push(done.loss.value().unwrap());
             let gradients = done.gradients;
             let gradients = gradients
-                .divided_over(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
+                .sharded_along(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
             let norm = gradients.norm().unwrap().unwrap();
             found.push(norm.into_scalar::<f64>());
             let gradients = gradients.clip(Clip::Norm(0.1)).unwrap();
@@ -190,7 +190,7 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
             let done = done.unwrap();
             let (loss, gradients) = (done.loss.value().unwrap(), done.gradients);
             let gradients = gradients
-                .divided_over(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
+                .sharded_along(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
             (loss, gradients)
         };
         for culprit in 0..ranks {

@@ -9,7 +9,6 @@ use super::*;
 
 type Outcome<T> = Result<T, PipelineError>;
 
-/// How ranks meet.
 #[derive(Clone, Copy)]
 enum Way {
     Threads,

@@ -113,14 +113,16 @@ impl Part {
     /// What each rank does in a pipeline.
     fn stage(&self, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
         let (tokens, next) = pass.micro_batch().clone();
-        let stream = match pass.is_first() {
-            true => self.embed(tokens),
-            false => pass.input()?,
+        let stream = if pass.is_first() {
+            self.embed(tokens)
+        } else {
+            pass.input()?
         };
         let stream = self.forward(stream, pass.weights());
-        Ok(match pass.is_last() {
-            true => self.loss(stream, next, pass.weights()).into(),
-            false => stream.into(),
+        Ok(if pass.is_last() {
+            self.loss(stream, next, pass.weights()).into()
+        } else {
+            stream.into()
         })
     }
 }

@@ -33,9 +33,10 @@ fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
             if pass.stage() > 1 || pass.micro_batch_number() + 1 < MICRO_BATCHES {
                 return part.stage(pass);
             }
-            let stream = match pass.is_first() {
-                true => part.embed(pass.micro_batch().0.clone()),
-                false => pass.input()?,
+            let stream = if pass.is_first() {
+                part.embed(pass.micro_batch().0.clone())
+            } else {
+                pass.input()?
             };
             let stream = part.forward(stream, pass.weights());
             // The last backward pass of this rank begins here.

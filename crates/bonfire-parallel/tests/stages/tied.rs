@@ -20,14 +20,16 @@ fn loss(stream: Tensor<3>, head: Tensor<2>, next: Tensor<1, Int>) -> Tensor<1> {
 
 fn stage(part: &Part, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
     let (tokens, next) = pass.micro_batch().clone();
-    let stream = match pass.is_first() {
-        true => part.embed(tokens),
-        false => pass.input()?,
+    let stream = if pass.is_first() {
+        part.embed(tokens)
+    } else {
+        pass.input()?
     };
     let stream = part.forward(stream, pass.weights());
-    Ok(match pass.is_last() {
-        true => loss(stream, pass.tied()?, next).into(),
-        false => stream.into(),
+    Ok(if pass.is_last() {
+        loss(stream, pass.tied()?, next).into()
+    } else {
+        stream.into()
     })
 }
 

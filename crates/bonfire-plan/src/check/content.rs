@@ -130,9 +130,10 @@ fn verify_folded(
                 flaw,
             });
         }
-        order = order.max(match expressions.are_alike(value, canonical) {
-            true => Order::Rounded,
-            false => Order::Fixed,
+        order = order.max(if expressions.are_alike(value, canonical) {
+            Order::Rounded
+        } else {
+            Order::Fixed
         });
     }
     Ok(order)

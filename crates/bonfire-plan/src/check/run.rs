@@ -148,7 +148,6 @@ impl<'a> Run<'a> {
         content::verify(schedule, &self.atoms, &mut self.expressions, &data)
     }
 
-    /// What the run took.
     pub(super) fn cost(&self) -> Cost {
         let clock = |of: fn(&Clock) -> u64| {
             self.ranks

@@ -223,9 +223,10 @@ impl<'a> Search<'a> {
         let bytes = self.tree.bytes_of(item);
         let owned = owners.iter().map(|&owner| self.tree.bytes_of(owner));
         let together = bytes + owned.sum::<i64>();
-        let reserved = match self.reserving.contains(&place) {
-            true => self.layer.bytes,
-            false => 0,
+        let reserved = if self.reserving.contains(&place) {
+            self.layer.bytes
+        } else {
+            0
         };
         let free = limit.map(|limit| limit - reserved - self.used);
         let Some(free) = free.filter(|free| together > *free) else {

@@ -64,9 +64,10 @@ impl Form<'_> {
             });
         let blocks = self.ranks * self.block;
         let neighbours = (most - 1.0) / most * blocks;
-        let (within, between) = match most > 1.0 {
-            true => (items, hops),
-            false => (0.0, items + hops),
+        let (within, between) = if most > 1.0 {
+            (items, hops)
+        } else {
+            (0.0, items + hops)
         };
         let way = |crossing, folded| Terms {
             within: Traffic {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// How one state of the parameters lies over the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Spread {
+pub enum Sharding {
     /// Every rank has all of it.
     #[default]
     Replicated,
@@ -20,7 +20,7 @@ pub enum Spread {
 /// What a rank's share of a sharded state is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Share {
+pub enum ShardUnit {
     /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
     #[default]
     Rows,
@@ -31,7 +31,7 @@ pub enum Share {
 /// Among which ranks a state is sharded. Each such group of ranks has all of it, as the others have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Among {
+pub enum ShardGroup {
     /// All ranks.
     #[default]
     All,
@@ -45,50 +45,50 @@ pub enum Among {
 ///
 /// ```
 /// # mod bonfire { pub mod ddp { pub use bonfire_plan::*; } }
-/// use bonfire::ddp::{Among, Placement, Spread};
+/// use bonfire::ddp::{ShardGroup, Placement, Sharding};
 ///
 /// assert_eq!("zero1".parse(), Ok(Placement::zero1()));
-/// assert_eq!(Placement::zero3().parameters, Spread::Sharded);
+/// assert_eq!(Placement::zero3().parameters, Sharding::Sharded);
 /// assert_eq!(Placement::default().to_string(), "replicated");
-/// assert_eq!("zero3@host".parse(), Ok(Placement::zero3().among(Among::Host)));
+/// assert_eq!("zero3@host".parse(), Ok(Placement::zero3().among(ShardGroup::Host)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub struct Placement {
     /// The values of the parameters, between steps.
-    pub parameters: Spread,
+    pub parameters: Sharding,
     /// Their averaged gradients.
-    pub gradients: Spread,
+    pub gradients: Sharding,
     /// What the optimizer keeps for them.
-    pub optimizer: Spread,
+    pub optimizer: Sharding,
     /// What the shares are made of.
-    pub share: Share,
+    pub unit: ShardUnit,
     /// Who has the shares of one copy.
-    pub among: Among,
+    pub among: ShardGroup,
 }
 
 impl Placement {
     /// Every rank has everything: plain data parallelism.
     pub const fn replicated() -> Self {
-        Self::of([Spread::Replicated; 3])
+        Self::of([Sharding::Replicated; 3])
     }
 
     /// The optimizer's state is sharded: ZeRO stage 1.
     pub const fn zero1() -> Self {
-        use Spread::{Replicated, Sharded};
+        use Sharding::{Replicated, Sharded};
         Self::of([Replicated, Replicated, Sharded])
     }
 
     /// Gradients are sharded, too: ZeRO stage 2.
     pub const fn zero2() -> Self {
-        use Spread::{Replicated, Sharded};
+        use Sharding::{Replicated, Sharded};
         Self::of([Replicated, Sharded, Sharded])
     }
 
     /// Everything is sharded: ZeRO stage 3, what PyTorch calls fully sharded data parallelism.
     pub const fn zero3() -> Self {
-        Self::of([Spread::Sharded; 3])
+        Self::of([Sharding::Sharded; 3])
     }
 
     /// The four that differ in what is sharded, from the most memory to the least.
@@ -101,13 +101,13 @@ impl Placement {
         ]
     }
 
-    const fn of([parameters, gradients, optimizer]: [Spread; 3]) -> Self {
+    const fn of([parameters, gradients, optimizer]: [Sharding; 3]) -> Self {
         Self {
             parameters,
             gradients,
             optimizer,
-            share: Share::Rows,
-            among: Among::All,
+            unit: ShardUnit::Rows,
+            among: ShardGroup::All,
         }
     }
 
@@ -118,20 +118,20 @@ impl Placement {
     #[must_use]
     pub const fn of_whole_parameters(self) -> Self {
         Self {
-            share: Share::Parameters,
+            unit: ShardUnit::Parameters,
             ..self
         }
     }
 
     /// The same within groups of ranks, and replicated over them: `zero3@host` is what PyTorch calls hybrid sharding.
     #[must_use]
-    pub const fn among(self, among: Among) -> Self {
+    pub const fn among(self, among: ShardGroup) -> Self {
         Self { among, ..self }
     }
 
     /// Whether any state is sharded.
     pub const fn is_sharded(self) -> bool {
-        matches!(self.optimizer, Spread::Sharded)
+        matches!(self.optimizer, Sharding::Sharded)
     }
 
     /// All placements with their names.
@@ -147,16 +147,16 @@ impl Placement {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.among(Among::All);
+        let all = self.among(ShardGroup::All);
         let named = Self::NAMED.iter().find(|(_, placement)| *placement == all);
         match named {
             Some((name, _)) => f.write_str(name)?,
             None => write!(f, "{all:?}")?,
         }
         match self.among {
-            Among::All => Ok(()),
-            Among::Host => f.write_str("@host"),
-            Among::Ranks(ranks) => write!(f, "@{ranks}"),
+            ShardGroup::All => Ok(()),
+            ShardGroup::Host => f.write_str("@host"),
+            ShardGroup::Ranks(ranks) => write!(f, "@{ranks}"),
         }
     }
 }
@@ -175,11 +175,14 @@ impl FromStr for Placement {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let unknown = || UnknownPlacement(name.to_owned());
         let (all, among) = match name {
-            "hybrid" => ("zero3", Among::Host),
+            "hybrid" => ("zero3", ShardGroup::Host),
             name => match name.split_once('@') {
-                None => (name, Among::All),
-                Some((all, "host")) => (all, Among::Host),
-                Some((all, ranks)) => (all, Among::Ranks(ranks.parse().map_err(|_| unknown())?)),
+                None => (name, ShardGroup::All),
+                Some((all, "host")) => (all, ShardGroup::Host),
+                Some((all, ranks)) => (
+                    all,
+                    ShardGroup::Ranks(ranks.parse().map_err(|_| unknown())?),
+                ),
             },
         };
         let named = Self::NAMED.iter().find(|(known, _)| *known == all);
@@ -211,10 +214,10 @@ mod tests {
         for (name, placement) in Placement::NAMED {
             assert_eq!(placement.to_string(), name);
             assert_eq!(name.parse(), Ok(placement));
-            let two = placement.among(Among::Ranks(NonZeroU32::new(2).unwrap()));
+            let two = placement.among(ShardGroup::Ranks(NonZeroU32::new(2).unwrap()));
             for (among, name) in [
                 (two, format!("{name}@2")),
-                (placement.among(Among::Host), format!("{name}@host")),
+                (placement.among(ShardGroup::Host), format!("{name}@host")),
             ] {
                 assert_eq!(among.to_string(), name);
                 assert_eq!(name.parse(), Ok(among));

@@ -3,7 +3,7 @@
 use super::held::{Held, Phase, RankMemory};
 use super::{Evaluation, Parameter, Start, Training};
 use crate::buckets::{Extent, assign, lent_bytes_max};
-use crate::{Bytes, Division, Layout, Placement, Rank, Spread};
+use crate::{Bytes, Division, Layout, Placement, Rank, Sharding};
 
 /// What a process that is one of several ranks has besides: threads, connections, the code of both. Two ranks of the
 /// example `gpt` on one host with tiny models took 6.4 MiB more than one process, on x86-64 Linux, 2026-11-24.
@@ -35,7 +35,6 @@ pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
     most.expect("a group has ranks")
 }
 
-/// A bucket of gradients.
 struct Bucket {
     division: Division,
     /// Of each rank's block, and of all blocks.
@@ -82,7 +81,7 @@ impl Count<'_> {
     fn of(&self, rank: Rank) -> RankMemory {
         let training = self.training;
         let spread = self.placement;
-        let gathers = spread.parameters == Spread::Sharded;
+        let gathers = spread.parameters == Sharding::Sharded;
         let frozen = training.parameters.iter();
         let frozen = frozen.filter(|parameter| parameter.moments.is_none());
         let frozen: u64 = frozen
@@ -95,7 +94,10 @@ impl Count<'_> {
         let gradients = self.held(spread.gradients, rank, size);
         let stepped = self.held(spread.optimizer, rank, size);
         let (own, lent) = self.travelling(rank);
-        let (whole, gather) = (self.largest(Spread::Replicated, rank), self.gather_bytes());
+        let (whole, gather) = (
+            self.largest(Sharding::Replicated, rank),
+            self.gather_bytes(),
+        );
         let resting = Held {
             program: self.program(),
             parameters: Bytes::new(parameters),
@@ -109,9 +111,10 @@ impl Count<'_> {
         };
         let pass = Held {
             // Into buckets they go one by one.
-            activations: match self.buckets.is_empty() {
-                true => training.activations.with_gradients,
-                false => training.activations.alone,
+            activations: if self.buckets.is_empty() {
+                training.activations.with_gradients
+            } else {
+                training.activations.alone
             },
             ..resting
         };
@@ -141,7 +144,7 @@ impl Count<'_> {
             (Phase::Step, step),
         ];
         if gathers && training.evaluation == Evaluation::Whole {
-            let all = frozen + self.held(Spread::Replicated, rank, size);
+            let all = frozen + self.held(Sharding::Replicated, rank, size);
             let parameters = Bytes::new(parameters + all);
             phases.push((
                 Phase::Whole,
@@ -167,7 +170,7 @@ impl Count<'_> {
 
     /// While the model is made, a rank has two more of the largest parameter: as rank 0 sends it, and as it came.
     fn start(&self, frozen: u64, held: u64) -> Held {
-        let all = frozen + self.held(Spread::Replicated, Rank::new(0), size);
+        let all = frozen + self.held(Sharding::Replicated, Rank::new(0), size);
         let parameters = match self.training.start {
             Start::Whole => all.max(held),
             Start::OneByOne => held,
@@ -175,13 +178,13 @@ impl Count<'_> {
         Held {
             program: self.program(),
             parameters: Bytes::new(parameters),
-            unit: Bytes::new(2 * self.largest(Spread::Replicated, Rank::new(0))),
+            unit: Bytes::new(2 * self.largest(Sharding::Replicated, Rank::new(0))),
             ..Held::default()
         }
     }
 
     /// Bytes of a state that lies so, by the bytes of some elements of a parameter.
-    fn held(&self, spread: Spread, rank: Rank, bytes: impl Fn(&Parameter, usize) -> u64) -> u64 {
+    fn held(&self, spread: Sharding, rank: Rank, bytes: impl Fn(&Parameter, usize) -> u64) -> u64 {
         let trained = self.trained.iter().enumerate();
         trained
             .map(|(index, parameter)| bytes(parameter, self.elems(spread, index, rank)))
@@ -189,17 +192,17 @@ impl Count<'_> {
     }
 
     /// Of the parameter of which the rank has the most.
-    fn largest(&self, spread: Spread, rank: Rank) -> u64 {
+    fn largest(&self, spread: Sharding, rank: Rank) -> u64 {
         let trained = self.trained.iter().enumerate();
         let bytes =
             trained.map(|(index, parameter)| size(parameter, self.elems(spread, index, rank)));
         bytes.max().unwrap_or(0)
     }
 
-    fn elems(&self, spread: Spread, index: usize, rank: Rank) -> usize {
+    fn elems(&self, spread: Sharding, index: usize, rank: Rank) -> usize {
         match spread {
-            Spread::Replicated => self.trained[index].elems(),
-            Spread::Sharded => self.layout.elems(index, rank).len(),
+            Sharding::Replicated => self.trained[index].elems(),
+            Sharding::Sharded => self.layout.elems(index, rank).len(),
         }
     }
 
@@ -209,7 +212,7 @@ impl Count<'_> {
         let (mut own, mut always, mut shared) = (0, 0, Vec::new());
         for bucket in &self.buckets {
             match (bucket.division, self.placement.gradients) {
-                (Division::Whole, _) | (_, Spread::Replicated) => {
+                (Division::Whole, _) | (_, Sharding::Replicated) => {
                     always += bucket.bytes;
                     continue;
                 }
@@ -240,11 +243,14 @@ impl Count<'_> {
     fn seen(&self, rank: Rank) -> u64 {
         let training = self.training;
         let (all, sharing) = (training.ranks.get(), self.layout.world_size().get());
-        let among = |ranks: u32| match ranks <= training.ranks_per_host.get() {
-            true => u64::from(ranks) - 1,
-            false => 0,
+        let among = |ranks: u32| {
+            if ranks <= training.ranks_per_host.get() {
+                u64::from(ranks) - 1
+            } else {
+                0
+            }
         };
-        let gathers = self.placement.parameters == Spread::Sharded;
+        let gathers = self.placement.parameters == Sharding::Sharded;
         let (mut always, mut shared) = (0, Vec::new());
         for bucket in &self.buckets {
             let seen = match bucket.division {
@@ -254,13 +260,14 @@ impl Count<'_> {
                 Division::Owned(_) => bucket.bytes * among(sharing).min(1),
             };
             match (bucket.division, self.placement.gradients) {
-                (Division::Whole, _) | (_, Spread::Replicated) => always += seen,
+                (Division::Whole, _) | (_, Sharding::Replicated) => always += seen,
                 _ => shared.push(seen),
             }
         }
-        let gathered = match gathers {
-            true => self.gather_bytes() * among(sharing) / u64::from(sharing),
-            false => 0,
+        let gathered = if gathers {
+            self.gather_bytes() * among(sharing) / u64::from(sharing)
+        } else {
+            0
         };
         always + lent_bytes_max(&shared) + gathered
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Layout, Rank, Spread};
+use crate::{Layout, Rank, Sharding};
 
 fn parameter(name: &str, shape: &[usize], moments: Option<u32>) -> Parameter {
     Parameter {
@@ -255,12 +255,12 @@ proptest! {
             prop_assert!(states <= last, "{name}");
             last = states;
             let layout = Layout::new(shapes.iter().map(Vec::as_slice), placement, training.ranks);
-            let most = training.ranks.ranks().map(|rank: Rank| layout.held(Spread::Sharded, rank));
+            let most = training.ranks.ranks().map(|rank: Rank| layout.held(Sharding::Sharded, rank));
             let most = most.max().unwrap() as u64;
             let optimizer = if placement.is_sharded() { most } else { elems as u64 };
             prop_assert!(held.optimizer.get() <= 8 * optimizer);
             prop_assert!(held.optimizer.get() * u64::from(ranks) >= 2 * all.get());
-            if ranks > 1 && placement.gradients == Spread::Replicated {
+            if ranks > 1 && placement.gradients == Sharding::Replicated {
                 prop_assert!(held.buckets + held.gradients >= all);
             }
             prop_assert!(of(&memory, Phase::Pass).activations.get() == activations);

@@ -129,9 +129,10 @@ impl fmt::Display for MeshShape {
             None => Some(format!("{axis}=-1")),
         });
         let parts: Vec<String> = parts.collect();
-        match parts.is_empty() {
-            true => f.write_str("dp_shard=1"),
-            false => f.write_str(&parts.join(",")),
+        if parts.is_empty() {
+            f.write_str("dp_shard=1")
+        } else {
+            f.write_str(&parts.join(","))
         }
     }
 }
@@ -180,13 +181,13 @@ pub enum MeshError {
 }
 
 fn multiple(shape: &MeshShape) -> &'static str {
-    match shape.sizes.contains(&None) {
-        true => "a multiple of ",
-        false => "",
+    if shape.sizes.contains(&None) {
+        "a multiple of "
+    } else {
+        ""
     }
 }
 
-/// What helps.
 fn change(shape: &MeshShape, known: u64, world_size: WorldSize) -> String {
     let ranks = u64::from(world_size.get());
     let given = shape.sizes[Axis::DpShard.index()].map_or(1, NonZeroU32::get);

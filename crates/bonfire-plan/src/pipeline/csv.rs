@@ -108,11 +108,12 @@ fn list(line: usize, text: &str) -> Result<Vec<Action>, CsvError> {
         text.parse().map_err(wrong)
     });
     let list: Vec<Action> = actions.collect::<Result<_, _>>()?;
-    match list
+    if list
         .iter()
         .any(|action| matches!(action, Action::Compute(_)))
     {
-        true => Ok(list),
-        false => Err(CsvError::EmptyRank { line }),
+        Ok(list)
+    } else {
+        Err(CsvError::EmptyRank { line })
     }
 }

@@ -50,9 +50,10 @@ pub(super) fn run(schedule: &Schedule, mut visit: impl FnMut(Rank, Action)) -> R
         .ranks()
         .filter_map(|rank| state.blocked(rank))
         .collect();
-    match blocked.is_empty() {
-        true => Ok(()),
-        false => Err(Broken::Deadlock { blocked }),
+    if blocked.is_empty() {
+        Ok(())
+    } else {
+        Err(Broken::Deadlock { blocked })
     }
 }
 

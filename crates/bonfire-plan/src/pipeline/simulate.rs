@@ -90,9 +90,10 @@ impl Timing {
     /// The part of the ranks' time in which they computed nothing, from 0 to 1: 1 - busy / (ranks x makespan).
     pub fn bubble(&self) -> f64 {
         let all_s = self.makespan_s * self.busy_s.len() as f64;
-        match all_s > 0.0 {
-            true => 1.0 - self.busy_s.iter().sum::<f64>() / all_s,
-            false => 0.0,
+        if all_s > 0.0 {
+            1.0 - self.busy_s.iter().sum::<f64>() / all_s
+        } else {
+            0.0
         }
     }
 }
@@ -121,9 +122,10 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Result<Timing, Broken> {
             return;
         };
         let arrived_s = schedule.input(compute).map_or(0.0, |message| {
-            let travel_s = match schedule.crosses(message) {
-                true => costs.message_s,
-                false => 0.0,
+            let travel_s = if schedule.crosses(message) {
+                costs.message_s
+            } else {
+                0.0
             };
             made_s[schedule.value(message)] + travel_s
         });

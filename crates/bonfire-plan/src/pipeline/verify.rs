@@ -167,9 +167,10 @@ impl<'a> Verifier<'a> {
     }
 
     fn require(&self, action: Action) -> Result<(), Broken> {
-        match self.places.contains_key(&action) {
-            true => Ok(()),
-            false => Err(self.missing(action)),
+        if self.places.contains_key(&action) {
+            Ok(())
+        } else {
+            Err(self.missing(action))
         }
     }
 

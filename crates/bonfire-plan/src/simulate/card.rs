@@ -10,7 +10,6 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::program::NONE;
 
-/// A card's direction.
 #[derive(Debug)]
 pub(super) struct Card {
     /// The bytes that each link got which had frames all the time, at `time_s`.
@@ -34,7 +33,6 @@ struct Flow {
     transits: VecDeque<u32>,
 }
 
-/// A frame has passed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Passed {
     /// The frame behind it on its link, which begins to pass.

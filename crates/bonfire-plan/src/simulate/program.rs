@@ -169,7 +169,6 @@ impl Program {
     }
 }
 
-/// A program under construction.
 struct Packer {
     program: Program,
     links: HashMap<(u32, u32), u32>,

@@ -191,9 +191,10 @@ impl FromStr for Bytes {
             return Err(unknown());
         }
         let bytes = number.parse::<f64>().map_err(|_| unknown())? * factor as f64;
-        match bytes < u64::MAX as f64 {
-            true => Ok(Self(bytes as u64)),
-            false => Err(unknown()),
+        if bytes < u64::MAX as f64 {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(unknown())
         }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use bonfire_plan::pipeline::{Action, Message, Pass, Schedule};
 
-/// What a rank has.
 #[derive(Default)]
 struct Rank {
     next: usize,
@@ -85,9 +84,10 @@ fn step(schedule: &Schedule, rank: &mut Rank, action: Action, gradients: &mut [u
             (stage < last).then(|| ("SEND_F", parameter(stage).wrapping_mul(input)))
         }
         Pass::Backward | Pass::InputGradient => {
-            let gradient = match stage == last {
-                true => 1,
-                false => take(format!("{}SEND_B{micro_batch}", stage + 1)),
+            let gradient = if stage == last {
+                1
+            } else {
+                take(format!("{}SEND_B{micro_batch}", stage + 1))
             };
             assert!(rank.activations.contains_key(&key));
             rank.queued.insert(key, gradient);

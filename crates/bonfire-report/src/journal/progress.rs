@@ -172,7 +172,6 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
     pub(super) fn note(&self, line: &str) {
         match self {
             Self::Silent => {}

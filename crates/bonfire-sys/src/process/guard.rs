@@ -163,9 +163,10 @@ fn stand_guard() -> io::Result<()> {
 
 /// A new group, or, as a negative number, one that is no more.
 fn note(groups: &mut [Option<Pid>], message: i32) {
-    let (wanted, then) = match message > 0 {
-        true => (None, Pid::from_raw(message)),
-        false => (Pid::from_raw(message.saturating_neg()), None),
+    let (wanted, then) = if message > 0 {
+        (None, Pid::from_raw(message))
+    } else {
+        (Pid::from_raw(message.saturating_neg()), None)
     };
     if let Some(place) = groups.iter_mut().find(|place| **place == wanted) {
         *place = then;

@@ -18,9 +18,10 @@ pub fn raise_open_files() -> u64 {
         current: Some(wanted),
         ..limits
     };
-    match current < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
-        true => wanted,
-        false => current,
+    if current < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
+        wanted
+    } else {
+        current
     }
 }
 

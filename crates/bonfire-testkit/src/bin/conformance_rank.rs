@@ -44,8 +44,9 @@ fn run() -> Result<u64, Box<dyn std::error::Error>> {
         Some(_) => Bits::AnyOrder,
     };
     let group = ProcessGroup::connect(&rank_from_env()?, options)?;
-    Ok(match is_large {
-        true => check_large(&group),
-        false => check_all(&group, bits),
+    Ok(if is_large {
+        check_large(&group)
+    } else {
+        check_all(&group, bits)
     })
 }

@@ -75,9 +75,10 @@ pub fn expected(seed: u64, batches: &[u64], steps: u64) -> Vec<f32> {
     for step in 0..steps {
         let mut total: Option<Vec<f32>> = None;
         for (rank, &batches) in (0..).zip(batches) {
-            let batch = match step < batches {
-                true => Batch::read(seed, rank, step),
-                false => Batch::empty(),
+            let batch = if step < batches {
+                Batch::read(seed, rank, step)
+            } else {
+                Batch::empty()
             };
             let gradient = batch.gradient(&weights);
             match &mut total {

@@ -41,7 +41,6 @@ pub struct Times {
     pub to_the_end: Duration,
 }
 
-/// What happened until now.
 struct Course {
     end: JobEnd,
     /// When something was done to the job from outside.

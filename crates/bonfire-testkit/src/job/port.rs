@@ -42,7 +42,6 @@ impl Default for OwnPort {
     }
 }
 
-/// Its number.
 impl fmt::Display for OwnPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.number.fmt(f)

@@ -16,17 +16,19 @@ const HORIZON: Duration = Duration::from_secs(3600);
 
 const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// How a rank ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It got through.
     Done,
     /// It could not join.
     Apart(CollectiveError),
-    /// A call failed.
-    Failed { call: usize, error: CollectiveError },
+    Failed {
+        call: usize,
+        error: CollectiveError,
+    },
     /// A call gave something else than it should.
-    Wrong { call: usize },
+    Wrong {
+        call: usize,
+    },
 }
 
 /// How a rank ended, and how long what ended it took.
@@ -37,7 +39,6 @@ pub(crate) struct RankEnding {
     pub(crate) span: Duration,
 }
 
-/// How a job ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// Of each rank; nothing of one that was killed.

@@ -20,7 +20,6 @@ const SETUP_BEYOND: Duration = Duration::from_secs(30);
 #[derive(Debug, PartialEq, Eq)]
 enum Blame {
     Ranks(BTreeSet<u32>),
-    /// Whoever serves the store.
     Store,
     Nobody,
 }
@@ -140,9 +139,10 @@ fn blame(error: &CollectiveError) -> Blame {
         }
         CollectiveError::Timeout(timeout) => {
             let named = named(&timeout.verdict);
-            match named.is_empty() {
-                true => ranks(vec![timeout.waited_for.get()]),
-                false => Blame::Ranks(named),
+            if named.is_empty() {
+                ranks(vec![timeout.waited_for.get()])
+            } else {
+                Blame::Ranks(named)
             }
         }
         CollectiveError::Connect(error) => match &**error {

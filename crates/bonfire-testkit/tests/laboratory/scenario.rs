@@ -15,7 +15,6 @@ pub(crate) enum Call {
     Barrier,
 }
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     Nothing,
@@ -78,9 +77,12 @@ impl Scenario {
         let world_size = chance.within(2..=5) as usize;
         let host_count = chance.within(1..=world_size as u64) as usize;
         let hosts: Vec<usize> = (0..world_size)
-            .map(|rank| match rank < host_count {
-                true => rank,
-                false => chance.index(host_count),
+            .map(|rank| {
+                if rank < host_count {
+                    rank
+                } else {
+                    chance.index(host_count)
+                }
             })
             .collect();
         let store = match host_count {

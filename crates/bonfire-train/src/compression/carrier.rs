@@ -29,7 +29,6 @@ enum Kind {
 pub(crate) enum Sent {
     /// Nothing: they are to travel themselves.
     Nothing,
-    /// It sent something else.
     Instead,
 }
 

@@ -38,9 +38,10 @@ fn to_odd(value: f64) -> f32 {
     if exact || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
         return nearest;
     }
-    match f64::from(nearest).abs() < value.abs() {
-        true => f32::from_bits(nearest.to_bits() + 1),
-        false => f32::from_bits(nearest.to_bits() - 1),
+    if f64::from(nearest).abs() < value.abs() {
+        f32::from_bits(nearest.to_bits() + 1)
+    } else {
+        f32::from_bits(nearest.to_bits() - 1)
     }
 }
 

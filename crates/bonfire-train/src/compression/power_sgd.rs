@@ -48,7 +48,6 @@ impl PowerSgdConfig {
     }
 }
 
-/// A compressed parameter.
 #[derive(Debug)]
 pub(super) struct Matrix {
     /// The parameter's path in the model.
@@ -90,9 +89,10 @@ impl PowerSgd {
     ) -> Self {
         let matrix = |parameter: Parameter<'_>| {
             let dims = config.dims_of(parameter)?;
-            let error = match config.error_feedback {
-                true => vec![0.0; dims.elems()],
-                false => Vec::new(),
+            let error = if config.error_feedback {
+                vec![0.0; dims.elems()]
+            } else {
+                Vec::new()
             };
             Some(Matrix {
                 name: parameter.name.to_owned(),

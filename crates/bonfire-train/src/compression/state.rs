@@ -17,7 +17,6 @@ pub struct CompressionState {
     matrices: Vec<SavedMatrix>,
 }
 
-/// A compressed parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedMatrix {
     parameter: String,
@@ -110,9 +109,10 @@ impl Compressor {
     ) -> Result<(), CompressionError> {
         let Some(power_sgd) = &mut self.power_sgd else {
             // A lone rank compresses nothing whatever it is told to.
-            return match group.world_size().get() == 1 || state.matrices.is_empty() {
-                true => Ok(()),
-                false => Err(CompressionError::NothingToRestore),
+            return if group.world_size().get() == 1 || state.matrices.is_empty() {
+                Ok(())
+            } else {
+                Err(CompressionError::NothingToRestore)
             };
         };
         if *state == CompressionState::default() {

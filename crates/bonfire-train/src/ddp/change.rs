@@ -1,7 +1,7 @@
 //! Changes of the model that are no steps of an optimizer.
 
 use bonfire_collective::ReduceOp;
-use bonfire_plan::Share;
+use bonfire_plan::ShardUnit;
 use burn::Tensor;
 use burn::module::{Module, ModuleMapper, Param};
 
@@ -76,7 +76,7 @@ impl<M: Module> Ddp<M> {
             return Err(TrainError::UnfinishedStep);
         }
         let placement = self.config.placement;
-        if placement.is_sharded() && placement.share == Share::Parameters && self.steps > 0 {
+        if placement.is_sharded() && placement.unit == ShardUnit::Parameters && self.steps > 0 {
             return Err(TrainError::UnsupportedPlacement {
                 placement,
                 reason: "with other trainable parameters, each would be another rank's, and its optimizer's state stay \

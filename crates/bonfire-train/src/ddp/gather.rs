@@ -130,9 +130,12 @@ impl Gatherer {
         let precision = {
             let state = self.lock();
             let pass = state.pass.as_ref().filter(|_| stand_in.is_some());
-            pass.map(|pass| match state.stay.contains(&parameter) {
-                true => Precision::F32,
-                false => pass.precision,
+            pass.map(|pass| {
+                if state.stay.contains(&parameter) {
+                    Precision::F32
+                } else {
+                    pass.precision
+                }
             })
         };
         // The first run of a segment has no graph.

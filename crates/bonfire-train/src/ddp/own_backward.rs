@@ -18,7 +18,7 @@ use crate::loss::{IntoLoss, Weight};
 use crate::reducer::harvest::harvest;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::{Gradients, Spread, TrainError};
+use crate::{Gradients, Sharding, TrainError};
 
 /// Operations between one parameter and the next on the way to the loss: a linear layer with its
 /// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
@@ -102,7 +102,7 @@ impl<M: Module> Ddp<M> {
         passes: impl FnOnce(&M, &M) -> L,
     ) -> Result<Step<L::Output>, TrainError> {
         let parameters = self.config.placement.parameters;
-        assert_eq!(parameters, Spread::Replicated, "who has the parameters");
+        assert_eq!(parameters, Sharding::Replicated, "who has the parameters");
         const NAME: &str = "Ddp::backward_in_parts";
         let _watched = self.begin_step(NAME);
         let passes = |model: &M, hooked: &M| {

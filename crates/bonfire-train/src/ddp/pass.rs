@@ -16,7 +16,7 @@ use crate::reducer::Reducer;
 use crate::reducer::harvest::{Site, averaged, harvest};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::{Gradients, Spread, TrainError};
+use crate::{Gradients, Sharding, TrainError};
 
 impl<M: Module> Ddp<M> {
     /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
@@ -37,7 +37,7 @@ impl<M: Module> Ddp<M> {
             precision: self.config.precision,
             // Averages take their memory on a device.
             keeps_gradients: site == Site::Device
-                && self.config.placement.gradients == Spread::Replicated,
+                && self.config.placement.gradients == Sharding::Replicated,
             gathered: self.gatherer.as_deref().map(Gatherer::shards),
         };
         let hooked = self
@@ -61,9 +61,10 @@ impl<M: Module> Ddp<M> {
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
         // Without samples, or without a parameter in it, a loss has no gradients that count.
-        let tensor = match weight != Weight::Samples(0) && tensor.is_tracked() {
-            true => Some(watch.on(measured(tensor, &self.depth)?)?),
-            false => None,
+        let tensor = if weight != Weight::Samples(0) && tensor.is_tracked() {
+            Some(watch.on(measured(tensor, &self.depth)?)?)
+        } else {
+            None
         };
         let start = Start {
             tensor,

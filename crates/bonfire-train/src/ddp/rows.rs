@@ -152,9 +152,10 @@ impl ModuleMapper for Splitter<'_> {
         let checkpointing = tensor.gradient_checkpointing_strategy();
         let values = tensor.inner();
         let rows = self.shards.rows(index);
-        let own = match rows.is_empty() {
-            true => values.clone(),
-            false => values.clone().slice_dim(0, rows),
+        let own = if rows.is_empty() {
+            values.clone()
+        } else {
+            values.clone().slice_dim(0, rows)
         };
         self.wholes[index] = Some(Box::new(Whole {
             values,

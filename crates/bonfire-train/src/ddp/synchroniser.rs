@@ -16,7 +16,6 @@ use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
 
-/// How gradients are averaged.
 #[derive(Debug)]
 pub(super) enum Synchroniser {
     /// Shared with the backward pass under way.

@@ -35,7 +35,6 @@ struct Parameter {
     len: usize,
     /// The rank of `inner` that keeps it.
     owner: Rank,
-    /// What its owner keeps.
     outer: Option<Outer>,
 }
 
@@ -181,9 +180,10 @@ impl Diloco {
     #[track_caller]
     pub fn step_in<M: Module>(&mut self, ddp: &mut Ddp<M>) -> Result<(), DilocoError> {
         self.advance();
-        match self.is_time() {
-            true => inside(ddp, |model| self.exchange(model)),
-            false => Ok(()),
+        if self.is_time() {
+            inside(ddp, |model| self.exchange(model))
+        } else {
+            Ok(())
         }
     }
 

@@ -148,7 +148,6 @@ impl Inputs {
 pub(crate) struct Gradient {
     /// Zeros if the output does not depend on the input.
     pub(crate) values: DispatchTensor,
-    /// Whether it does.
     pub(crate) depends: bool,
 }
 

@@ -79,7 +79,7 @@ where
 /// the first for either run of the block, and with the second after the run in the backward pass. What
 /// [`World::seed_step`](crate::World::seed_step) makes of seed, step and rank therefore decides
 /// these draws, too, and they differ between segments and micro-batches. On a GPU the draw waits for the device: turn it off with
-/// [`with_draws`](Self::with_draws) where a block needs none.
+/// [`with_rng_replay`](Self::with_draws) where a block needs none.
 ///
 /// All devices of a kind in one process share a generator. If another thread draws while a segment runs,
 /// as ranks that are threads do, dropout cannot be repeated. On the CPU this is found out and is a panic of the
@@ -92,13 +92,13 @@ where
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recompute {
-    inputs: InputMemory,
-    draws: Draws,
+    inputs: InputPlacement,
+    draws: RngReplay,
 }
 
 /// Where inputs wait for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InputMemory {
+pub enum InputPlacement {
     /// On their device.
     #[default]
     Device,
@@ -109,7 +109,7 @@ pub enum InputMemory {
 
 /// What happens to the device's random numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draws {
+pub enum RngReplay {
     /// Both runs of the block draw the same.
     #[default]
     Repeated,
@@ -119,13 +119,13 @@ pub enum Draws {
 
 impl Recompute {
     /// Chooses where inputs wait for the backward pass.
-    pub fn with_inputs_in(mut self, memory: InputMemory) -> Self {
+    pub fn with_inputs_in(mut self, memory: InputPlacement) -> Self {
         self.inputs = memory;
         self
     }
 
     /// Says whether the block draws random numbers.
-    pub fn with_draws(mut self, draws: Draws) -> Self {
+    pub fn with_rng_replay(mut self, draws: RngReplay) -> Self {
         self.draws = draws;
         self
     }
@@ -153,7 +153,7 @@ impl Recompute {
         let (inputs, block) = meant(Meaning::Record, || whole.map(&mut detacher));
         let device = detacher.device();
         // Also where nothing needs a gradient: an inner segment does as it will in the second run.
-        let repeated = self.draws == Draws::Repeated && device.is_autodiff();
+        let repeated = self.draws == RngReplay::Repeated && device.is_autodiff();
         let seeds = repeated.then(|| Seeds::draw(&device));
         let output = forward(&block, I::of(&inputs));
         check_device(&output, &device);
@@ -167,8 +167,8 @@ impl Recompute {
         );
         let segment = Segment {
             inputs: match self.inputs {
-                InputMemory::Device => inputs,
-                InputMemory::Host => inputs.map(&mut ToHost),
+                InputPlacement::Device => inputs,
+                InputPlacement::Host => inputs.map(&mut ToHost),
             },
             block,
             forward,

@@ -20,7 +20,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
-use bonfire_optim::{Factor, Factors, GradientFactor, Offload, cast, wide};
+use bonfire_optim::{DeferredScale, Factor, Factors, Offload, cast, wide};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -67,7 +67,7 @@ pub struct Gradients {
     /// What their values are still to be multiplied with.
     factors: Factors,
     /// Who does it, if not these gradients.
-    folding: Option<GradientFactor>,
+    folding: Option<DeferredScale>,
 }
 
 /// The rows of other ranks.
@@ -116,7 +116,6 @@ impl Gradients {
         Self { replicas, ..self }
     }
 
-    /// The parameters.
     pub(crate) fn table(&self) -> &Arc<ParameterTable> {
         &self.table
     }
@@ -148,7 +147,7 @@ impl Gradients {
     /// [`check_finite`](Self::check_finite) are about the whole model then, of which each element counts once; all
     /// ranks of `world` must call them, in the same order.
     #[must_use]
-    pub fn divided_over(mut self, world: &World, is_part: impl Fn(ParamId) -> bool) -> Self {
+    pub fn sharded_along(mut self, world: &World, is_part: impl Fn(ParamId) -> bool) -> Self {
         if world.world_size() > WorldSize::ONE {
             self.parts = Some(world.group().clone());
             for entry in &mut self.entries {
@@ -161,9 +160,9 @@ impl Gradients {
     /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parameters of
     /// the same model: the stages of a pipeline. [`norm`](Self::norm), [`clip`](Self::clip) and
     /// [`check_finite`](Self::check_finite) are about those of all ranks then, and all must call them, in the same
-    /// order. It goes with [`divided_over`](Self::divided_over).
+    /// order. It goes with [`sharded_along`](Self::sharded_along).
     #[must_use]
-    pub fn staged_over(mut self, world: &World) -> Self {
+    pub fn split_into_stages(mut self, world: &World) -> Self {
         let is_staged = world.world_size() > WorldSize::ONE;
         self.stages = is_staged.then(|| world.group().clone());
         self
@@ -211,9 +210,10 @@ impl Gradients {
     /// The norm as this rank computes it.
     fn own_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
-        let widest = match self.entries.iter().any(wide) {
-            true => DType::F64,
-            false => DType::F32,
+        let widest = if self.entries.iter().any(wide) {
+            DType::F64
+        } else {
+            DType::F32
         };
         let squares = self.entries.iter();
         let squares = squares.map(|entry| cast(entry.values.row_squares(&self.factors), widest));
@@ -242,9 +242,10 @@ impl Gradients {
     /// part.
     fn over_others(&self, own: Vec<Tensor<1>>) -> Result<Vec<f64>, TrainError> {
         let sum = || {
-            let mut sum = match own.is_empty() {
-                true => vec![0.0],
-                false => read_squares(Tensor::cat(together(own), 0).sum())?,
+            let mut sum = if own.is_empty() {
+                vec![0.0]
+            } else {
+                read_squares(Tensor::cat(together(own), 0).sum())?
             };
             for group in self.parts.iter().chain(&self.stages) {
                 group.all_reduce(&mut sum, ReduceOp::Sum)?;
@@ -303,21 +304,22 @@ impl Gradients {
         };
         let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
         let factor = factor.clamp_max(1.0);
-        Ok(match Offload::device() == Some(factor.device()) {
-            false => self.scaled(factor),
+        Ok(if Offload::device() == Some(factor.device()) {
             // Nothing is waited for.
-            true => match factor.into_scalar::<f64>() {
+            match factor.into_scalar::<f64>() {
                 1.0 => self,
                 factor => self.scaled(factor),
-            },
+            }
+        } else {
+            self.scaled(factor)
         })
     }
 
-    /// The same gradients, whose factors, of clipping and of the scale of a loss, are left to the optimizers that have
+    /// Leaves the factors of clipping and of the scale of a loss to the optimizers that have
     /// the handle, if one is given: [`Ddp::step`](crate::Ddp::step) saves a pass over all gradients. Parameters of 32 and
     /// 64 bits have the same bits. For those of 16 bits a gradient is not rounded to 16 bits before the step.
     #[must_use]
-    pub fn folded<'a>(mut self, factor: impl Into<Option<&'a GradientFactor>>) -> Self {
+    pub fn defer_scale<'a>(mut self, factor: impl Into<Option<&'a DeferredScale>>) -> Self {
         self.folding = factor.into().cloned();
         self
     }
@@ -325,7 +327,7 @@ impl Gradients {
     /// A module after a step with them.
     ///
     /// # Errors
-    /// [`TrainError::FactorNotTaken`]
+    /// [`TrainError::ScaleNotTaken`]
     pub(crate) fn step<M: Module>(
         mut self,
         optimizer: &mut ModuleOptimizer,
@@ -338,12 +340,15 @@ impl Gradients {
         let factors = std::mem::take(&mut self.factors);
         let gradients = GradientsParams::from(self);
         let expected = gradients.len();
-        let check = |taken| match taken == expected {
-            true => Ok(()),
-            false => Err(TrainError::FactorNotTaken {
-                taken,
-                gradients: expected,
-            }),
+        let check = |taken| {
+            if taken == expected {
+                Ok(())
+            } else {
+                Err(TrainError::ScaleNotTaken {
+                    taken,
+                    gradients: expected,
+                })
+            }
         };
         if optimizer.has_gradient_clipping() {
             // It would clip what is not multiplied yet.
@@ -373,9 +378,10 @@ impl Gradients {
 
     /// All gradients, to be multiplied with a factor, too.
     pub(crate) fn scaled(self, factor: impl Into<Factor>) -> Self {
-        let mut scaled = match self.factors.is_full() {
-            true => self.multiplied(),
-            false => self,
+        let mut scaled = if self.factors.is_full() {
+            self.multiplied()
+        } else {
+            self
         };
         scaled.factors.push(factor);
         scaled
@@ -384,9 +390,10 @@ impl Gradients {
     /// The same with nothing left to be multiplied with.
     fn multiplied(mut self) -> Self {
         let factors = std::mem::take(&mut self.factors);
-        match factors.is_empty() {
-            true => self,
-            false => self.changed(|values| values.multiplied(&factors)),
+        if factors.is_empty() {
+            self
+        } else {
+            self.changed(|values| values.multiplied(&factors))
         }
     }
 
@@ -434,9 +441,10 @@ impl Gradients {
     fn changed(mut self, change: impl Fn(Box<dyn AnyRank>) -> Box<dyn AnyRank>) -> Self {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let changed = entries.map(|entry| Entry {
-            values: match entry.values.is_empty() {
-                true => entry.values,
-                false => change(entry.values),
+            values: if entry.values.is_empty() {
+                entry.values
+            } else {
+                change(entry.values)
             },
             ..entry
         });
@@ -526,9 +534,10 @@ impl<const D: usize> AnyRank for Tensor<D> {
     }
 
     fn is_finite(&self) -> Tensor<1> {
-        match self.is_empty() {
-            true => Tensor::ones([1], &self.device()),
-            false => self.clone().is_finite().all().float(),
+        if self.is_empty() {
+            Tensor::ones([1], &self.device())
+        } else {
+            self.clone().is_finite().all().float()
         }
     }
 

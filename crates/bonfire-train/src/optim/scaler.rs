@@ -60,9 +60,10 @@ impl LossScaler {
     /// The scaler of a checkpoint, if it has the same configuration; else this one.
     #[must_use]
     pub fn or_resumed(self, saved: Self) -> Self {
-        match saved.config == self.config {
-            true => saved,
-            false => self,
+        if saved.config == self.config {
+            saved
+        } else {
+            self
         }
     }
 

@@ -1,7 +1,7 @@
 //! The groups of a placement.
 
 use bonfire_collective::ProcessGroup;
-use bonfire_plan::{Among, Placement};
+use bonfire_plan::{Placement, ShardGroup};
 
 use crate::TrainError;
 
@@ -26,11 +26,11 @@ impl ShardGroups {
             is_first: true,
         };
         let copy_of: Vec<u32> = match placement.among {
-            Among::Host => all.topology().hosts().to_vec(),
-            Among::Ranks(ranks) => (0..all.world_size().get())
+            ShardGroup::Host => all.topology().hosts().to_vec(),
+            ShardGroup::Ranks(ranks) => (0..all.world_size().get())
                 .map(|rank| rank / ranks)
                 .collect(),
-            Among::All => return Ok(one_copy),
+            ShardGroup::All => return Ok(one_copy),
         };
         let ranks_of = |copy| copy_of.iter().filter(|other| **other == copy).count();
         let sizes: Vec<usize> = copy_of.iter().map(|copy| ranks_of(*copy)).collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bonfire_optim::Offload;
-use bonfire_plan::{Division, Layout, Placement, Rank, Share, WorldSize};
+use bonfire_plan::{Division, Layout, Placement, Rank, ShardUnit, WorldSize};
 use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::TrainError;
@@ -79,14 +79,13 @@ impl Shards {
             }
     }
 
-    /// Whose they are.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// Whether shares are rows, rather than whole parameters.
     pub(crate) fn are_rows(&self) -> bool {
-        self.layout.placement().share == Share::Rows
+        self.layout.placement().unit == ShardUnit::Rows
     }
 
     /// Who has what of a parameter.
@@ -99,7 +98,6 @@ impl Shards {
         self.layout.is_cut(parameter)
     }
 
-    /// This rank's rows.
     pub(crate) fn rows(&self, parameter: usize) -> Range<usize> {
         self.layout.rows(parameter, self.rank)
     }
@@ -146,9 +144,10 @@ pub(crate) fn rows_of<const D: usize>(
     let dtype = whole.dtype();
     let mut shape = whole.dims();
     shape[0] = rows.len();
-    let data = match rows.is_empty() {
-        true => TensorData::new(Vec::<f32>::new(), shape),
-        false => whole.slice_dim(0, rows).into_data(),
+    let data = if rows.is_empty() {
+        TensorData::new(Vec::<f32>::new(), shape)
+    } else {
+        whole.slice_dim(0, rows).into_data()
     };
     Tensor::from_data(data, (device, dtype))
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
-use bonfire_plan::{DType, Division, Spread};
+use bonfire_plan::{DType, Division, Sharding};
 use burn::tensor::TensorData;
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
@@ -87,7 +87,7 @@ impl Bucket {
         group: ProcessGroup,
     ) -> Self {
         let (slots, elems) = arranged(&assignment.parameters, shards);
-        let is_sharded = shards.layout().placement().gradients == Spread::Sharded;
+        let is_sharded = shards.layout().placement().gradients == Sharding::Sharded;
         let is_cut = assignment.division != Division::Whole;
         let spare = (is_cut && is_sharded).then(|| spare.clone());
         // Only what is whole is compressed.
@@ -96,9 +96,10 @@ impl Bucket {
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
             .collect();
         // Only where all ranks get the mean of all, as it is.
-        let flags = match is_cut || compressor.compresses() {
-            true => 0,
-            false => flags,
+        let flags = if is_cut || compressor.compresses() {
+            0
+        } else {
+            flags
         };
         let state = match &spare {
             Some(spare) => {
@@ -178,9 +179,10 @@ impl Bucket {
         } = self.slots[slot].clone();
         let values = self.here();
         for Piece { place, elems } in pieces {
-            match accumulated {
-                true => values.add(place, gradient.slice(elems), entering),
-                false => values.set(place, gradient.slice(elems), entering),
+            if accumulated {
+                values.add(place, gradient.slice(elems), entering)
+            } else {
+                values.set(place, gradient.slice(elems), entering)
             }
         }
     }
@@ -371,7 +373,6 @@ impl Bucket {
         }
     }
 
-    /// This rank's block.
     fn block(&self) -> Range<usize> {
         let Some((pieces, own)) = self
             .slots

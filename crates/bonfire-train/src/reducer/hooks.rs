@@ -217,9 +217,10 @@ impl Attacher<'_> {
         let is_first = self.depth == 0;
         if self.anchors.anchors.is_empty() || self.anchors.are_first && !is_first {
             let parameters = self.table.len();
-            let distance = match is_first {
-                true => FIRST_DISTANCE * parameters,
-                false => STRETCH * self.depth,
+            let distance = if is_first {
+                FIRST_DISTANCE * parameters
+            } else {
+                STRETCH * self.depth
             };
             let first = Tensor::zeros([1], device);
             self.anchors.anchors = self.anchors.spread(&first, parameters, distance)?;
@@ -245,9 +246,10 @@ impl Attacher<'_> {
         // All anchors are on the device of the first parameter, which may be of another backend.
         let anchor = on_backend_of!(anchor, what.clone(), node(anchor))?;
         let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
-        Ok(match self.stands_in {
-            true => hooked,
-            false => self.pass.precision.cast_parameter(hooked, &self.place),
+        Ok(if self.stands_in {
+            hooked
+        } else {
+            self.pass.precision.cast_parameter(hooked, &self.place)
         })
     }
 }

@@ -105,9 +105,10 @@ impl Reducer {
             let factor = waited.time(|| normalizer.factor())?;
             let sent = (*entering, factor);
             // With the last bucket all others are complete: it is known which parameters have a gradient.
-            let flags = match self.next + 1 == self.assignments.len() {
-                true => self.verdict().flags(),
-                false => Vec::new(),
+            let flags = if self.next + 1 == self.assignments.len() {
+                self.verdict().flags()
+            } else {
+                Vec::new()
             };
             let with = (&flags[..], &mut self.compressor);
             self.buckets.send(self.next, sent, with)?;

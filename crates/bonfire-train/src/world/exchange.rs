@@ -20,10 +20,8 @@ const BACKWARD: f64 = 2.0;
 /// Counts travel in two numbers, so that f32 holds them exactly up to 2^44.
 const COUNT_PART: usize = 1 << 20;
 
-/// What a layer sends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
-    /// Its own batch.
     Forward(Moments),
     /// The sums of its gradients and of their products with the normalised input.
     Backward(Vec<f64>),

@@ -33,7 +33,6 @@ impl PassFailures {
         self.lock().first.get_or_insert(error);
     }
 
-    /// What was kept.
     pub(crate) fn take(&self) -> Option<TrainError> {
         self.lock().first.take()
     }

@@ -144,9 +144,10 @@ impl fmt::Display for Mesh {
         let places: Vec<String> = places
             .map(|(axis, place)| format!("{axis} {place}"))
             .collect();
-        match places.is_empty() {
-            true => f.write_str("the only place"),
-            false => f.write_str(&places.join(", ")),
+        if places.is_empty() {
+            f.write_str("the only place")
+        } else {
+            f.write_str(&places.join(", "))
         }
     }
 }

@@ -25,7 +25,6 @@ const IDLE_TICKS_MAX: u64 = 1;
 /// each of which ends by its own deadline and says more.
 const TIMEOUTS: u32 = 10;
 
-/// A call under way.
 #[derive(Clone, Debug)]
 struct Call {
     /// Which of all calls it is.

@@ -65,9 +65,10 @@ impl ReadAhead {
         };
         let builder = thread::Builder::new().name("bonfire-read-ahead".to_owned());
         // Without a thread nothing is read ahead.
-        let thread = match stored.is_empty() {
-            true => None,
-            false => builder.spawn(read_all).ok(),
+        let thread = if stored.is_empty() {
+            None
+        } else {
+            builder.spawn(read_all).ok()
         };
         Self {
             ahead_bytes_max: stored
@@ -168,9 +169,10 @@ mod tests {
             let read = move || {
                 let by_thread = thread::current().name() == Some("bonfire-read-ahead");
                 reads.lock().unwrap().push((index, by_thread));
-                match index == last {
-                    true => Err(Error::IoError("gone".to_owned())),
-                    false => Ok(TensorData::new(vec![index as f32; count], [count])),
+                if index == last {
+                    Err(Error::IoError("gone".to_owned()))
+                } else {
+                    Ok(TensorData::new(vec![index as f32; count], [count]))
                 }
             };
             let shape = Shape::from([count]);

@@ -193,9 +193,10 @@ struct Attached {
 impl ModuleVisitor for Attached {
     fn enter_module(&mut self, name: &str, container: &str) {
         if container == "Reparameterization" {
-            let ids = match name == Offloaded::NAME {
-                true => &mut self.ours,
-                false => &mut self.others,
+            let ids = if name == Offloaded::NAME {
+                &mut self.ours
+            } else {
+                &mut self.others
             };
             ids.extend(self.last);
         }

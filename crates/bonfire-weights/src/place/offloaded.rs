@@ -127,11 +127,12 @@ impl Offloaded {
         let device = Device::flex().with_autodiff_context_from(&base.device());
         let anchor = self.store.anchors.next::<C>(self.index, &device);
         // Only what is tracked is recomputed, so what is not trained hangs on something that is.
-        let parent = match is_trained {
-            true => base.try_into_primitive::<Autodiff<Flex, C>>(),
-            false => Tensor::<1>::zeros([1], &device)
+        let parent = if is_trained {
+            base.try_into_primitive::<Autodiff<Flex, C>>()
+        } else {
+            Tensor::<1>::zeros([1], &device)
                 .require_grad()
-                .try_into_primitive::<Autodiff<Flex, C>>(),
+                .try_into_primitive::<Autodiff<Flex, C>>()
         };
         let anchor = anchor.try_into_primitive::<Autodiff<Flex, C>>();
         let (Ok(parent), Ok(anchor)) = (parent, anchor) else {

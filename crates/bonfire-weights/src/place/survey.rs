@@ -67,12 +67,13 @@ impl Survey {
     pub(super) fn tree(&self) -> ModuleTree {
         let tensors = self.entries.iter().map(|entry| Part {
             path: entry.path.clone(),
-            kind: match entry.is_float {
-                true => PartKind::Parameter {
+            kind: if entry.is_float {
+                PartKind::Parameter {
                     bytes: entry.bytes,
                     identity: entry.id.val(),
-                },
-                false => PartKind::Buffer { bytes: entry.bytes },
+                }
+            } else {
+                PartKind::Buffer { bytes: entry.bytes }
             },
         });
         ModuleTree::new(self.classes.iter().cloned().chain(tensors))
@@ -88,9 +89,10 @@ impl Survey {
         Tensor<D, K>: Parameter,
     {
         let shape = param.lazy_shape();
-        let dtype = match param.is_initialized() {
-            true => param.dtype(),
-            false => unset,
+        let dtype = if param.is_initialized() {
+            param.dtype()
+        } else {
+            unset
         };
         let bytes = shape.num_elements() * dtype.size();
         self.entries.push(Entry {

@@ -96,13 +96,14 @@ impl Place {
     /// That an optimizer treats the parts of a parameter as it would treat the whole.
     pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
         let needs_whole = matches!(kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-        match needs_whole && !self.divided.is_empty() {
-            true => Err(Error::Usage(
+        if needs_whole && !self.divided.is_empty() {
+            Err(Error::Usage(
                 "optimizer.kind: lamb and muon need whole parameters, and tp in mesh divides them; choose adamw, adam, \
                  sgd or lion"
                     .to_owned(),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -141,7 +142,7 @@ impl Place {
     pub(super) fn counted_once(&self, gradients: Gradients) -> Gradients {
         match &self.mesh {
             Some((mesh, _)) => {
-                gradients.divided_over(mesh.sub(Axis::Tp), |id| self.divided.contains(&id))
+                gradients.sharded_along(mesh.sub(Axis::Tp), |id| self.divided.contains(&id))
             }
             None => gradients,
         }

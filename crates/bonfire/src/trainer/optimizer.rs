@@ -1,7 +1,7 @@
 //! The optimizer of a configuration.
 
 use bonfire_config::{MuonScale, OptimizerKind, OptimizerSection};
-use bonfire_optim::{AdamConfig, AdamWConfig, GradientFactor, LionConfig, Offload, SgdConfig};
+use bonfire_optim::{AdamConfig, AdamWConfig, DeferredScale, LionConfig, Offload, SgdConfig};
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -18,9 +18,9 @@ pub(super) fn build<M: Module>(
     section: &OptimizerSection,
     model: &M,
     offload: Option<Offload>,
-) -> Result<(ModuleOptimizer, Option<GradientFactor>)> {
+) -> Result<(ModuleOptimizer, Option<DeferredScale>)> {
     let is_folding = !matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-    let factor = is_folding.then(GradientFactor::default);
+    let factor = is_folding.then(DeferredScale::default);
     let betas = |own: (f64, f64)| {
         let (one, other) = section.betas.unwrap_or(own);
         (one as f32, other as f32)
@@ -40,7 +40,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload.clone())
-            .with_gradient_factor(factor.clone())
+            .with_deferred_scale(factor.clone())
     };
     let optimizer = match section.kind {
         OptimizerKind::AdamW => adamw().into(),
@@ -51,7 +51,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
-            .with_gradient_factor(factor.clone())
+            .with_deferred_scale(factor.clone())
             .into(),
         OptimizerKind::Sgd => SgdConfig::new()
             .with_momentum(section.momentum.unwrap_or(0.0))
@@ -60,7 +60,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
-            .with_gradient_factor(factor.clone())
+            .with_deferred_scale(factor.clone())
             .into(),
         OptimizerKind::Lion => {
             let betas = betas((0.9, 0.99));
@@ -70,7 +70,7 @@ pub(super) fn build<M: Module>(
                 .with_weight_decay(decay)
                 .build()
                 .with_offload(offload)
-                .with_gradient_factor(factor.clone())
+                .with_deferred_scale(factor.clone())
                 .into()
         }
         OptimizerKind::Lamb => LambConfig::new()

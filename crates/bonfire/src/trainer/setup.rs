@@ -15,7 +15,7 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
-    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, InputMemory, Keep, LossScaler,
+    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, InputPlacement, Keep, LossScaler,
     Precision, Recompute, World,
 };
 use burn::module::Module;
@@ -180,8 +180,8 @@ fn log_notes(world: &World, config: &Config) {
 /// ```
 pub fn recompute(config: &Config) -> Recompute {
     Recompute::default().with_inputs_in(match config.offload.activations {
-        KeptIn::None => InputMemory::Device,
-        KeptIn::Memory => InputMemory::Host,
+        KeptIn::None => InputPlacement::Device,
+        KeptIn::Memory => InputPlacement::Host,
     })
 }
 
@@ -194,13 +194,15 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
         }
         Source::Passes(make) => return Ok(Feed::Passes(make)),
     };
-    let order = match config.data.shuffle {
-        true => Order::Shuffled { seed: config.seed },
-        false => Order::Sequential,
+    let order = if config.data.shuffle {
+        Order::Shuffled { seed: config.seed }
+    } else {
+        Order::Sequential
     };
-    let (remainder, last) = match config.data.drop_last {
-        true => (Remainder::Drop, LastBatch::Drop),
-        false => (Remainder::Pad, LastBatch::Keep),
+    let (remainder, last) = if config.data.drop_last {
+        (Remainder::Drop, LastBatch::Drop)
+    } else {
+        (Remainder::Pad, LastBatch::Keep)
     };
     let sampler = SamplerConfig::new(len, order).remainder(remainder);
     let loader = Loader::new(DistributedSampler::new(world, sampler), micro, last);

@@ -46,13 +46,10 @@ pub struct Access {
 
 const GRANULARITY: usize = 2 << 20;
 
-/// A kind of location.
 const DEVICE: u32 = 1;
 /// A kind of memory: page-locked, the only one.
 const PINNED: u32 = 1;
-/// A kind of handle.
 const DESCRIPTOR: u32 = 1;
-/// A kind of access.
 const READ_AND_WRITE: u32 = 3;
 
 const NAME: &str = "stand-in device ";
@@ -151,9 +148,10 @@ fn map_at(address: u64, len: usize, file: Option<&File>) -> Result<(), Status> {
     };
     // SAFETY: the range was reserved here and is nobody else's; who still uses what was there breaks the driver's rules.
     let made = unsafe { libc::mmap(address as *mut c_void, len, access, shared | flags, file, 0) };
-    match made == libc::MAP_FAILED {
-        true => Err(Status::OutOfMemory),
-        false => Ok(()),
+    if made == libc::MAP_FAILED {
+        Err(Status::OutOfMemory)
+    } else {
+        Ok(())
     }
 }
 
@@ -176,9 +174,10 @@ fn map(address: u64, len: usize, allocation: Arc<Allocation>) -> Result<(), Stat
         return Err(Status::InvalidValue);
     }
     map_at(address, len, Some(&allocation.file))?;
-    let kind = match allocation.is_own {
-        true => Kind::Device(allocation.device),
-        false => Kind::Imported(allocation.device),
+    let kind = if allocation.is_own {
+        Kind::Device(allocation.device)
+    } else {
+        Kind::Imported(allocation.device)
     };
     place(address, len, (kind, Mapped::of(allocation)));
     Ok(())

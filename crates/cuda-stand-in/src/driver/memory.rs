@@ -35,7 +35,6 @@ pub(crate) enum Kind {
     Registered,
 }
 
-/// A range of addresses.
 pub(crate) struct Block {
     pub(crate) len: usize,
     pub(crate) kind: Kind,
@@ -61,7 +60,6 @@ impl Mapped {
     }
 }
 
-/// What is where.
 static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
 
 /// The kind of a range that lies in one block, and that block's base.

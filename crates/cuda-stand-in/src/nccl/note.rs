@@ -57,7 +57,6 @@ pub(super) struct Traffic {
 /// Numbers in a note: its kind, who wrote it, and what it says.
 const WORDS: usize = 8;
 
-/// Its length.
 pub(super) const BYTES: usize = 8 * WORDS;
 
 impl Place {

@@ -88,7 +88,6 @@ impl Operation {
         Self::Recv { target, peer }
     }
 
-    /// What it touches.
     pub(super) fn data(&self) -> Vec<Data> {
         match *self {
             Self::Together { source, target, .. } => vec![source, target],

@@ -117,13 +117,13 @@ pub(super) fn train(
         journal.step(&done);
         journal.time(Activity::Optimizer, || -> Result<()> {
             let gradients = done.gradients;
-            let gradients = gradients.divided_over(tp, |parameter| divided.contains(&parameter));
+            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,
             };
             let rate = settings.schedule.rate(step);
-            Ok(pipeline.step(&mut optimizer, rate, gradients.folded(factor.as_ref()))?)
+            Ok(pipeline.step(&mut optimizer, rate, gradients.defer_scale(factor.as_ref()))?)
         })?;
         let done = step + 1;
         steps = done;
@@ -245,9 +245,10 @@ fn fastest(
     let mut times = [forward_s, input_gradient_s, weight_gradient_s];
     world.group().broadcast(&mut times, Rank::new(0))?;
     let [forward_s, input_gradient_s, weight_gradient_s] = times;
-    let chunks_max = match layers >= 2 * trial.ranks.len() {
-        true => trial.chunks.saturating_add(1),
-        false => trial.chunks,
+    let chunks_max = if layers >= 2 * trial.ranks.len() {
+        trial.chunks.saturating_add(1)
+    } else {
+        trial.chunks
     };
     let candidates = choose(&Demand {
         ranks: trial.ranks,

@@ -235,9 +235,10 @@ fn the_padded_shortcut_keeps_every_other_pixel() {
     let (input, output) = (values(input), values(output));
     for (index, value) in output.into_iter().enumerate() {
         let (channel, y, x) = (index / 4, index / 2 % 2, index % 2);
-        let expected = match channel < 16 {
-            true => input[channel * 16 + 2 * y * 4 + 2 * x],
-            false => 0.0,
+        let expected = if channel < 16 {
+            input[channel * 16 + 2 * y * 4 + 2 * x]
+        } else {
+            0.0
         };
         assert_eq!(value, expected, "channel {channel}, pixel {y}, {x}");
     }

@@ -98,10 +98,11 @@ impl<'a> Trainer<'a> {
             data.training.count(),
             data.test.count(),
             data.training.classes().len(),
-            match config.model.syncbn {
-                true => "batch normalisation over all ranks",
-                false => "batch normalisation on each rank",
-            },
+            if config.model.syncbn {
+"batch normalisation over all ranks"
+} else {
+"batch normalisation on each rank"
+},
             self.progress.seed,
         ));
         if self.steps > 0 {
@@ -137,8 +138,9 @@ fn global_batch(world: &World, config: &Config) -> GlobalBatch {
 
 /// The normalisation that the configuration asks for.
 fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
-    Ok(match config.model.syncbn {
-        true => bonfire::nn::convert_sync_batch_norm(model, world)?,
-        false => model,
+    Ok(if config.model.syncbn {
+        bonfire::nn::convert_sync_batch_norm(model, world)?
+    } else {
+        model
     })
 }

@@ -59,9 +59,10 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => open.push(path),
-                false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
+            if path.is_dir() {
+                open.push(path)
+            } else {
+                drop(files.insert(path.clone(), fs::read(path).unwrap()))
             }
         }
     }

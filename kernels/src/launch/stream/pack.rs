@@ -60,7 +60,6 @@ pub struct PackTable {
 pub(super) struct Copies<'a> {
     pub(super) pieces: &'a [Piece],
     pub(super) tiles: Tiles,
-    /// What offsets count from.
     pub(super) source: u64,
     pub(super) target: u64,
 }

@@ -11,7 +11,6 @@ use bonfire_gpu::{
 
 use super::{Access, Found, Gpu, Gpus, Library, Memory, Pair, Refusal, Route, Version};
 
-/// What the driver knows.
 pub(crate) fn gpus() -> Gpus {
     match found() {
         Ok(found) => Gpus::Found(Box::new(found)),

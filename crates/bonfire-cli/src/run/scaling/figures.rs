@@ -143,9 +143,10 @@ impl Figures {
     }
 
     fn source(&self) -> Source {
-        match self.runs.iter().all(|run| run.training.is_some()) {
-            true => Source::Training,
-            false => Source::Program,
+        if self.runs.iter().all(|run| run.training.is_some()) {
+            Source::Training
+        } else {
+            Source::Program
         }
     }
 

@@ -31,7 +31,6 @@ impl<'g, G: Collectives> Cases<'g, G> {
         })
     }
 
-    /// How many there were.
     pub(in super::super) fn done(&self) -> usize {
         self.done
     }

@@ -18,7 +18,6 @@ use super::{FAULTS_RANKS, conformance, ranks_of};
 /// The folder in which each rank that was told of a death leaves a file.
 const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
 
-/// The rank that dies.
 const CULPRIT: Rank = Rank::new(1);
 
 /// Starts this program again, once per rank, for each number of ranks.

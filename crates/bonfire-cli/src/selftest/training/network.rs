@@ -35,7 +35,6 @@ impl Size {
         batch: 6,
     };
 
-    /// A hundred million parameters.
     pub(super) const LARGE: Self = Self {
         layers: 8,
         width: 1024,

@@ -7,7 +7,6 @@ use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
 use crate::selftest::ranks::as_threads;
 
-/// What ranks train on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The kind of their devices, which they share in turn.

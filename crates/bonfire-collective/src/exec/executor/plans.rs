@@ -46,7 +46,6 @@ pub(super) enum Place {
     InPlace,
 }
 
-/// What calls differ by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The address says as much as the text, in less time.

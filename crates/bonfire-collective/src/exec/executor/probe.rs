@@ -120,7 +120,6 @@ impl Figures {
             .then(|| Self::of_numbers(numbers))
     }
 
-    /// The worse of each.
     fn worst(&self, other: &Self) -> Self {
         let (mine, theirs) = (self.numbers(), other.numbers());
         Self::of_numbers(std::array::from_fn(|index| mine[index].max(theirs[index])))

@@ -130,9 +130,10 @@ impl<'a> Run<'a> {
 
     /// Compares what the peer says it is doing with what this rank is doing.
     pub(super) fn check_header(&self, peer: Rank) -> Result<(), Failure> {
-        match self.front(peer).agrees_with(&self.header) {
-            true => Ok(()),
-            false => Err(self.disagreement(peer)),
+        if self.front(peer).agrees_with(&self.header) {
+            Ok(())
+        } else {
+            Err(self.disagreement(peer))
         }
     }
 

@@ -73,7 +73,6 @@ pub(super) struct Attempt<'a> {
 
 /// What this rank has of its new group before all agree that it is complete.
 enum Draft {
-    /// It has no color.
     Nothing,
     /// It will take its seat at the hub.
     Seat(Party),

@@ -20,9 +20,7 @@ enum Doing {
     In(String),
     /// They had left it and entered no other.
     After(String),
-    /// They had called nothing.
     Nothing,
-    /// They left no record.
     Gone,
 }
 

@@ -69,9 +69,10 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(record) = self;
         write!(f, "{}", Last(record.operations.first()))?;
-        match record.progress.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; {}", record.progress),
+        if record.progress.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; {}", record.progress)
         }
     }
 }

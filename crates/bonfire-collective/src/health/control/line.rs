@@ -165,7 +165,6 @@ impl Line {
     }
 }
 
-/// A whole message.
 pub(super) fn message(kind: Kind, text: &[u8]) -> Vec<u8> {
     [&header(kind, text)[..], text].concat()
 }
@@ -186,7 +185,6 @@ pub(super) struct Inbox {
     bytes: Vec<u8>,
     /// To wait for news without the lock of the sending half.
     pub(super) handle: Arc<Handle>,
-    /// Whether more may come.
     pub(super) is_open: bool,
 }
 
@@ -255,9 +253,10 @@ fn message_at(bytes: &[u8]) -> Result<Option<(Kind, &[u8])>, Nonsense> {
     let Some(text) = bytes.get(HEADER_BYTES..HEADER_BYTES + len) else {
         return Ok(None);
     };
-    match crc32c::crc32c(text) == sum {
-        true => Ok(Some((kind, text))),
-        false => Err(Nonsense),
+    if crc32c::crc32c(text) == sum {
+        Ok(Some((kind, text)))
+    } else {
+        Err(Nonsense)
     }
 }
 

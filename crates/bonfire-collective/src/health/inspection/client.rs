@@ -123,9 +123,10 @@ impl RunningJob {
                 }
             }
         }
-        match reports.is_empty() {
-            true => Err(InspectError::Gone),
-            false => Ok(reports.into_values().collect()),
+        if reports.is_empty() {
+            Err(InspectError::Gone)
+        } else {
+            Ok(reports.into_values().collect())
         }
     }
 }

@@ -22,7 +22,6 @@ const PREFIX: &str = "bonfire-ask";
 /// Digits of the text by which processes of one job know each other's sockets.
 const KEY_DIGITS: usize = 16;
 
-/// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Question {
     /// Which rank of which job are you? The answer is a [`JobMember`].

@@ -113,9 +113,10 @@ fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, 
             env.master_addr, env.master_port
         );
     }
-    let clients = match env.local_world_size < env.world_size.get() {
-        true => Clients::Hosts,
-        false => Clients::OneHost,
+    let clients = if env.local_world_size < env.world_size.get() {
+        Clients::Hosts
+    } else {
+        Clients::OneHost
     };
     let place = (env.master_addr.as_str(), env.master_port);
     let token = env.connection_token();
@@ -130,9 +131,10 @@ fn serve_anywhere(
     mut interface: SocketAddr,
     tls: Tls,
 ) -> Result<(TcpStoreServer, Whereabouts), ConnectError> {
-    let secret = match env.job_token.is_empty() {
-        true => JobToken::random()?,
-        false => env.job_token.clone(),
+    let secret = if env.job_token.is_empty() {
+        JobToken::random()?
+    } else {
+        env.job_token.clone()
     };
     let token = secret.for_job(&env.job_id);
     interface.set_port(0);

@@ -60,7 +60,6 @@ pub(crate) struct Formation<'a> {
     pub(crate) guard: Guard<'a>,
 }
 
-/// What a formation makes.
 #[derive(Debug)]
 pub(crate) struct Formed {
     pub(crate) links: Links,
@@ -264,13 +263,14 @@ impl Formation<'_> {
         {
             return Err(ConnectError::GroupFailed(Box::new(failure.into())));
         }
-        match self.deadline.left().is_zero() {
-            true => Err(ConnectError::Missing {
+        if self.deadline.left().is_zero() {
+            Err(ConnectError::Missing {
                 missing,
                 world_size: self.world_size(),
                 waited: self.deadline.waited(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

@@ -272,9 +272,10 @@ fn read_sealed(streams: &[Vec<u8>], len: usize, diverted: Diverted) -> Result<()
         }
         let is_diverting = inbox.is_diverting();
         let (stream, source) = peer.next(&inbox);
-        match is_diverting {
-            true => inbox.fill_diverted(stream, source, &mut target)?,
-            false => inbox.fill(stream, source)?,
+        if is_diverting {
+            inbox.fill_diverted(stream, source, &mut target)?
+        } else {
+            inbox.fill(stream, source)?
         };
     }
     let whole = inbox.front().map(|frame| frame[HEADER_BYTES..].to_vec());

@@ -123,9 +123,10 @@ fn ends_that_differ_are_both_told_which_has_tls() {
             .enumerate()
         {
             let error = result.unwrap_err();
-            let said = match end == sealed {
-                true => "this end uses TLS, but the other does not",
-                false => "the other end uses TLS, but this one does not",
+            let said = if end == sealed {
+                "this end uses TLS, but the other does not"
+            } else {
+                "the other end uses TLS, but this one does not"
             };
             assert!(error.to_string().starts_with(said), "{error}");
             assert!(error.to_string().contains("BONFIRE_TLS"), "{error}");

@@ -72,7 +72,7 @@ impl Identity {
 }
 
 fn connector(provider: &Arc<CryptoProvider>) -> Result<ClientConfig, rustls::Error> {
-    let whoever = Whoever {
+    let whoever = AcceptAnyKey {
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
@@ -100,11 +100,11 @@ fn acceptor(
 
 /// Takes any key whose owner is at the other end. Who that is, the token's challenge finds out.
 #[derive(Debug)]
-struct Whoever {
+struct AcceptAnyKey {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Whoever {
+impl ServerCertVerifier for AcceptAnyKey {
     fn verify_server_cert(
         &self,
         _key: &CertificateDer<'_>,

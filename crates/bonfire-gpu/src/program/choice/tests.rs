@@ -112,9 +112,12 @@ fn bridges_between_pairs_do_not_help_who_must_cross_beside_them() {
 
 #[test]
 fn one_slow_hop_between_neighbours_slows_rings_and_chains() {
-    let choice = choice(4, |a, b| match a.min(b) == 1 && a.max(b) == 2 {
-        true => 3.0,
-        false => 45.0,
+    let choice = choice(4, |a, b| {
+        if a.min(b) == 1 && a.max(b) == 2 {
+            3.0
+        } else {
+            45.0
+        }
     });
     assert_direct(&choice);
 }

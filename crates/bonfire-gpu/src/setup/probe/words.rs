@@ -30,7 +30,6 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// What a word is once it was written; zero before.
 const WRITTEN: u32 = 1;
 
-/// Who writes words.
 #[derive(Clone, Copy, Debug)]
 enum Writer {
     Stream,

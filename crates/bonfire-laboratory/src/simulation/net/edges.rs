@@ -29,9 +29,10 @@ pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
     let news = here().wait(Some(timeout), |state| {
         let has_news = |index: &usize| state.has_news(handles[*index].0.id);
         let news: Vec<usize> = (0..handles.len()).filter(has_news).collect();
-        match news.is_empty() {
-            true => Look::Wait(keys.clone()),
-            false => Look::Done(news),
+        if news.is_empty() {
+            Look::Wait(keys.clone())
+        } else {
+            Look::Done(news)
         }
     });
     news.unwrap_or_default()

@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Bytes(Vec<u8>),
@@ -120,7 +119,6 @@ impl Endpoint {
         }
     }
 
-    /// The connection breaks.
     pub(crate) fn fail(&mut self, kind: ErrorKind) {
         self.error.get_or_insert(kind);
         self.pipe.clear();

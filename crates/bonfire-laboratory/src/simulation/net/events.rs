@@ -36,13 +36,22 @@ pub(crate) enum NetEvent {
         tries: u32,
     },
     /// The answer reaches who asked.
-    Answer { client: usize, phase: Phase },
+    Answer {
+        client: usize,
+        phase: Phase,
+    },
     /// The next segment on the way to a socket arrives.
-    Arrive { socket: usize, tries: u32 },
-    /// A connection breaks.
-    Break { socket: usize },
+    Arrive {
+        socket: usize,
+        tries: u32,
+    },
+    Break {
+        socket: usize,
+    },
     /// The other host has been silent for too long, unless it is not any more.
-    Silence { socket: usize },
+    Silence {
+        socket: usize,
+    },
 }
 
 impl State {
@@ -281,9 +290,10 @@ impl State {
             }
         };
         if let Some((peer, has_unread)) = unread {
-            let segment = match has_unread {
-                true => Segment::Reset,
-                false => Segment::End,
+            let segment = if has_unread {
+                Segment::Reset
+            } else {
+                Segment::End
             };
             self.send(peer, segment);
         }

@@ -218,9 +218,10 @@ pub fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream>
         return Err(ErrorKind::HostUnreachable.into());
     };
     let port = place.lock().wires.free_port();
-    let from = match target == host {
-        true => address.ip(),
-        false => address_of(host),
+    let from = if target == host {
+        address.ip()
+    } else {
+        address_of(host)
     };
     let endpoint = Endpoint::new(place.process, host, [SocketAddr::new(from, port), *address]);
     let door = Door::Tcp {

@@ -66,9 +66,10 @@ fn write(descriptor: &Descriptor, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let peer = endpoint.peer.expect("an open connection has two ends");
         let mut count = state.room_at(peer).min(total);
         if count == 0 && total > 0 {
-            return match blocks {
-                true => Look::Wait(vec![Key::Room(peer), Key::Socket(id)]),
-                false => Look::Done(Err(ErrorKind::WouldBlock.into())),
+            return if blocks {
+                Look::Wait(vec![Key::Room(peer), Key::Socket(id)])
+            } else {
+                Look::Done(Err(ErrorKind::WouldBlock.into()))
             };
         }
         if count > 1 && state.chance.once_in(state.conditions.short) {
@@ -88,9 +89,10 @@ impl State {
     /// Bytes that may be sent to a socket.
     pub(super) fn room_at(&self, socket: usize) -> usize {
         let target = self.wires.endpoint(socket);
-        let taken = match target.is_closed {
-            true => target.piped_bytes,
-            false => target.inbox.len() + target.piped_bytes,
+        let taken = if target.is_closed {
+            target.piped_bytes
+        } else {
+            target.inbox.len() + target.piped_bytes
         };
         self.conditions.window_bytes.saturating_sub(taken)
     }
@@ -202,9 +204,10 @@ stream!(TcpStream, "A connection between hosts, or on one.");
 stream!(UnixStream, "A connection within a host.");
 
 fn check(timeout: Option<Duration>) -> io::Result<()> {
-    match timeout.is_some_and(|timeout| timeout.is_zero()) {
-        true => Err(ErrorKind::InvalidInput.into()),
-        false => Ok(()),
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        Err(ErrorKind::InvalidInput.into())
+    } else {
+        Ok(())
     }
 }
 

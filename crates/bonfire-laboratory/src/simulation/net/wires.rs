@@ -13,7 +13,6 @@ pub(crate) enum Door {
     Name { host: usize, name: String },
 }
 
-/// A socket that accepts.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) process: usize,

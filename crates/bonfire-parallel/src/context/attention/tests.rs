@@ -1,6 +1,6 @@
 use burn::tensor::{Bool, DType, Device, Distribution, Tensor, activation};
 
-use super::{Attend, self_attention};
+use super::{AttentionMask, self_attention};
 
 /// Two sequences of three heads; queries, keys and values are made of it.
 const SHAPE: [usize; 4] = [2, 3, 7, 5];
@@ -19,15 +19,15 @@ fn packed(dtype: DType, scale: f64) -> Tensor<4> {
 }
 
 /// Written with Burn's operations.
-fn plain(packed: Tensor<4>, attend: Attend) -> Tensor<4> {
+fn plain(packed: Tensor<4>, attend: AttentionMask) -> Tensor<4> {
     let [query, key, value] = [0, 1, 2].map(|i| packed.clone().narrow(0, i * SHAPE[0], SHAPE[0]));
     let scores = query
         .matmul(key.transpose())
         .mul_scalar(1.0 / (SHAPE[3] as f64).sqrt());
     let later = Tensor::<2, Bool>::tril_mask([SHAPE[2]; 2], 0, &scores.device());
     let scores = match attend {
-        Attend::All => scores,
-        Attend::Past => {
+        AttentionMask::All => scores,
+        AttentionMask::Causal => {
             let later = later.unsqueeze::<4>().expand(scores.dims());
             scores.mask_fill(later, f32::NEG_INFINITY)
         }
@@ -49,7 +49,7 @@ fn found(packed: Tensor<4>, attention: impl FnOnce(Tensor<4>) -> Tensor<4>) -> [
 
 #[test]
 fn outputs_and_gradients_are_those_of_burns_operations() {
-    for attend in [Attend::All, Attend::Past] {
+    for attend in [AttentionMask::All, AttentionMask::Causal] {
         // The second one makes exponentials of scores that overflow.
         for scale in [1.0, 30.0] {
             let exact = found(packed(DType::F64, scale), |x| plain(x, attend));
@@ -70,5 +70,8 @@ fn outputs_and_gradients_are_those_of_burns_operations() {
 #[test]
 #[should_panic(expected = "4 is not a number of queries, and as many keys and values")]
 fn what_is_not_packed_is_refused() {
-    let _ = self_attention(Tensor::<3>::zeros([4, 2, 2], &Device::flex()), Attend::All);
+    let _ = self_attention(
+        Tensor::<3>::zeros([4, 2, 2], &Device::flex()),
+        AttentionMask::All,
+    );
 }

@@ -25,7 +25,6 @@ use super::shared::chunking::{Chunking, receive};
 use super::shared::seats::Seats;
 use crate::{ElemRange, Hosts, Rank, Source, Stage, Step};
 
-/// Who gets the result.
 #[derive(Clone, Copy)]
 pub(crate) enum Route {
     AllReduce,

@@ -29,7 +29,6 @@ const LIMIT: Duration = Duration::from_secs(100);
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// The command line.
 struct Arguments {
     transport: String,
     scenario: Scenario,

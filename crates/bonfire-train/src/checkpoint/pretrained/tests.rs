@@ -218,9 +218,10 @@ fn only_rank_0_needs_the_file_and_all_ranks_get_the_model() {
     let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
     let results = local(3, GroupOptions::default(), |group| {
         let world = world(group);
-        let path = match world.is_main() {
-            true => path.clone(),
-            false => "no/such/file.safetensors".into(),
+        let path = if world.is_main() {
+            path.clone()
+        } else {
+            "no/such/file.safetensors".into()
         };
         load_weights(five_classes(), path, &world).unwrap()
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bonfire_plan::{Among, Placement};
+use bonfire_plan::{Placement, ShardGroup};
 use bonfire_testkit::SmallDisk;
 use std::num::NonZeroU32;
 
@@ -36,7 +36,7 @@ fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn what_is_saved_is_the_step_in_which_it_was_asked_for() {
-    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
     let placements = [
         Placement::default(),
         Placement::zero1(),

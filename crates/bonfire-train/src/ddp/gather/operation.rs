@@ -55,7 +55,6 @@ where
     ))
 }
 
-/// The step backwards.
 #[derive(Debug)]
 struct Gather;
 

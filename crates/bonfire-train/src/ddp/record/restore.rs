@@ -196,12 +196,11 @@ impl Restorer<'_> {
         };
         let values = read.map_err(TrainError::from).and_then(|tensor| {
             let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(unusable)?;
-            match shape.num_dims() == dims {
-                true => Ok(TensorData::from_bytes(bytes, shape, dtype)),
-                false => {
-                    let found = shape.num_dims();
-                    Err(unusable(format!("parameter {path} has {found} dimensions")).into())
-                }
+            if shape.num_dims() == dims {
+                Ok(TensorData::from_bytes(bytes, shape, dtype))
+            } else {
+                let found = shape.num_dims();
+                Err(unusable(format!("parameter {path} has {found} dimensions")).into())
             }
         });
         values.map_err(|error| self.result = Err(error)).ok()

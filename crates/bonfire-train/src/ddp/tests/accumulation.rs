@@ -66,9 +66,10 @@ fn finished<P: AsRef<[usize]> + Sync>(
                     return Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
                 }
                 let tensor = model.loss(&indices, &device);
-                let loss = match weighted {
-                    true => Loss::mean_over(tensor, size),
-                    false => tensor.into(),
+                let loss = if weighted {
+                    Loss::mean_over(tensor, size)
+                } else {
+                    tensor.into()
                 };
                 match &scaler {
                     Some(scaler) => scaler.scale(loss),

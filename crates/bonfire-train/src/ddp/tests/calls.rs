@@ -43,7 +43,6 @@ const NEVER: [&str; 7] = [
     "cuCtxSynchronize",
 ];
 
-/// What runs a kernel.
 const LAUNCH: &str = "cuLaunchKernel ";
 
 /// What copies gradients to a bucket and back.

@@ -124,9 +124,12 @@ fn first_frozen(mut model: Mlp) -> Mlp {
 fn ranks_that_change_differently_are_told() {
     let errors = on_ranks(2, |world| {
         let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
-        let changed = ddp.map_module(|model| match world.is_main() {
-            true => model,
-            false => first_frozen(model),
+        let changed = ddp.map_module(|model| {
+            if world.is_main() {
+                model
+            } else {
+                first_frozen(model)
+            }
         });
         changed.unwrap_err().to_string()
     });

@@ -164,9 +164,12 @@ fn seen_of_a_failure(route: GradientRoute) -> Option<TrainError> {
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, routed(route)).unwrap();
         begun.wait();
-        let forward = |model: &Mlp| match world.is_main() {
-            true => Err(std::io::Error::other("no more data")),
-            false => Ok(model.loss(&[1, 2], &device)),
+        let forward = |model: &Mlp| {
+            if world.is_main() {
+                Err(std::io::Error::other("no more data"))
+            } else {
+                Ok(model.loss(&[1, 2], &device))
+            }
         };
         ddp.backward(forward).unwrap_err()
     });

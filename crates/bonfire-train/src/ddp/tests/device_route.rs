@@ -92,9 +92,10 @@ fn parameters_that_are_not_used_give_the_same_gradients() {
                 let used = |model: &Mlp| {
                     let (x, _) = samples(&indices, &device);
                     let x = model.first.forward(x);
-                    let x = match world.is_main() && step > 1 {
-                        true => model.second.forward(x),
-                        false => x,
+                    let x = if world.is_main() && step > 1 {
+                        model.second.forward(x)
+                    } else {
+                        x
                     };
                     x.powi_scalar(2).mean()
                 };
@@ -112,9 +113,12 @@ fn a_failure_is_the_error_that_it_is_through_the_host() {
         let device = world.device();
         let config = with_route(GradientRoute::Device, 300);
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-        let forward = |model: &Mlp| match world.is_main() {
-            true => Err(std::io::Error::other("no more data")),
-            false => Ok(model.loss(&[1, 2], &device)),
+        let forward = |model: &Mlp| {
+            if world.is_main() {
+                Err(std::io::Error::other("no more data"))
+            } else {
+                Ok(model.loss(&[1, 2], &device))
+            }
         };
         ddp.backward(forward).unwrap_err()
     });
@@ -157,9 +161,10 @@ fn a_way_over_nccl_that_there_is_not_is_the_same_error_on_all_ranks() {
         error.to_string()
     });
     assert_same(&errors);
-    let expected = match cfg!(feature = "cuda") {
-        true => "rank 0: the model is on",
-        false => "built without the feature cuda",
+    let expected = if cfg!(feature = "cuda") {
+        "rank 0: the model is on"
+    } else {
+        "built without the feature cuda"
     };
     let text = &errors[0];
     assert!(

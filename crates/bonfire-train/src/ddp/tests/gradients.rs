@@ -154,9 +154,10 @@ fn train_scaled(
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..6 {
         let indices = share(world, step, 4);
-        let factor = match overflowing(world.rank().get(), step) {
-            true => f32::INFINITY,
-            false => 1.0,
+        let factor = if overflowing(world.rank().get(), step) {
+            f32::INFINITY
+        } else {
+            1.0
         };
         let scaled = |model: &Mlp| scaler.scale(model.loss(&indices, &device) * factor);
         let gradients = ddp.backward(scaled).unwrap().gradients;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use bonfire_collective::{Rank, ReduceOp};
-use bonfire_plan::{Among, Axis, MeshShape};
+use bonfire_plan::{Axis, MeshShape, ShardGroup};
 
 use super::placement::Uneven;
 use super::*;
@@ -125,7 +125,7 @@ fn every_placement_works_over_the_data_axes_and_leaves_the_others_alone() {
 #[test]
 fn shards_are_dealt_on_one_data_axis_and_copied_on_the_other() {
     let train = |world: &World, placement| trained_part(world, 1, placement);
-    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
     let copied = on_ranks(4, |world| train(&world, Placement::zero3().among(two)));
     let hybrid = on_ranks(4, |world| {
         let mesh = mesh(&world, "dp_replicate=2,dp_shard=2");
@@ -185,16 +185,15 @@ fn a_failure_on_one_axis_ends_the_others() {
         (failing, error.unwrap_err())
     });
     for (failing, error) in errors {
-        match failing {
-            true => assert!(matches!(error, TrainError::NoSamples), "{error}"),
-            false => {
-                let error = error.to_string();
-                assert!(
-                    error.contains("rank 3") || error.contains("rank 1"),
-                    "{error}"
-                );
-                assert!(error.contains("no rank had a sample"), "{error}");
-            }
+        if failing {
+            assert!(matches!(error, TrainError::NoSamples), "{error}")
+        } else {
+            let error = error.to_string();
+            assert!(
+                error.contains("rank 3") || error.contains("rank 1"),
+                "{error}"
+            );
+            assert!(error.contains("no rank had a sample"), "{error}");
         }
     }
 }

@@ -254,9 +254,10 @@ fn buckets_of_weighted_losses_stay_off_devices_while_layers_may_exchange_somethi
             for step in 0..3 {
                 let indices = share(&world, step, 2);
                 let loss = |model: &Mlp| marked_loss(model, &indices, &device, &watched);
-                match weighted {
-                    true => ddp.backward(|model| Loss::mean_over(loss(model), indices.len())),
-                    false => ddp.backward(loss),
+                if weighted {
+                    ddp.backward(|model| Loss::mean_over(loss(model), indices.len()))
+                } else {
+                    ddp.backward(loss)
                 }
                 .unwrap();
             }

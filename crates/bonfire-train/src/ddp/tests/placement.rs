@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use bonfire_collective::TransportKind;
-use bonfire_plan::{Among, Layout, Share, WorldSize};
+use bonfire_plan::{Layout, ShardGroup, ShardUnit, WorldSize};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
@@ -155,7 +155,7 @@ fn an_optimizer_of_whole_parameters_trains_to_the_same_bits() {
 
 #[test]
 fn copies_of_shards_are_the_same_in_every_placement() {
-    let among = |ranks| Among::Ranks(NonZeroU32::new(ranks).unwrap());
+    let among = |ranks| ShardGroup::Ranks(NonZeroU32::new(ranks).unwrap());
     let with = |placement: Placement| {
         let training = || (2, optimizer());
         let models = on_ranks(4, |world| trained(&world, placed(placement), training()));
@@ -165,7 +165,7 @@ fn copies_of_shards_are_the_same_in_every_placement() {
     let replicated = with(Placement::replicated());
     // One copy, or four whole ones.
     assert!(with(Placement::zero3().among(among(4))) == replicated);
-    assert!(with(Placement::zero3().among(Among::Host)) == replicated);
+    assert!(with(Placement::zero3().among(ShardGroup::Host)) == replicated);
     assert!(with(Placement::zero2().among(among(1))) == replicated);
     // Two copies: the sum of two sums of two is rounded otherwise than the sum of four.
     let halves = with(Placement::zero1().among(among(2)));
@@ -187,7 +187,7 @@ fn an_error_of_one_copy_ends_the_others() {
     for placement in SHARDED {
         let errors = on_ranks(4, |world| {
             let device = world.device();
-            let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+            let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
             let config = placed(placement.among(two));
             // A slow rank may still set up when rank 3 fails.
             let ddp = Ddp::with_config(Uneven::new(&device), &world, config);
@@ -209,7 +209,7 @@ fn an_error_of_one_copy_ends_the_others() {
 fn groups_of_different_sizes_are_refused_by_name() {
     let errors = on_ranks(3, |world| {
         let two = NonZeroU32::new(2).unwrap();
-        let placement = Placement::zero1().among(Among::Ranks(two));
+        let placement = Placement::zero1().among(ShardGroup::Ranks(two));
         Ddp::with_config(Mlp::new(1, &world.device()), &world, placed(placement))
             .unwrap_err()
             .to_string()
@@ -236,7 +236,7 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         model[1].forward(x).powi_scalar(2).mean()
     };
     let options = GroupOptions::default().with_transport(Some(TransportKind::Tcp));
-    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
     // Ranks of each copy, and copies.
     let cases = [
         (Placement::replicated(), 1, (3, 1)),
@@ -286,9 +286,9 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         let sent = found.iter().map(|(sent, _)| *sent as f64).sum::<f64>() / found.len() as f64;
         let formula = 4.0 * layout.elems_sent(micro_batches, copies);
         // A broadcast that takes all links at once sends 1/3 more with three ranks; that is half of what is sent.
-        let most = match placement.share {
-            Share::Rows => 1.01,
-            Share::Parameters => 1.01 + 1.0 / 6.0,
+        let most = match placement.unit {
+            ShardUnit::Rows => 1.01,
+            ShardUnit::Parameters => 1.01 + 1.0 / 6.0,
         };
         assert!(
             (0.99..most).contains(&(sent / formula)),

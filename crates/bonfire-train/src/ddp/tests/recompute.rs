@@ -10,7 +10,6 @@ use crate::{BatchNorm, BatchNormConfig, Precision, convert_sync_batch_norm, reco
 
 mod sharded;
 
-/// Whether blocks are segments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blocks {
     Plain,

@@ -58,14 +58,15 @@ fn trained_over(
     assert_eq!(places, [0, 1, 0].map(|place: usize| devices[place].clone()));
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
-        let mut loss = |indices: &[usize], is_last: bool| match is_last {
-            false => drop(ddp.no_sync(|model| model.loss(indices, devices)).unwrap()),
-            true => {
+        let mut loss = |indices: &[usize], is_last: bool| {
+            if is_last {
                 let step = ddp.backward(|model| model.loss(indices, devices)).unwrap();
                 // Far above it, so that the factor is one.
                 let gradients = step.gradients.clip(Clip::Norm(1e6)).unwrap();
                 gradients.check_finite().unwrap();
                 ddp.step(&mut optimizer, RATE, gradients).unwrap();
+            } else {
+                drop(ddp.no_sync(|model| model.loss(indices, devices)).unwrap())
             }
         };
         let indices = share(world, step, batch);

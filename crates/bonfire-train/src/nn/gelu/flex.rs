@@ -14,7 +14,6 @@ use burn::tensor::Tensor;
 
 use crate::nn::memory::{mapped, mapped_gradient};
 
-/// How fast t falls.
 const FALL: f32 = 0.26;
 
 /// Of the tail, from the constant on.

@@ -226,9 +226,10 @@ impl ModuleDisplay for BatchNorm {
             Some(ranks) => content.add("synchronized_ranks", &ranks),
             None => content,
         };
-        match self.training.is_enabled() {
-            true => content.optional(),
-            false => content.add("training", &self.training).optional(),
+        if self.training.is_enabled() {
+            content.optional()
+        } else {
+            content.add("training", &self.training).optional()
         }
     }
 }

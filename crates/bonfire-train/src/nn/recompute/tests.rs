@@ -14,7 +14,6 @@ use crate::{BatchNorm, BatchNormConfig};
 const WIDTH: usize = 8;
 const ROWS: usize = 6;
 
-/// A residual block.
 #[derive(Module, Debug)]
 struct Residual {
     norm: LayerNorm,
@@ -255,8 +254,8 @@ fn frozen_and_adapted_parameters_are_as_ever() {
 fn inputs_come_back_from_host_memory_with_their_bits() {
     let device = device();
     let options = Recompute::default()
-        .with_inputs_in(InputMemory::Host)
-        .with_draws(Draws::None);
+        .with_inputs_in(InputPlacement::Host)
+        .with_rng_replay(RngReplay::None);
     for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::BF16] {
         let gradient = |forward: &dyn Fn(Tensor<2>) -> Tensor<2>| {
             let x = Param::from_tensor(values([ROWS, WIDTH], &device).cast(dtype));

@@ -170,7 +170,7 @@ fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
         let part = if is_first { [3.0, 0.0] } else { [0.0, 4.0] };
         let divided = |matrix: [f64; 2]| {
             let gradients = module.gradients((matrix, DType::F32), (12.0, DType::F32));
-            gradients.divided_over(&world, |id| id == module.matrix.id)
+            gradients.sharded_along(&world, |id| id == module.matrix.id)
         };
         let norm = divided(part).norm().unwrap().unwrap();
         assert_eq!(norm.into_scalar::<f32>(), 13.0);
@@ -204,7 +204,7 @@ fn a_part_whose_cut_is_noted_counts_on_all_ranks() {
             [0.0, 4.0]
         };
         let gradients = module.gradients((part, DType::F32), (12.0, DType::F32));
-        let norm = gradients.divided_over(&world, |_| false).norm().unwrap();
+        let norm = gradients.sharded_along(&world, |_| false).norm().unwrap();
         assert_eq!(norm.unwrap().into_scalar::<f32>(), 13.0);
     });
 }
@@ -214,11 +214,12 @@ fn a_rank_without_gradients_looks_for_infinite_ones_with_the_others() {
     local(2, GroupOptions::default(), |group| {
         let world = world(group);
         let module = Three::new();
-        let gradients = match world.is_main() {
-            true => Gradients::new(Arc::new(ParameterTable::of(&module).unwrap())),
-            false => module.gradients(([f64::NAN, 0.0], DType::F32), (12.0, DType::F32)),
+        let gradients = if world.is_main() {
+            Gradients::new(Arc::new(ParameterTable::of(&module).unwrap()))
+        } else {
+            module.gradients(([f64::NAN, 0.0], DType::F32), (12.0, DType::F32))
         };
-        let gradients = gradients.divided_over(&world, |id| id == module.matrix.id);
+        let gradients = gradients.sharded_along(&world, |id| id == module.matrix.id);
         assert_eq!(gradients.non_finite().unwrap(), ["matrix"]);
     });
 }

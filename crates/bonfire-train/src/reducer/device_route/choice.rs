@@ -17,7 +17,6 @@ pub(crate) struct Ways<'a> {
     pub(crate) group: &'a WarmUp,
 }
 
-/// The way.
 #[derive(Debug)]
 pub(crate) enum Chosen {
     /// Through host memory.
@@ -31,7 +30,6 @@ pub(crate) enum Chosen {
 pub(crate) enum Refusal {
     /// There is none; the same on all ranks.
     NoWay(String),
-    /// A rank failed.
     Failed(TrainError),
 }
 

@@ -36,7 +36,6 @@ pub(crate) enum Timing {
     Apart,
 }
 
-/// What a bucket holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) dtype: DType,
@@ -46,7 +45,6 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Its elements.
     pub(crate) fn elems(&self) -> usize {
         self.slots.last().map_or(0, |slot| slot.end)
     }

@@ -196,7 +196,6 @@ impl NormGroups {
         group
     }
 
-    /// Whether there are any.
     pub(crate) fn are_used(&self) -> bool {
         !self.lock().all.is_empty()
     }

@@ -9,7 +9,6 @@ use std::cell::RefCell;
 
 use super::group::NormGroup;
 
-/// What a mapping means.
 #[derive(Clone, Debug)]
 pub(crate) enum Meaning {
     /// What comes back has a value of its own.

@@ -57,9 +57,12 @@ fn linear(device: &Device) -> Linear {
 fn others(value: &Value) -> Vec<Value> {
     let numbers = |number: f64| {
         let all = [2.0 * number, number + 1.0, 0.5 * number, 2.0, 1e9];
-        let whole = |number: f64| match number.fract() == 0.0 {
-            true => json!(number as i64),
-            false => json!(number),
+        let whole = |number: f64| {
+            if number.fract() == 0.0 {
+                json!(number as i64)
+            } else {
+                json!(number)
+            }
         };
         all.map(whole).to_vec()
     };

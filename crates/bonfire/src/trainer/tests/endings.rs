@@ -22,9 +22,10 @@ fn diverging(folder: &Path, words: &[&str], from: u64) -> Result<Vec<u64>> {
         let device = world.device().autodiff();
         let data = Data::of_passes(move |pass| {
             let (x, y) = batch(&[pass as usize, 1, 2, 3], &device);
-            match pass < from {
-                true => (x, y),
-                false => (x * f32::NAN, y),
+            if pass < from {
+                (x, y)
+            } else {
+                (x * f32::NAN, y)
             }
         });
         let words = [&[&*folder, "steps=8", "report.every=100"], words].concat();

@@ -121,7 +121,7 @@ fn own_loop_on(mesh: &str, ranks: u32) -> Vec<String> {
             }
             let done = ddp.backward(|model| model.loss(batch(last, &device), cp))?;
             let tp = mesh.sub(Axis::Tp);
-            let gradients = done.gradients.divided_over(tp, |id| divided.contains(&id));
+            let gradients = done.gradients.sharded_along(tp, |id| divided.contains(&id));
             let gradients = gradients.clip(Clip::Norm(0.01))?;
             ddp.step(&mut optimizer, schedule.rate(step), gradients)?;
         }

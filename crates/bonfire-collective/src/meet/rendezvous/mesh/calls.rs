@@ -30,7 +30,6 @@ const PATIENCE: Duration = HANDSHAKE_TIMEOUT.saturating_mul(3);
 pub(super) struct Calls<'a> {
     mesh: &'a Mesh<'a>,
     deadline: Deadline,
-    /// Those to be made.
     waiting: Mutex<VecDeque<Call>>,
     made: Mutex<Vec<(Hello, Stream)>>,
     lobby: Lobby,
@@ -120,9 +119,10 @@ impl<'a> Calls<'a> {
             connect(&address, patience).map(Stream::Tcp)?
         };
         let place = self.lobby.enter(&stream)?;
-        let said = match self.has_stopped() {
-            true => Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()),
-            false => self.introduce(stream, hello, over_unix),
+        let said = if self.has_stopped() {
+            Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
+        } else {
+            self.introduce(stream, hello, over_unix)
         };
         self.lobby.leave(place);
         said

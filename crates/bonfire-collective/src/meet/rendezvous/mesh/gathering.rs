@@ -98,9 +98,10 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
             }
             self.callers.retain(|thread| !thread.is_finished());
             self.heard.retain(|thread| !thread.is_finished());
-            let patience = match self.callers.is_empty() && self.heard.is_empty() {
-                true => ACCEPT_SLICE,
-                false => TALK_SLICE,
+            let patience = if self.callers.is_empty() && self.heard.is_empty() {
+                ACCEPT_SLICE
+            } else {
+                TALK_SLICE
             };
             match listeners.accept(patience) {
                 Ok(None) => {}
@@ -225,9 +226,10 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
             return ConnectError::Unreachable {
                 mine: mesh.me,
                 theirs,
-                address: match mesh.is_over_unix(hello) {
-                    true => format!("Unix socket @{}", address.unix),
-                    false => address.tcp.to_string(),
+                address: if mesh.is_over_unix(hello) {
+                    format!("Unix socket @{}", address.unix)
+                } else {
+                    address.tcp.to_string()
                 },
                 reason: self.calls.reason(hello),
             };

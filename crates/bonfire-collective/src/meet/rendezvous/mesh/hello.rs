@@ -67,7 +67,6 @@ impl Hello {
         Some(Self { rank, purpose })
     }
 
-    /// The connector's part.
     pub(super) fn say(self, stream: &mut (impl Read + Write), group: u32) -> io::Result<()> {
         stream.write_all(&self.encode(group))?;
         expect(stream, WELCOME)?;
@@ -97,18 +96,20 @@ pub(super) fn settle<S: Read + Write>(
     has_news: impl FnOnce() -> bool,
 ) -> io::Result<()> {
     expect(stream, CONFIRMED)?;
-    match has_news() {
-        true => Err(io::ErrorKind::ConnectionAborted.into()),
-        false => stream.write_all(&[READY]),
+    if has_news() {
+        Err(io::ErrorKind::ConnectionAborted.into())
+    } else {
+        stream.write_all(&[READY])
     }
 }
 
 fn expect(stream: &mut impl Read, word: u8) -> io::Result<()> {
     let mut found = [0];
     stream.read_exact(&mut found)?;
-    match found[0] == word {
-        true => Ok(()),
-        false => Err(io::ErrorKind::InvalidData.into()),
+    if found[0] == word {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
     }
 }
 

@@ -98,11 +98,14 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     let mesh = mesh(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let guard = |_: &[Rank]| match is_through.load(Ordering::Relaxed) {
-            true => Err(ConnectError::ParentFailed {
-                cause: String::new(),
-            }),
-            false => Ok(()),
+        let guard = |_: &[Rank]| {
+            if is_through.load(Ordering::Relaxed) {
+                Err(ConnectError::ParentFailed {
+                    cause: String::new(),
+                })
+            } else {
+                Ok(())
+            }
         };
         let connecting =
             scope.spawn(move || mesh.connect(listeners, Deadline::after(PATIENCE), &guard));
@@ -157,11 +160,14 @@ fn another_user_of_the_host_joins_no_job_without_a_token() {
     let mesh = mesh(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let guard = |_: &[Rank]| match is_through.load(Ordering::Relaxed) {
-            true => Err(ConnectError::ParentFailed {
-                cause: String::new(),
-            }),
-            false => Ok(()),
+        let guard = |_: &[Rank]| {
+            if is_through.load(Ordering::Relaxed) {
+                Err(ConnectError::ParentFailed {
+                    cause: String::new(),
+                })
+            } else {
+                Ok(())
+            }
         };
         let connecting =
             scope.spawn(move || mesh.connect(listeners, Deadline::after(PATIENCE), &guard));

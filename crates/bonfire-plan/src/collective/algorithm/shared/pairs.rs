@@ -9,11 +9,8 @@ use crate::{ElemRange, Rank, Step};
 /// Two ranks that meet, as one of them sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting {
-    /// The other rank.
     pub(crate) peer: Rank,
-    /// What this rank brings.
     pub(crate) outgoing: ElemRange,
-    /// What the other brings.
     pub(crate) incoming: ElemRange,
 }
 

@@ -28,9 +28,12 @@ impl Stored {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let value = |&value: &f32| match self.half {
-            true => f16::from_f32(value).to_le_bytes().to_vec(),
-            false => value.to_le_bytes().to_vec(),
+        let value = |&value: &f32| {
+            if self.half {
+                f16::from_f32(value).to_le_bytes().to_vec()
+            } else {
+                value.to_le_bytes().to_vec()
+            }
         };
         self.values.iter().flat_map(value).collect()
     }

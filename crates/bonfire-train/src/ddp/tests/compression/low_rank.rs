@@ -183,9 +183,12 @@ fn unused_parameters_keep_their_errors() {
             for &uses in steps {
                 let own = Gradients3::random(10 * used + u64::from(world.rank().get()), 1.0);
                 let gradients = ddp
-                    .backward(|model| match uses {
-                        true => model.loss(&own, &device),
-                        false => (model.vector.val() * 2.0).sum(),
+                    .backward(|model| {
+                        if uses {
+                            model.loss(&own, &device)
+                        } else {
+                            (model.vector.val() * 2.0).sum()
+                        }
                     })
                     .unwrap()
                     .gradients;

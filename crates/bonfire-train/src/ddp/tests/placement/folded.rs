@@ -1,18 +1,18 @@
 //! Factors that optimizers take give the bits of gradients that are multiplied before.
 
-use bonfire_optim::{GradientFactor, LionConfig, ScalerConfig};
+use bonfire_optim::{DeferredScale, LionConfig, ScalerConfig};
 
 use super::*;
 use crate::LossScaler;
 
 /// Two groups with one handle, if there is one.
-fn folding_optimizer(factor: Option<&GradientFactor>) -> ModuleOptimizer {
+fn folding_optimizer(factor: Option<&DeferredScale>) -> ModuleOptimizer {
     let first = ParamGroup::from_predicate("first");
     let lion = LionConfig::new().build();
     let adamw = bonfire_optim::AdamWConfig::new().build();
-    ModuleOptimizer::from(adamw.with_gradient_factor(factor.cloned())).with_group(
+    ModuleOptimizer::from(adamw.with_deferred_scale(factor.cloned())).with_group(
         first,
-        lion.with_gradient_factor(factor.cloned()),
+        lion.with_deferred_scale(factor.cloned()),
         None,
     )
 }
@@ -20,7 +20,7 @@ fn folding_optimizer(factor: Option<&GradientFactor>) -> ModuleOptimizer {
 /// Some clipped steps with a scaled loss, and the gradient of a parameter in the last.
 fn folded(world: &World, config: DdpConfig, is_folded: bool) -> (Bits, Vec<f32>) {
     let device = world.device();
-    let factor = is_folded.then(GradientFactor::default);
+    let factor = is_folded.then(DeferredScale::default);
     let mut optimizer = folding_optimizer(factor.as_ref());
     let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
     // No power of two: products are rounded.
@@ -33,7 +33,7 @@ fn folded(world: &World, config: DdpConfig, is_folded: bool) -> (Bits, Vec<f32>)
         // Some steps are not clipped.
         let norm_max = [0.1, f32::MAX][step % 2];
         let gradients = gradients.clip(Clip::Norm(norm_max)).unwrap();
-        let gradients = gradients.folded(factor.as_ref());
+        let gradients = gradients.defer_scale(factor.as_ref());
         let bias = &ddp.module().second.bias;
         gradient = gradients
             .get(bias.as_ref().unwrap())
@@ -64,14 +64,14 @@ fn refused(
 ) -> Vec<String> {
     on_ranks(2, |world| {
         let device = world.device();
-        let factor = GradientFactor::default();
+        let factor = DeferredScale::default();
         let mut optimizer = make(folding_optimizer(Some(&factor)));
         let mut ddp = Ddp::with_config(Uneven::new(&device), &world, placed(placement)).unwrap();
         let indices = share(&world, 0, 2);
         let done = ddp.backward(|model| model.loss(&indices, &device));
         // The other rank may have heard already.
         let stepped = done.and_then(|done| {
-            let gradients = done.gradients.folded(&factor);
+            let gradients = done.gradients.defer_scale(&factor);
             ddp.step(&mut optimizer, 0.01, gradients)
         });
         stepped.unwrap_err().to_string()

@@ -59,7 +59,7 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
     let [zero1, zero2] = WHOLE;
     let placements = [Placement::replicated(), zero1, zero2];
     goes_on_in_any_of(placements, &whole_optimizer(), &[2, 1, 3, 4]);
-    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
     let placements = [Placement::zero1(), Placement::zero3(), zero2];
     let placements = placements.map(|placement| placement.among(two));
     goes_on_in_any_of(placements, &optimizer(), &[4, 2]);

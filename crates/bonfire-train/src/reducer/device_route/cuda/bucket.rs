@@ -21,7 +21,6 @@ pub(super) struct CudaBucket<G: GpuGroup> {
 }
 
 impl<G: GpuGroup> CudaBucket<G> {
-    /// What travels.
     pub(super) fn elements(&self) -> Elements {
         Elements::first(self.dtype, self.elems)
     }

@@ -92,7 +92,6 @@ pub(super) struct GroupQueue {
     pub(super) shares_a_process: bool,
 }
 
-/// What this rank brings.
 pub(super) struct Own {
     pub(super) context: Context,
     pub(super) nvrtc: Nvrtc,

@@ -12,7 +12,7 @@ use crate::error::{BoxError, Result};
 
 /// What all ranks do next.
 #[derive(Debug)]
-pub enum Turn<B> {
+pub enum NextStep<B> {
     /// A step, with this rank's batch if it has one.
     Step(Option<B>),
     /// No rank has a batch.
@@ -26,7 +26,7 @@ pub enum Turn<B> {
 /// [`agree`](crate::collective::ProcessGroup::agree), a few microseconds on one host.
 ///
 /// ```
-/// use bonfire::{Error, Turn, next_turn, spawn};
+/// use bonfire::{Error, NextStep, agree_on_next_step, spawn};
 /// use bonfire::world::StopRequest;
 ///
 /// let steps = spawn(2, |world| {
@@ -34,7 +34,7 @@ pub enum Turn<B> {
 ///     // Rank 1 has more data than rank 0.
 ///     let mut batches = (0..3 + world.rank().get()).map(Ok::<_, Error>);
 ///     let mut steps = 0;
-///     while let Turn::Step(batch) = next_turn(&world, &stop, batches.next())? {
+///     while let NextStep::Step(batch) = agree_on_next_step(&world, &stop, batches.next())? {
 ///         assert_eq!(batch.is_none(), world.is_main() && steps == 3);
 ///         steps += 1;
 ///     }
@@ -48,11 +48,11 @@ pub enum Turn<B> {
 /// The data's of the lowest rank that has one, as [`all_or_none`] gives it to all; or if a rank has
 /// failed.
 #[track_caller]
-pub fn next_turn<B, E: Into<BoxError>>(
+pub fn agree_on_next_step<B, E: Into<BoxError>>(
     world: &World,
     stop: &StopRequest,
     prepared: Option<Result<B, E>>,
-) -> Result<Turn<B>> {
+) -> Result<NextStep<B>> {
     let (batch, outcome) = match prepared {
         Some(Ok(batch)) => (Some(batch), Ok(())),
         Some(Err(error)) => (None, Err(error)),
@@ -65,14 +65,14 @@ pub fn next_turn<B, E: Into<BoxError>>(
     });
     let agreed = match (agreed, outcome) {
         (Ok(agreed), Ok(())) if agreed.stop.is_none() => agreed,
-        (Ok(_), outcome) => return all_or_none(world, outcome).map(|()| Turn::Stop),
+        (Ok(_), outcome) => return all_or_none(world, outcome).map(|()| NextStep::Stop),
         // What this rank has found itself says more.
         (Err(_), Err(own)) => return Err(crate::Error::from_program(own.into())),
         (Err(failure), Ok(())) => return Err(failure.into()),
     };
     Ok(match agreed.with_data {
-        Some(_) => Turn::Step(batch),
-        None => Turn::End,
+        Some(_) => NextStep::Step(batch),
+        None => NextStep::End,
     })
 }
 
@@ -87,7 +87,7 @@ mod tests {
     ) -> Result<Vec<String>> {
         crate::spawn(3, |world| {
             let own = prepared(world.rank().get());
-            let turn = next_turn(&world, &StopRequest::never(), own)?;
+            let turn = agree_on_next_step(&world, &StopRequest::never(), own)?;
             Ok::<_, Error>(format!("{turn:?}"))
         })
     }
