@@ -79,7 +79,7 @@ where
 /// the first for either run of the block, and with the second after the run in the backward pass. What
 /// [`World::seed_step`](crate::World::seed_step) makes of seed, step and rank therefore decides
 /// these draws, too, and they differ between segments and micro-batches. On a GPU the draw waits for the device: turn it off with
-/// [`with_rng_replay`](Self::with_draws) where a block needs none.
+/// [`with_rng_replay`](Self::with_rng_replay) where a block needs none.
 ///
 /// All devices of a kind in one process share a generator. If another thread draws while a segment runs,
 /// as ranks that are threads do, dropout cannot be repeated. On the CPU this is found out and is a panic of the
