@@ -10,7 +10,7 @@
 //! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test listings` writes the blocks anew.
 //!
 //! A call in a table is looked for in the sources of programs, which are compiled; `fragments.rs` of the listings has those
-//! that no other program has. What stands in examples of the documentation is imported from `bonfire`, as a user has it.
+//! that no other program has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -221,48 +221,6 @@ fn blocks_of_rust_are_listings() {
             before = line;
         }
     }
-}
-
-#[test]
-fn examples_import_what_users_have() {
-    let root = Path::new(BOOK).join("../..");
-    // No user sees their documentation.
-    let inner = [
-        "bonfire-sys",
-        "bonfire-cuda",
-        "bonfire-connect",
-        "bonfire-testkit",
-    ];
-    let is_inner = |path: &Path| {
-        inner
-            .iter()
-            .any(|name| path.to_string_lossy().contains(name))
-    };
-    let files = sources(&root.join("crates")).into_iter();
-    // The engine of GPUs is shown without Burn, as its page says.
-    let pages = pages().into_iter();
-    let pages = pages.filter(|path| !path.ends_with("gpu-collectives.md"));
-    let mut count = 0;
-    for path in files.filter(|path| !is_inner(path)).chain(pages) {
-        let text = fs::read_to_string(&path).expect("a file is text");
-        let is_page = path.extension().is_some_and(|end| end == "md");
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim_start();
-            let doc = line.strip_prefix("///").or(line.strip_prefix("//!"));
-            let Some(shown) = doc.or(is_page.then_some(line)) else {
-                continue;
-            };
-            let shown = shown.trim_start();
-            assert!(
-                !shown.starts_with("use bonfire_"),
-                "{}:{}: users import it from `bonfire`: {shown}",
-                path.display(),
-                number + 1
-            );
-            count += usize::from(shown.starts_with("use bonfire::"));
-        }
-    }
-    assert!(count > 60, "{count} imports");
 }
 
 /// It is compiled where the crate's documentation shows it.

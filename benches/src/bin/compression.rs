@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bonfire::LaunchArgs;
 use bonfire::collective::TransportKind;
+use bonfire::compression::GradientCompression;
 use bonfire::compression::PowerSgdConfig;
 use bonfire::prelude::*;
 use bonfire_benches::{Mlp, Sizes, median, timed};

@@ -5,8 +5,7 @@
 //! refused with a reason. Everything that is wrong with a file is told at once, each with its path and the nearest name.
 //!
 //! ```
-//! # mod bonfire { pub mod config { pub mod deepspeed { pub use bonfire_config::deepspeed::*; } } }
-//! use bonfire::config::deepspeed::{DeepSpeedFile, Precision, Program, Rule};
+//! use bonfire_config::deepspeed::{DeepSpeedFile, Precision, Program, Rule};
 //!
 //! let file = DeepSpeedFile::parse(
 //!     r#"{

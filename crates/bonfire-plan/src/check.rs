@@ -47,10 +47,9 @@ pub struct Report {
 /// pair of ranks. A plan that passes with some number of slots passes with more.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire::collective::plan::{
+/// use bonfire_plan::{
 ///     Algorithm, Collective, Hosts, Order, Partition, Schedule, ScheduleShape, WorldSize, check,
 /// };
 ///

@@ -61,10 +61,9 @@ pub struct LinkFigures {
 /// between hosts wherever one of its rounds may cross.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire::collective::plan::{
+/// use bonfire_plan::{
 ///     Algorithm, Collective, DType, Hosts, LinkCosts, LinkFigures, Partition, ScheduleShape,
 ///     WorldSize, estimate,
 /// };

@@ -8,10 +8,9 @@
 //! This crate must never perform I/O, read a clock, or depend on a tensor framework.
 //!
 //! ```
-//! # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 //! use std::num::NonZeroUsize;
 //!
-//! use bonfire::collective::plan::{
+//! use bonfire_plan::{
 //!     Algorithm, Collective, DType, Hosts, Order, Partition, Plan, Schedule, ScheduleShape,
 //!     WorldSize, check,
 //! };

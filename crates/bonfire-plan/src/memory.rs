@@ -91,8 +91,14 @@ pub enum Evaluation {
 /// [`new`](Self::new).
 ///
 /// ```
-/// # mod bonfire { pub mod plan { pub use bonfire_plan::*; pub use bonfire_plan::memory::*; } }
-/// use bonfire::plan::{Bytes, DType, Parameter, Placement, Training, WorldSize};
+/// # mod bonfire {
+/// #     pub use bonfire_plan as collective;
+/// #     pub use bonfire_plan as ddp;
+/// #     pub mod plan { pub use bonfire_plan::*; pub use bonfire_plan::memory::*; }
+/// # }
+/// use bonfire::collective::{DType, WorldSize};
+/// use bonfire::ddp::Placement;
+/// use bonfire::plan::{Bytes, Parameter, Training};
 ///
 /// // 64 million parameters with AdamW on 8 ranks.
 /// let matrix = |layer| Parameter {

@@ -150,13 +150,12 @@ impl Simulation {
 /// Runs the steps of `schedule` in simulated time.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire::collective::plan::{
+/// use bonfire_plan::{
 ///     Algorithm, Collective, DType, Hosts, Partition, Schedule, ScheduleShape, WorldSize,
 /// };
-/// use bonfire::collective::plan::simulate::{Detail, Link, Network, simulate};
+/// use bonfire_plan::simulate::{Detail, Link, Network, simulate};
 ///
 /// let world_size = WorldSize::new(4)?;
 /// let schedule = Schedule::new(ScheduleShape {

@@ -67,8 +67,6 @@ mod rank;
 mod threads;
 pub mod trainer;
 
-#[cfg(feature = "cuda-unfused")]
-pub use bonfire_gpu as cuda;
 pub use bonfire_train::{Ddp, DdpConfig, Step, World};
 
 pub use all_or_none::all_or_none;
@@ -81,64 +79,87 @@ pub use threads::{SpawnOptions, spawn, spawn_with};
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
     pub use bonfire_checkpoint::record::Whole;
-    pub use bonfire_checkpoint::{
-        Best, CheckpointError, Draft, Folder, Found, Keep, Milestone, is_writable,
-    };
+    pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
     pub use bonfire_train::{Checkpoints, Resumed};
 }
 
-/// The communication below: groups of ranks, which know nothing of tensors.
+/// The communication below: groups of ranks, which know nothing of tensors. The crate `bonfire-collective` has the rest, for
+/// programs that use it alone.
 pub mod collective {
-    pub use bonfire_collective::*;
-    /// What each rank does in a collective, as data: schedules, their verifier, estimates and the simulator.
-    pub use bonfire_plan as plan;
+    pub use bonfire_collective::{
+        AlgorithmOverrides, Blocks, CollectiveError, DType, Element, GroupBuffer, GroupOptions,
+        InterruptWatch, ProcessGroup, Proposal, Rank, ReduceOp, TransportKind, Work, WorldSize,
+        read_flight_records,
+    };
+
+    /// What each rank does in a collective, as data: schedules, and their verifier.
+    pub mod plan {
+        pub use bonfire_plan::{
+            Algorithm, Collective, Hosts, Partition, Schedule, ScheduleShape, check,
+        };
+    }
 }
 
 /// Gradients in fewer bytes.
 pub mod compression {
-    pub use bonfire_train::{
-        CompressionError, CompressionState, GradientCompression, PowerSgdConfig,
-    };
+    pub use bonfire_train::{CompressionState, GradientCompression, PowerSgdConfig};
 }
 
 /// The configuration of a training: TOML, JSON, and DeepSpeed's JSON.
 pub mod config {
-    pub use bonfire_config::*;
+    pub use bonfire_config::{Config, ConfigErrors, Format, Source};
 
     pub use crate::args::ConfigArgs;
 }
 
+/// Groups of CUDA devices, between which data moves without the host. The crates `bonfire-gpu` and `bonfire-cuda` have the rest.
+#[cfg(feature = "cuda-unfused")]
+pub mod cuda {
+    pub use bonfire_gpu::{CudaGroup, CudaGroupError, CudaOptions, CudaPath, NcclGroup};
+}
+
 /// Samplers and loaders, and pictures with feature `images`.
 pub mod data {
-    pub use bonfire_data::*;
+    #[cfg(feature = "images")]
+    pub use bonfire_data::{
+        Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, PictureBatch,
+        PictureBatches, PictureError, PictureSize, Pictures, Subset, Transform, TransformError,
+        Transforms, split_pictures,
+    };
+    pub use bonfire_data::{
+        DataError, Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Prefetch,
+        Prefetched, Remainder, SampleWeights, SamplerConfig, SamplerState,
+    };
 }
 
 /// Training over slow links: workers train alone for many steps between two exchanges.
 pub mod diloco {
-    pub use bonfire_train::diloco::*;
+    pub use bonfire_train::diloco::{Diloco, DilocoConfig, DilocoError, OuterGradients};
 }
 
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, Division,
-        Gather, GradientRoute, GradientSync, Graphs, IntoLoss, Last, Layout, Loss, MicroStep,
-        OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, Step, StepTiming,
-        TrainError, UnknownGradientRoute, UnknownPlacement, is_autodiff,
+        BufferSync, DataParallel, Digest, Gather, GradientRoute, GradientSync, IntoLoss, Layout,
+        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepTiming,
+        TrainError,
     };
 
-    pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};
+    pub use crate::freeze::{freeze, freeze_all_but};
 }
 
 /// What starts ranks, and what a program may know of how it was started.
 pub mod launcher {
-    pub use bonfire_launch::*;
+    pub use bonfire_launch::{LaunchError, claim_terminal, log_to_stderr, parse_args};
 }
 
 /// Burn's own learner on many ranks.
 #[cfg(feature = "learner")]
 pub mod learner {
-    pub use bonfire_learner::*;
+    pub use bonfire_learner::{
+        CompressionCheckpoints, DistributedTraining, GradientCheck, LearnerConfig, LearnerError,
+        StepOutput, StepTimings, counted, strategy, strategy_with,
+    };
 }
 
 /// Layers that see the batches of all ranks, parts of a model that are computed again in the backward pass, and operations
@@ -146,30 +167,52 @@ pub mod learner {
 pub mod nn {
     pub use bonfire_parallel::{AttentionMask, self_attention};
     pub use bonfire_train::{
-        BatchNorm, BatchNormConfig, InputPlacement, NormGroup, NormMismatch, Recompute, RngReplay,
-        RunningStatistic, SegmentInputs, conv2d, convert_sync_batch_norm,
-        convert_sync_batch_norm_in, gelu, recompute, relu,
+        BatchNorm, BatchNormConfig, InputPlacement, Recompute, RngReplay, conv2d,
+        convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute, relu,
     };
 }
 
 /// Between gradients and parameters: clipping, loss scaling, learning rates, and optimizers in one pass over
 /// memory, whose names are those of Burn's.
 pub mod optim {
-    pub use bonfire_optim::*;
+    pub use bonfire_optim::{
+        AdamConfig, AdamWConfig, Decay, DeferredScale, Factors, GlobalBatch, LionConfig, Offload,
+        RateRule, ScalerConfig, Schedule, SgdConfig,
+    };
     pub use bonfire_train::{Clip, Gradients, LossScaler};
 }
 
 /// Parts of a model on different ranks of a [mesh](crate::world::Mesh): layers that are divided along its axis `tp`, and
 /// collective operations with gradients; pipelines of stages, and the schedules by which they run.
 pub mod parallel {
-    pub use bonfire_parallel::*;
-    pub use bonfire_plan::pipeline as schedule;
-    pub use bonfire_train::{backward_from, custom_gradient};
+    pub use bonfire_parallel::{
+        Axes, ColumnParallelLinear, Output, ParallelError, Pass, Pipeline, PipelineError,
+        RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding, divided_parameters,
+        layer_seconds, or_end_pass, ring_attention, sequence_parallel, zigzag_ranges, zigzag_split,
+    };
+    pub use bonfire_train::custom_gradient;
+
+    /// Collective operations of tensors with gradients, along an axis of a mesh.
+    pub mod ops {
+        pub use bonfire_parallel::ops::{
+            all_to_all, copy, gather, reduce, reduce_scatter, scatter,
+        };
+    }
+
+    /// Schedules of pipelines, as data: built, chosen, verified and simulated.
+    pub mod schedule {
+        pub use bonfire_plan::pipeline::{
+            Costs, Demand, Kind, PassTimes, Schedule, Shape, choose, partition, simulate, verify,
+        };
+    }
 }
 
 /// Metrics over all ranks, the journal of a run, TensorBoard.
 pub mod report {
-    pub use bonfire_report::*;
+    pub use bonfire_report::{
+        Activity, BatchProgress, EventWriter, Figures, Journal, JournalConfig, JournalDisplay,
+        ModelFlops, Report, ReportError, WeightedMean, sum_over_ranks,
+    };
 }
 
 /// Weights from files of PyTorch and safetensors, and into them; models whose parts lie where a
@@ -177,15 +220,21 @@ pub mod report {
 #[cfg(feature = "weights")]
 pub mod weights {
     pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};
-    pub use bonfire_weights::*;
+    pub use bonfire_weights::{
+        Dispatch, Export, LoadReport, PlaceError, WeightsFile, device_of, infer, module_tree,
+    };
+
+    /// Where the parts of a model lie: devices, host memory or files, given or inferred.
+    pub mod device_map {
+        pub use bonfire_plan::device_map::{
+            Budgets, DeviceMap, Inference, Inferred, MapError, ModuleTree, Part, PartKind, Place,
+            Strategy,
+        };
+    }
 }
 
 /// A rank: its place, its device, its signals; and meshes of ranks.
 pub mod world {
-    pub use bonfire_collective::panic_message;
     pub use bonfire_launch::StopRequest;
-    pub use bonfire_train::{
-        Axis, Coordinates, Cut, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
-        UnknownDeviceKind, World, patient_with_files, require_devices,
-    };
+    pub use bonfire_train::{Axis, Coordinates, Cut, DeviceKind, Grid, Mesh, MeshError, MeshShape};
 }

@@ -7,14 +7,14 @@ use bonfire_config::Config;
 use bonfire_train::IntoLoss;
 use burn::module::Module;
 
-use bonfire_plan::Axis;
+use bonfire_plan::{Axis, WorldSize};
 
 use crate::error::{Error, Result};
 use crate::trainer::{around, configured, ddp_config, placed};
 
-pub use bonfire_plan::memory::*;
-pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
-pub use bonfire_train::{Placement, Resident, outline, rehearse, rehearse_among, rehearse_work};
+pub use bonfire_plan::Bytes;
+pub use bonfire_plan::memory::{Activations, Evaluation, Parameter, Start, Training};
+pub use bonfire_train::{Resident, outline, rehearse, rehearse_among, rehearse_work};
 
 /// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
 /// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: three passes are run on this
@@ -22,7 +22,9 @@ pub use bonfire_train::{Placement, Resident, outline, rehearse, rehearse_among, 
 ///
 /// ```
 /// use bonfire::config::Config;
-/// use bonfire::plan::{Bytes, Placement, WorldSize, plan};
+/// use bonfire::plan::{Bytes, plan};
+/// use bonfire::collective::WorldSize;
+/// use bonfire::prelude::*;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{Device, Tensor};
 ///

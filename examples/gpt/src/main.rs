@@ -8,8 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bonfire::collective::WorldSize;
+use bonfire::ddp::Placement;
 use bonfire::ddp::Sharding;
-use bonfire::plan::{Placement, WorldSize};
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use gpt::data::Corpus;

@@ -1,11 +1,11 @@
 //! What memory a training takes, before it runs.
 
 use anyhow::{Context, Result, bail};
-use bonfire::collective::Rank;
+use bonfire::collective::{Rank, WorldSize};
 use bonfire::ddp::Precision;
 use bonfire::parallel::{Axes, Pass, Pipeline};
 use bonfire::plan::{
-    Bytes, Evaluation, Resident, Training, WorldSize, outline, rehearse_among, rehearse_work,
+    Bytes, Evaluation, Resident, Training, outline, rehearse_among, rehearse_work,
 };
 use bonfire::world::{Axis, DeviceKind, Mesh};
 use bonfire::{DdpConfig, SpawnOptions, World, spawn_with};

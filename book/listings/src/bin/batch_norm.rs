@@ -1,5 +1,6 @@
 //! A model whose batch norm sees the batches of all ranks as one.
 
+use bonfire::ddp::Loss;
 use bonfire::nn::{BatchNorm, BatchNormConfig, convert_sync_batch_norm};
 use bonfire::prelude::*;
 use burn::module::Module;

@@ -3,7 +3,9 @@
 // ANCHOR: all
 use std::num::NonZeroUsize;
 
+use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
+use bonfire::report::WeightedMean;
 use bonfire::weights::{Export, save_weights};
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};

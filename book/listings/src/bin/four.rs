@@ -1,7 +1,9 @@
 //! An own loop over Burn's batches, on as many ranks as there are.
 
 use bonfire::data::{Deal, DealtLoader, Prefetch};
+use bonfire::data::{Order, Remainder};
 use bonfire::prelude::*;
+use bonfire::report::WeightedMean;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;

@@ -11,18 +11,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use bonfire::Step;
 use bonfire::checkpoint::Whole;
+use bonfire::collective::Rank;
 use bonfire::config::{Config, ConfigArgs};
 use bonfire::data::split_pictures;
 use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Pictures, Transform,
 };
-use bonfire::ddp::{DataParallel, ShardGroup, Step};
+use bonfire::data::{DistributedSampler, Order, SamplerConfig};
+use bonfire::ddp::{DataParallel, ShardGroup};
 use bonfire::nn::{AttentionMask, convert_sync_batch_norm};
 use bonfire::parallel::ColumnParallelLinear;
 use bonfire::prelude::*;
+use bonfire::report::WeightedMean;
 use bonfire::report::{JournalConfig, ModelFlops};
 use bonfire::trainer::{self, Trainer};
+use bonfire::trainer::{Data, Parts};
 use bonfire::weights::device_map::{Budgets, DeviceMap, Inference, Strategy};
 use bonfire::weights::{Dispatch, Export, WeightsFile, infer, load_weights, save_weights};
 use bonfire::world::{Axis, Mesh};

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use bonfire::optim::{Decay, GlobalBatch, RateRule, Schedule};
 use bonfire::prelude::*;
 use bonfire::report::{Activity, Journal, JournalConfig};
 use burn::nn::{Linear, LinearConfig};

@@ -1,8 +1,12 @@
 //! A training that computes in 16 bits and sends less than its gradients. Its first argument is a
 //! folder for checkpoints.
 
+use bonfire::checkpoint::Milestone;
+use bonfire::collective::Rank;
+use bonfire::compression::GradientCompression;
 use bonfire::compression::{CompressionState, PowerSgdConfig};
 use bonfire::ddp::Precision;
+use bonfire::optim::LossScaler;
 use bonfire::prelude::*;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bonfire::data::{Deal, DealtLoader};
+use bonfire::data::{Order, Remainder};
 use bonfire::learner::DistributedTraining;
 use bonfire::prelude::*;
 use burn::data::dataloader::batcher::Batcher;

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bonfire::compression::GradientCompression;
 use bonfire::compression::PowerSgdConfig;
+use bonfire::data::Order;
 use bonfire::data::{Deal, DealtLoader};
 use bonfire::learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig, StepTimings};
 use bonfire::prelude::*;

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::data::{
     DummyConfig, DummyPictures, Normalize, PictureBatches, PictureSize, Pictures, Prefetch,
     Transform, Transforms, split_pictures,

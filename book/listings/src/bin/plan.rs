@@ -4,8 +4,9 @@
 use std::num::NonZeroUsize;
 
 use bonfire::collective::plan::{
-    Algorithm, Collective, Hosts, Partition, Rank, Schedule, ScheduleShape, WorldSize, check,
+    Algorithm, Collective, Hosts, Partition, Schedule, ScheduleShape, check,
 };
+use bonfire::collective::{Rank, WorldSize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let one = NonZeroUsize::MIN;

@@ -1,7 +1,9 @@
 //! What memory a training would take, in each placement.
 
+use bonfire::collective::WorldSize;
 use bonfire::config::Config;
-use bonfire::plan::{Placement, WorldSize, plan};
+use bonfire::plan::plan;
+use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 

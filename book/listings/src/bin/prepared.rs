@@ -2,6 +2,7 @@
 
 use bonfire::config::{Config, ConfigArgs};
 use bonfire::prelude::*;
+use bonfire::trainer::Data;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use clap::Parser;

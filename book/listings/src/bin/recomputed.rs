@@ -1,5 +1,6 @@
 //! A deep model that keeps the inputs of its blocks only. With the argument `plain` it keeps everything.
 
+use bonfire::collective::Rank;
 use bonfire::nn::recompute;
 use bonfire::prelude::*;
 use burn::module::Module;

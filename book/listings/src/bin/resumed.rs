@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 use bonfire::checkpoint::Best;
+use bonfire::checkpoint::Milestone;
+use bonfire::collective::Rank;
+use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::data::{Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::DataParallel;
 use bonfire::prelude::*;

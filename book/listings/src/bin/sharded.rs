@@ -1,6 +1,7 @@
 //! Trains a model of which each rank holds a part, then goes on in another placement. Its first argument is a folder
 //! for checkpoints.
 
+use bonfire::checkpoint::Milestone;
 use bonfire::optim::{AdamWConfig, DeferredScale};
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};

@@ -3,7 +3,9 @@
 // ANCHOR: imports
 use std::num::NonZeroUsize;
 
+use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
+use bonfire::report::WeightedMean;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};

@@ -23,9 +23,10 @@ use crate::error::unreadable;
 /// order, and run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
 ///
 /// ```
-/// # mod bonfire { pub use bonfire_train::World; pub mod parallel { pub use bonfire_parallel::*; } }
+/// # mod bonfire { pub use bonfire_train::World; pub use bonfire_parallel as parallel; pub use bonfire_parallel as nn; }
 /// use bonfire::World;
-/// use bonfire::parallel::{AttentionMask, ParallelError, ring_attention, zigzag_split};
+/// use bonfire::nn::AttentionMask;
+/// use bonfire::parallel::{ParallelError, ring_attention, zigzag_split};
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///

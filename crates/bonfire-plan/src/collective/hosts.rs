@@ -10,8 +10,9 @@ use crate::{Rank, WorldSize};
 /// are equal whatever numbers they were made from.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
-/// use bonfire::collective::plan::{Hosts, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_plan as plan; pub use bonfire_plan::WorldSize; } }
+/// use bonfire::collective::WorldSize;
+/// use bonfire::collective::plan::Hosts;
 ///
 /// let hosts = Hosts::new(vec![7, 7, 3, 3]);
 /// assert_eq!(hosts, Hosts::new(vec![0, 0, 1, 1]));

@@ -34,10 +34,9 @@ impl Schedule {
     /// [`check_plan`](crate::check_plan) about others.
     ///
     /// ```
-    /// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire::collective::plan::{
+    /// use bonfire_plan::{
     ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
     ///     check_plan,
     /// };

@@ -7,10 +7,9 @@ use crate::{Rank, Schedule, Step};
 /// The step lists of every rank, as data.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire::collective::plan::{
+/// use bonfire_plan::{
 ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
 /// };
 ///

@@ -105,10 +105,9 @@ impl Schedule {
     /// the two, in reduce-scatter and reduce, they work in the input.
     ///
     /// ```
-    /// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire::collective::plan::{
+    /// use bonfire_plan::{
     ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule, ScheduleShape,
     ///     WorldSize,
     /// };

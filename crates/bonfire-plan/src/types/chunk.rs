@@ -205,8 +205,7 @@ impl FromStr for Bytes {
 /// `count % world_size` are the longer ones.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
-/// use bonfire::collective::plan::{ElemRange, Rank, WorldSize, shard_range};
+/// use bonfire_plan::{ElemRange, Rank, WorldSize, shard_range};
 ///
 /// let world = WorldSize::new(3)?;
 /// let shards: Vec<_> = world.ranks().map(|rank| shard_range(10, world, rank)).collect();
@@ -234,8 +233,7 @@ pub fn shard_range(count: usize, world_size: WorldSize, rank: Rank) -> ElemRange
 /// header travels even when there is no data.
 ///
 /// ```
-/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
-/// use bonfire::collective::plan::{ElemRange, chunks};
+/// use bonfire_plan::{ElemRange, chunks};
 /// use std::num::NonZeroUsize;
 ///
 /// let chunk_elems_max = NonZeroUsize::new(4).unwrap();

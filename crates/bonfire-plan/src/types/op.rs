@@ -191,8 +191,7 @@ impl Algorithm {
     /// the type itself.
     ///
     /// ```
-    /// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
-    /// use bonfire::collective::plan::{Algorithm, Collective, DType, Order, ReduceOp};
+    /// use bonfire_plan::{Algorithm, Collective, DType, Order, ReduceOp};
     ///
     /// let ring = |op, dtype| Algorithm::Ring.order_of(Collective::AllReduce, op, dtype);
     /// assert_eq!(ring(ReduceOp::Sum, DType::F32), Order::Fixed);

@@ -2,6 +2,7 @@
 
 use bonfire::config::{Config, ConfigArgs};
 use bonfire::prelude::*;
+use bonfire::trainer::Data;
 use clap::Parser;
 use tutorials::{ToyModel, batch};
 

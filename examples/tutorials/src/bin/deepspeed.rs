@@ -5,6 +5,7 @@ use bonfire::config::ConfigArgs;
 use bonfire::nn::Recompute;
 use bonfire::prelude::*;
 use bonfire::trainer;
+use bonfire::trainer::Data;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;

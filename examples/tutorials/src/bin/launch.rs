@@ -3,7 +3,9 @@
 
 use std::num::NonZeroUsize;
 
+use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
+use bonfire::report::WeightedMean;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use tutorials::{ToyModel, batch};
 

@@ -1,5 +1,6 @@
 //! `DistributedSampler` with 11 samples on 2 ranks: 6 each, the first one twice.
 
+use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::prelude::*;
 
 fn main() -> bonfire::Result<()> {

@@ -1,5 +1,6 @@
 //! `mp.spawn(main, nprocs=2)`: ranks as threads of this process.
 
+use bonfire::collective::ReduceOp;
 use bonfire::prelude::*;
 
 fn main() -> bonfire::Result<()> {

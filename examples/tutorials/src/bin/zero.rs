@@ -2,6 +2,7 @@
 
 use bonfire::config::Config;
 use bonfire::prelude::*;
+use bonfire::trainer::Data;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;
 use tutorials::batch;
