@@ -106,8 +106,8 @@ fn journal(
     folder: &Path,
 ) -> Result<Journal, bonfire::report::ReportError> {
     let config = JournalConfig::new("A benchmark", ((args.blocks + 1) * args.interval) as u64)
-        .samples_per_step(args.batch * world.world_size().len(), "samples")
-        .folder(folder);
+        .with_samples_per_step(args.batch * world.world_size().len(), "samples")
+        .with_folder(folder);
     Journal::new(world, config)
 }
 

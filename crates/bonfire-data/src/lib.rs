@@ -1,14 +1,14 @@
 //! The data of a training, dealt to its ranks.
 //!
 //! [`DistributedSampler`] says which samples a rank sees, [`Loader`] deals them as batches of indices, and
-//! [`DealtLoader`] is Burn's `DataLoader` over a `Dataset` dealt in the same way. With feature `images`
+//! [`DatasetLoader`] is Burn's `DataLoader` over a `Dataset` dealt in the same way. With feature `images`
 //! there are datasets of pictures.
 //!
 //! Nothing here communicates: everything is a pure function of seed, epoch, rank and world size.
 
 #![forbid(unsafe_code)]
 
-mod deal;
+mod dataset_loader;
 mod error;
 #[cfg(feature = "images")]
 mod images;
@@ -17,7 +17,7 @@ mod prefetch;
 mod random;
 mod sampler;
 
-pub use deal::{Deal, DealtBatches, DealtLoader};
+pub use dataset_loader::{DatasetBatches, DatasetLoader};
 pub use error::DataError;
 #[cfg(feature = "images")]
 pub use images::{
@@ -28,6 +28,5 @@ pub use images::{
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use prefetch::{Prefetch, Prefetched, Prepared};
 pub use sampler::{
-    DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
-    UnusableWeights,
+    DistributedSampler, Order, Remainder, SampleWeights, SamplerState, UnusableWeights,
 };

@@ -3,9 +3,9 @@
 //! The epoch belongs to the loader: a program cannot forget to advance it, which in other
 //! frameworks makes every epoch the same.
 
-use std::num::NonZeroUsize;
+use bonfire_collective::ProcessGroup;
 
-use crate::{DataError, DistributedSampler, SamplerState};
+use crate::{DataError, DistributedSampler, Order, Remainder, SamplerState};
 
 /// What to do with a last batch that is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,15 @@ pub enum LastBatch {
     Drop,
 }
 
-/// Deals the batches of one rank, epoch after epoch.
+/// Gives a rank the batches of its shard, epoch after epoch, as lists of sample indices.
 ///
-/// With [`Remainder::Pad`](crate::Remainder::Pad) or [`Drop`](crate::Remainder::Drop) every rank
+/// Without further settings the samples come in their order, padded so that all ranks have the same number, and the
+/// last batch may be smaller. With [`Remainder::Pad`](crate::Remainder::Pad) or [`Drop`](crate::Remainder::Drop) every rank
 /// has equally many batches of equal sizes, so that no rank waits for one that has finished.
 #[derive(Clone, Debug)]
 pub struct Loader {
     sampler: DistributedSampler,
-    batch_size: NonZeroUsize,
+    batch_size: usize,
     last_batch: LastBatch,
     epoch: u64,
     /// How many samples of the next epoch are past already.
@@ -31,24 +32,56 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Deals batches of `batch_size` samples per rank, starting with epoch 0.
-    pub fn new(
-        sampler: DistributedSampler,
-        batch_size: NonZeroUsize,
-        last_batch: LastBatch,
-    ) -> Self {
+    /// Creates a loader of batches of `batch_size` of the `len` samples for this rank of `world`, which is a `World` or a
+    /// [`ProcessGroup`]. It starts with epoch 0.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
+    pub fn new(world: &impl AsRef<ProcessGroup>, len: usize, batch_size: usize) -> Self {
+        Self::of(DistributedSampler::new(world, len), batch_size)
+    }
+
+    pub(crate) fn of(sampler: DistributedSampler, batch_size: usize) -> Self {
+        assert!(batch_size > 0, "a batch has at least one sample");
         Self {
             sampler,
             batch_size,
-            last_batch,
+            last_batch: LastBatch::Keep,
             epoch: 0,
             offset: 0,
         }
     }
 
-    /// Continues with another epoch, from its start.
+    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
-    pub fn starting_at(mut self, epoch: u64) -> Self {
+    pub fn with_shuffle(self, seed: u64) -> Self {
+        self.with_order(Order::Shuffled { seed })
+    }
+
+    /// Sets the order of the samples.
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.sampler = self.sampler.with_order(order);
+        self
+    }
+
+    /// Sets what happens to samples that the ranks cannot share evenly.
+    #[must_use]
+    pub fn with_remainder(mut self, remainder: Remainder) -> Self {
+        self.sampler = self.sampler.with_remainder(remainder);
+        self
+    }
+
+    /// Sets what happens to a last batch that is not full.
+    #[must_use]
+    pub fn with_last_batch(mut self, last_batch: LastBatch) -> Self {
+        self.last_batch = last_batch;
+        self
+    }
+
+    /// Starts at the begin of `epoch`.
+    #[must_use]
+    pub fn with_epoch(mut self, epoch: u64) -> Self {
         (self.epoch, self.offset) = (epoch, 0);
         self
     }
@@ -102,7 +135,7 @@ impl Loader {
             remaining: self.batches(indices.len()),
             indices,
             sampler: self.sampler.clone(),
-            batch_size: self.batch_size.get(),
+            batch_size: self.batch_size,
             epoch: self.epoch,
             offset: self.offset,
             dealt: 0,
@@ -114,8 +147,8 @@ impl Loader {
         (self.epoch, self.offset) = (self.epoch + 1, 0);
     }
 
-    /// Where the next epoch begins.
-    pub(crate) fn state(&self) -> SamplerState {
+    /// Where the next epoch begins, for a checkpoint.
+    pub fn state(&self) -> SamplerState {
         self.sampler.state(self.epoch, self.offset)
     }
 
@@ -130,8 +163,8 @@ impl Loader {
 
     fn batches(&self, samples: usize) -> usize {
         match self.last_batch {
-            LastBatch::Keep => samples.div_ceil(self.batch_size.get()),
-            LastBatch::Drop => samples / self.batch_size.get(),
+            LastBatch::Keep => samples.div_ceil(self.batch_size),
+            LastBatch::Drop => samples / self.batch_size,
         }
     }
 }

@@ -27,21 +27,21 @@ pub struct Prefetch {
 impl Prefetch {
     /// With other threads; two batches each.
     #[must_use]
-    pub fn workers(mut self, workers: usize) -> Self {
+    pub fn with_workers(mut self, workers: usize) -> Self {
         (self.workers, self.depth) = (workers, 2 * workers);
         self
     }
 
     /// With another number of batches on their way.
     #[must_use]
-    pub fn depth(mut self, depth: usize) -> Self {
+    pub fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
     /// With another patience for one batch.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }

@@ -30,7 +30,7 @@ pub enum Order {
     /// As they are, in every epoch.
     Sequential,
     /// Drawn with replacement, each sample as often as its weight says, anew every epoch. An epoch
-    /// has [`SamplerConfig::len`] draws.
+    /// has as many draws as the sampler has samples.
     Weighted {
         /// The same on every rank.
         seed: u64,
@@ -51,54 +51,27 @@ pub enum Remainder {
     Exact,
 }
 
-/// What a [`DistributedSampler`] deals.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct SamplerConfig {
-    /// The number of samples of the data set; with [`Order::Weighted`] the number of draws.
-    pub len: usize,
-    /// The order of dealing.
-    pub order: Order,
-    /// What to do with an uneven rest.
-    pub remainder: Remainder,
-}
-
-impl SamplerConfig {
-    /// Deals `len` samples in `order`, padded to equal shares.
-    pub fn new(len: usize, order: Order) -> Self {
-        let remainder = Remainder::Pad;
-        Self {
-            len,
-            order,
-            remainder,
-        }
-    }
-
-    /// With another way to treat an uneven rest.
-    #[must_use]
-    pub fn remainder(mut self, remainder: Remainder) -> Self {
-        self.remainder = remainder;
-        self
-    }
-}
-
-/// A rank's share of a data set.
+/// A rank's share of a data set: without further settings in order, padded to the same number on every rank.
 #[derive(Clone, Debug)]
 pub struct DistributedSampler {
     rank: Rank,
     world_size: WorldSize,
-    config: SamplerConfig,
+    /// The number of samples of the data set; with [`Order::Weighted`] the number of draws.
+    len: usize,
+    order: Order,
+    remainder: Remainder,
 }
 
 impl DistributedSampler {
-    /// The share of this rank of `world`, which is a `World` or a [`ProcessGroup`].
-    pub fn new(world: &impl AsRef<ProcessGroup>, config: SamplerConfig) -> Self {
+    /// Shares `len` samples among the ranks of `world`, which is a `World` or a [`ProcessGroup`]. With
+    /// [`Order::Weighted`] `len` is the number of draws of an epoch.
+    pub fn new(world: &impl AsRef<ProcessGroup>, len: usize) -> Self {
         let group = world.as_ref();
-        Self::of(group.rank(), group.world_size(), config)
+        Self::of(group.rank(), group.world_size(), len)
     }
 
     /// The share of any rank.
-    pub(crate) fn of(rank: Rank, world_size: WorldSize, config: SamplerConfig) -> Self {
+    pub(crate) fn of(rank: Rank, world_size: WorldSize, len: usize) -> Self {
         assert!(
             world_size.contains(rank),
             "rank {rank} is in a world of {world_size}"
@@ -106,8 +79,38 @@ impl DistributedSampler {
         Self {
             rank,
             world_size,
-            config,
+            len,
+            order: Order::Sequential,
+            remainder: Remainder::Pad,
         }
+    }
+
+    /// The same samples as another rank has them.
+    pub(crate) fn of_rank(&self, rank: Rank) -> Self {
+        let of_rank = Self::of(rank, self.world_size, self.len);
+        of_rank
+            .with_order(self.order.clone())
+            .with_remainder(self.remainder)
+    }
+
+    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    #[must_use]
+    pub fn with_shuffle(self, seed: u64) -> Self {
+        self.with_order(Order::Shuffled { seed })
+    }
+
+    /// Sets the order of the samples.
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets what happens to samples that the ranks cannot share evenly.
+    #[must_use]
+    pub fn with_remainder(mut self, remainder: Remainder) -> Self {
+        self.remainder = remainder;
+        self
     }
 
     /// The number of samples dealt in one epoch to all ranks together, repeated ones included.
@@ -136,10 +139,10 @@ impl DistributedSampler {
     /// A shuffle takes memory for the whole data set while it is made, 4 bytes per sample (8 from 2^32
     /// samples on); all other orders take only what is returned.
     pub fn indices_after(&self, epoch: u64, offset: usize) -> Vec<usize> {
-        let len = self.config.len;
+        let len = self.len;
         let own = offset + self.rank.index()..offset + self.total_after(offset);
         let own = own.step_by(self.world_size.len()).map(|place| place % len);
-        match &self.config.order {
+        match &self.order {
             Order::Shuffled { seed } if u32::try_from(len).is_ok() => {
                 let order = shuffled(0..len as u32, *seed, epoch);
                 own.map(|place| order[place] as usize).collect()
@@ -163,14 +166,14 @@ impl DistributedSampler {
 
     /// Where an epoch is after the first `offset` samples of its order.
     pub fn state(&self, epoch: u64, offset: usize) -> SamplerState {
-        SamplerState::new(&self.config, epoch, offset)
+        SamplerState::new(self.len, &self.order, epoch, offset)
     }
 
     /// How many samples all ranks together see after the first `offset`.
     pub(crate) fn total_after(&self, offset: usize) -> usize {
         let world = self.world_size.len();
-        let rest = self.config.len.saturating_sub(offset);
-        match self.config.remainder {
+        let rest = self.len.saturating_sub(offset);
+        match self.remainder {
             Remainder::Pad => rest.div_ceil(world) * world,
             Remainder::Drop => rest / world * world,
             Remainder::Exact => rest,

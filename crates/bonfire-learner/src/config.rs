@@ -13,7 +13,7 @@ use bonfire_train::DdpConfig;
 /// use bonfire::learner::{LearnerConfig, StepTimings};
 ///
 /// let timings = StepTimings::new();
-/// let config = LearnerConfig::from(DdpConfig::default()).timed(&timings);
+/// let config = LearnerConfig::from(DdpConfig::default()).with_timings(&timings);
 /// # drop(config);
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -38,28 +38,28 @@ pub enum GradientCheck {
 impl LearnerConfig {
     /// Keeps what compression leaves out of the gradients with the checkpoints of the learner.
     #[must_use]
-    pub fn keeping(mut self, kept: &CompressionCheckpoints) -> Self {
+    pub fn with_compression_checkpoints(mut self, kept: &CompressionCheckpoints) -> Self {
         self.kept = Some(kept.clone());
         self
     }
 
     /// Shows the metrics of rank 0 more of the other ranks than their losses.
     #[must_use]
-    pub fn outputs(mut self, outputs: Outputs) -> Self {
+    pub fn with_outputs(mut self, outputs: Outputs) -> Self {
         self.outputs = outputs;
         self
     }
 
     /// Looks at gradients in every step, or never.
     #[must_use]
-    pub fn check(mut self, check: GradientCheck) -> Self {
+    pub fn with_check(mut self, check: GradientCheck) -> Self {
         self.check = check;
         self
     }
 
     /// Tells `timings` of every step. Costs one message of 16 bytes from each rank to rank 0 per step.
     #[must_use]
-    pub fn timed(mut self, timings: &StepTimings) -> Self {
+    pub fn with_timings(mut self, timings: &StepTimings) -> Self {
         self.timings = Some(timings.clone());
         self
     }

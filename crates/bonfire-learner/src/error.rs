@@ -26,7 +26,7 @@ pub enum LearnerError {
     /// data.
     #[error(
         "the slice {start}..{end} of a data loader has {found} items, so its data cannot be divided \
-         among the ranks; implement DataLoader::slice, or use bonfire::data::DealtLoader"
+         among the ranks; implement DataLoader::slice, or use bonfire::data::DatasetLoader"
     )]
     NotSliced {
         /// The first item asked for.

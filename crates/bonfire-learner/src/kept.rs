@@ -22,7 +22,7 @@ use folder::CompressionFolder;
 const MAIN: Rank = Rank::new(0);
 
 /// Checkpoints of the [`CompressionState`](bonfire_train::CompressionState) of a training with Burn's learner, for
-/// [`LearnerConfig::keeping`](crate::LearnerConfig::keeping). Rank 0 writes and reads them; no other
+/// [`LearnerConfig::with_compression_checkpoints`](crate::LearnerConfig::with_compression_checkpoints). Rank 0 writes and reads them; no other
 /// rank needs the folder.
 ///
 /// The learner's checkpointing strategy, in [`follow`](Self::follow), says which epochs have one. Epoch e
@@ -46,7 +46,7 @@ const MAIN: Rank = Rank::new(0);
 /// training
 ///     .with_default_checkpointers()
 ///     .with_checkpointing_strategy(kept.follow(KeepLastNCheckpoints::new(2)))
-///     .distributed_with(world, LearnerConfig::from(config).keeping(&kept))
+///     .distributed_with(world, LearnerConfig::from(config).with_compression_checkpoints(&kept))
 /// # }
 /// ```
 #[derive(Clone, Debug)]

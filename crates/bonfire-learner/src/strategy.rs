@@ -21,7 +21,7 @@ use crate::run::Run;
 /// Every rank calls it, in the same program with the same settings.
 ///
 /// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
-/// then shuffle within their slice; `bonfire::data::DealtLoader` deals the whole data set anew every epoch. A loader
+/// then shuffle within their slice; `bonfire::data::DatasetLoader` deals the whole data set anew every epoch. A loader
 /// that cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
 ///
 /// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences

@@ -1,13 +1,10 @@
 //! Burn's learner on ranks that are threads.
 
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
-use bonfire_data::{
-    Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig,
-};
+use bonfire_data::{DatasetLoader, Loader, Order, Remainder};
 use bonfire_testkit::local;
 use bonfire_train::{
     Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, LocalRank, Loss, Precision,
@@ -194,10 +191,6 @@ fn world(group: ProcessGroup) -> World {
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
-fn batch_size() -> NonZeroUsize {
-    NonZeroUsize::new(BATCH).unwrap()
-}
-
 const ORDER: Order = Order::Shuffled { seed: 5 };
 
 fn train_loader(world: &World, remainder: Remainder) -> Arc<dyn DataLoader<Points>> {
@@ -215,8 +208,8 @@ fn dealt(
     order: Order,
     remainder: Remainder,
 ) -> Arc<dyn DataLoader<Points>> {
-    let deal = Deal::new(batch_size(), order).remainder(remainder);
-    Arc::new(DealtLoader::new(world, numbers, ToPoints::default(), deal))
+    let loader = DatasetLoader::new(world, numbers, ToPoints::default(), BATCH);
+    Arc::new(loader.with_order(order).with_remainder(remainder))
 }
 
 /// A training that only waits for its learner.

@@ -15,7 +15,7 @@ use crate::error::LearnerError;
 use bonfire_train::{StepTiming, World};
 
 /// Where the time of the synchronised steps of a training with Burn's learner goes. Give it to
-/// [`LearnerConfig::timed`](crate::LearnerConfig::timed), and its metrics to the learner:
+/// [`LearnerConfig::with_timings`](crate::LearnerConfig::with_timings), and its metrics to the learner:
 ///
 /// ```no_run
 /// # mod bonfire { pub mod learner { pub use bonfire_learner::*; } }
@@ -29,7 +29,7 @@ use bonfire_train::{StepTiming, World};
 /// training
 ///     .metric_train_numeric(timings.exposed_communication())
 ///     .metric_train_numeric(timings.forward_backward())
-///     .distributed_with(world, LearnerConfig::default().timed(&timings))
+///     .distributed_with(world, LearnerConfig::default().with_timings(&timings))
 /// # }
 /// ```
 ///

@@ -51,8 +51,8 @@ pub enum Activity {
 /// # fn train(world: &World, mut ddp: Ddp<Linear>, mut optimizer: ModuleOptimizer,
 /// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), Box<dyn std::error::Error>> {
 /// let config = JournalConfig::new("a linear model", 1000)
-///     .samples_per_step(64, "points")
-///     .new_folder("runs", "linear");
+///     .with_samples_per_step(64, "points")
+///     .with_new_folder("runs", "linear");
 /// let mut journal = Journal::new(world, config)?;
 /// for number in 1..=1000 {
 ///     let batch = journal.time(Activity::Data, || next_batch());
@@ -108,7 +108,7 @@ pub struct Figures {
     pub unit: &'static str,
     /// Ranks that have them.
     pub ranks: usize,
-    /// What of the peak of its device a rank has used for the model, from 0 to 1, if [`JournalConfig::flops`] has a peak.
+    /// What of the peak of its device a rank has used for the model, from 0 to 1, if [`JournalConfig::with_flops`] has a peak.
     pub model_flops_utilisation: Option<f64>,
     /// Communication that backward did not hide, for one step: the mean over ranks.
     pub exposed_communication: Duration,

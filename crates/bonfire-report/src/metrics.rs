@@ -33,20 +33,18 @@ impl WeightedMean {
         (self.samples > 0).then(|| self.sum / self.samples as f64)
     }
 
-    /// The mean of what all ranks added, if anything: the same bits on every rank. Every rank must
+    /// Returns the mean of what all ranks added, NaN if that is nothing: the same bits on every rank. Every rank must
     /// call it, with its `World` or another group of ranks.
     ///
     /// # Errors
     /// [`CollectiveError`].
     #[track_caller]
-    pub fn over_ranks(
-        &self,
-        world: &impl AsRef<ProcessGroup>,
-    ) -> Result<Option<f64>, CollectiveError> {
+    pub fn over_ranks(&self, world: &impl AsRef<ProcessGroup>) -> Result<f64, CollectiveError> {
         let mut totals = [self.sum, self.samples as f64];
         world.as_ref().all_reduce(&mut totals, ReduceOp::Sum)?;
         let [sum, samples] = totals;
-        Ok((samples > 0.0).then(|| sum / samples))
+        // Nothing at all is 0 / 0.
+        Ok(sum / samples)
     }
 }
 
@@ -89,7 +87,7 @@ mod tests {
             let local = mean.local();
             (local, mean.over_ranks(&world).unwrap())
         });
-        let global = Some(5.0);
+        let global = 5.0;
         assert_eq!(
             means,
             [(Some(3.0), global), (Some(11.0), global), (None, global)]
@@ -97,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_of_nothing_is_none_everywhere() {
+    fn a_mean_of_nothing_is_nan_everywhere() {
         let means = local(2, GroupOptions::default(), |group| {
             let world = world(group);
             WeightedMean::new().over_ranks(&world).unwrap()
         });
-        assert_eq!(means, [None, None]);
+        assert!(means.iter().all(|mean| mean.is_nan()), "{means:?}");
     }
 
     #[test]

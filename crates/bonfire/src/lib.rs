@@ -127,8 +127,8 @@ pub mod data {
         Transforms, split_pictures,
     };
     pub use bonfire_data::{
-        DataError, Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Prefetch,
-        Prefetched, Remainder, SampleWeights, SamplerConfig, SamplerState,
+        DataError, DatasetLoader, DistributedSampler, LastBatch, Loader, Order, Prefetch,
+        Prefetched, Remainder, SampleWeights, SamplerState,
     };
 }
 

@@ -11,7 +11,7 @@ use std::fmt;
 
 use bonfire_collective::ReduceOp;
 use bonfire_config::Config;
-use bonfire_data::{DistributedSampler, Order, Remainder, SamplerConfig, SamplerState};
+use bonfire_data::{DistributedSampler, Remainder, SamplerState};
 use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
@@ -300,10 +300,8 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             let planned = self.planned.iter_mut();
             planned.for_each(|training| training.evaluation = Evaluation::Whole);
         }
-        let sampler = DistributedSampler::new(
-            self.place.data(),
-            SamplerConfig::new(data.len(), Order::Sequential).remainder(Remainder::Exact),
-        );
+        let sampler = DistributedSampler::new(self.place.data(), data.len());
+        let sampler = sampler.with_remainder(Remainder::Exact);
         let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
         let indices = sampler.indices(0);
         let batches = indices.len().div_ceil(micro);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use bonfire::World;
 use bonfire::data::{
-    DistributedSampler, ImageFolder, LastBatch, Loader, Normalize, Order, PictureBatches, Pictures,
-    Remainder, SamplerConfig, SamplerState, Subset, TransformError, Transforms, split_pictures,
+    ImageFolder, LastBatch, Loader, Normalize, PictureBatches, Pictures, Remainder, SamplerState,
+    Subset, TransformError, Transforms, split_pictures,
 };
 use burn::tensor::Device;
 
@@ -54,14 +54,14 @@ impl Data {
     /// # Errors
     /// If the pictures are to have no pixels.
     pub fn training(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
-        let order = Order::Shuffled { seed: options.seed };
-        let config = SamplerConfig::new(self.training.count(), order);
-        let sampler = DistributedSampler::new(world, config);
+        let loader = Loader::new(world, self.training.count(), options.batch_size.get())
+            .with_shuffle(options.seed)
+            .with_last_batch(LastBatch::Drop);
         let transforms = Transforms::training(options.size.get())?;
         let device = world.device().autodiff();
         Ok(Share {
-            start: sampler.state(0, 0),
-            loader: Loader::new(sampler, options.batch_size, LastBatch::Drop),
+            start: loader.state(),
+            loader,
             batches: batches(&self.training, transforms, options, device),
         })
     }
@@ -71,14 +71,14 @@ impl Data {
     /// # Errors
     /// If the pictures are to have no pixels.
     pub fn validation(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
-        let config = SamplerConfig::new(self.validation.count(), Order::Sequential);
-        let sampler = DistributedSampler::new(world, config.remainder(Remainder::Exact));
+        let loader = Loader::new(world, self.validation.count(), options.batch_size.get())
+            .with_remainder(Remainder::Exact);
         let size = options.size.get();
         // 256 for 224.
         let transforms = Transforms::evaluation(size * 8 / 7, size)?;
         Ok(Share {
-            start: sampler.state(0, 0),
-            loader: Loader::new(sampler, options.batch_size, LastBatch::Keep),
+            start: loader.state(),
+            loader,
             batches: batches(&self.validation, transforms, options, world.device()),
         })
     }

@@ -229,8 +229,7 @@ impl<'a> Trainer<'a> {
             mean.add(right as f64 / samples as f64, samples);
             shown.batch(samples);
         }
-        let accuracy = mean.over_ranks(self.world)?;
-        Ok(Some(accuracy.unwrap_or(f64::NAN)))
+        Ok(Some(mean.over_ranks(self.world)?))
     }
 
     /// The parameters after an epoch, as PyTorch has them.
@@ -291,7 +290,7 @@ fn optimizer() -> ModuleOptimizer {
 
 /// The batches of the next epoch, made on threads.
 fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBatch>> {
-    let config = Prefetch::default().workers(options.workers.get());
+    let config = Prefetch::default().with_workers(options.workers.get());
     let (batches, epoch) = (share.batches.clone(), share.loader.epoch());
     let prepare = move |indices: &[usize]| batches.batch(epoch, indices);
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)

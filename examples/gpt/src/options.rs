@@ -396,13 +396,13 @@ impl Reporting {
     /// A journal in the folder of the run, of a model that computes so much for a token.
     pub fn journal(&self, config: JournalConfig, flops_per_token: f64) -> JournalConfig {
         let flops = ModelFlops::per_sample(flops_per_token);
-        let config = config.flops(match self.peak_flops {
+        let config = config.with_flops(match self.peak_flops {
             Some(peak) => flops.with_peak(peak),
             None => flops,
         });
         match &self.report_dir {
-            Some(folder) => config.folder(folder),
-            None => config.new_folder(Self::RUNS, "gpt"),
+            Some(folder) => config.with_folder(folder),
+            None => config.with_new_folder(Self::RUNS, "gpt"),
         }
     }
 }

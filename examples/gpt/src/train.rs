@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::Whole;
 use bonfire::collective::WorldSize;
-use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
+use bonfire::data::{DistributedSampler, Remainder};
 use bonfire::ddp::Digest;
 use bonfire::diloco::Diloco;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
@@ -81,7 +81,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let global_batch = global_batch(data, settings);
     let title = format!("A character transformer on {}", corpus.text.name());
     let config = JournalConfig::new(title, settings.steps)
-        .samples_per_step(global_batch.samples() * context, "tokens");
+        .with_samples_per_step(global_batch.samples() * context, "tokens");
     let mut journal = Journal::new(world, settings.reporting.journal(config, flops))?;
     journal.note(&headline(data, settings, corpus, parameters));
 
@@ -90,7 +90,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         let loss = evaluate(journal, &ddp.whole()?, data, settings, corpus)?;
         let mut mean = WeightedMean::new();
         mean.add(loss, 1);
-        mean.over_ranks(cp)?.context("each rank has tokens")
+        Ok(mean.over_ranks(cp)?)
     };
     let loss = evaluated(&mut journal, &mut ddp)?;
     journal.value("validation_loss", loss)?;
@@ -249,10 +249,7 @@ fn validation_loss(
     losses: impl FnOnce(&[TextBatch]) -> Result<Vec<f64>>,
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), windows);
-    let sampler = DistributedSampler::new(
-        data,
-        SamplerConfig::new(windows.len(), Order::Sequential).remainder(Remainder::Exact),
-    );
+    let sampler = DistributedSampler::new(data, windows.len()).with_remainder(Remainder::Exact);
     let own: Vec<usize> = sampler
         .indices(0)
         .into_iter()
@@ -266,8 +263,7 @@ fn validation_loss(
     for (loss, windows) in losses(&batches)?.into_iter().zip(own()) {
         mean.add(loss, windows.len());
     }
-    mean.over_ranks(data)?
-        .context("there is no validation window")
+    Ok(mean.over_ranks(data)?)
 }
 
 /// How the windows of a step come about.

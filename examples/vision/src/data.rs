@@ -132,7 +132,7 @@ impl Data {
 
 /// How batches are prepared ahead.
 pub fn prefetch(config: &Config) -> Prefetch {
-    Prefetch::default().workers(config.train.workers.get())
+    Prefetch::default().with_workers(config.train.workers.get())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! How good a network is on pictures that it did not learn from.
 
 use anyhow::{Context, Result};
-use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};
+use bonfire::data::{Loader, Remainder};
 use bonfire::world::StopRequest;
 use bonfire::{NextStep, World, agree_on_next_step};
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -24,11 +24,8 @@ pub fn evaluate(
     config: &Config,
     stop: &StopRequest,
 ) -> Result<Option<Figures>> {
-    let sampler = DistributedSampler::new(
-        world,
-        SamplerConfig::new(data.test.count(), Order::Sequential).remainder(Remainder::Exact),
-    );
-    let mut loader = Loader::new(sampler, config.test.batch_size, LastBatch::Keep);
+    let mut loader = Loader::new(world, data.test.count(), config.test.batch_size.get())
+        .with_remainder(Remainder::Exact);
     let k = config.train.topk.get();
     let batches = data.test_batches(config, world)?;
     let prepare = move |indices: &[usize]| batches.batch(0, indices);

@@ -7,7 +7,6 @@
 //! wrong on rank 1: `torn` data, a `panic`, or a `worse` metric from the third epoch on, which stops the
 //! training early.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bonfire::collective::Rank;
-use bonfire::data::{
-    Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig,
-};
+use bonfire::data::{DatasetLoader, DistributedSampler, Loader, Order, Remainder};
 use bonfire::ddp::Loss;
 use bonfire::learner::DistributedTraining;
 use bonfire::{Ddp, World};
@@ -41,7 +38,7 @@ const VALID_SAMPLES: usize = 11;
 const EPOCHS: usize = 6;
 /// More than any test waits for.
 const ENDLESS_EPOCHS: usize = 1_000_000;
-const BATCH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
+const BATCH: usize = 4;
 const RATE: f64 = 0.01;
 const ORDER: Order = Order::Shuffled { seed: 9 };
 
@@ -176,7 +173,8 @@ fn train(world: World) -> anyhow::Result<()> {
         panic_at: (unlucky && what == "panic").then_some(20),
         ..ToPoints::default()
     };
-    let share = sampler(&world, VALID_SAMPLES, Order::Sequential).len();
+    let sampler = DistributedSampler::new(&world, VALID_SAMPLES);
+    let share = sampler.with_remainder(Remainder::Exact).len();
     let validated = ToPoints {
         worse_from: (unlucky && what == "worse").then_some(2 * share),
         ..ToPoints::default()
@@ -241,25 +239,14 @@ fn train(world: World) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sampler(world: &World, len: usize, order: Order) -> DistributedSampler {
-    DistributedSampler::new(
-        world,
-        SamplerConfig::new(len, order).remainder(Remainder::Exact),
-    )
-}
-
 fn loader(
     world: &World,
     numbers: Numbers,
     batcher: ToPoints,
     order: Order,
-) -> Arc<DealtLoader<usize, Points>> {
-    Arc::new(DealtLoader::new(
-        world,
-        numbers,
-        batcher,
-        Deal::new(BATCH, order).remainder(Remainder::Exact),
-    ))
+) -> Arc<DatasetLoader<usize, Points>> {
+    let loader = DatasetLoader::new(world, numbers, batcher, BATCH);
+    Arc::new(loader.with_order(order).with_remainder(Remainder::Exact))
 }
 
 /// The same training without a learner.
@@ -267,12 +254,12 @@ fn own_loop(model: Net, world: &World) -> anyhow::Result<Net> {
     let device = world.device();
     let mut ddp = Ddp::new(model, world)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let sampler = sampler(world, SAMPLES, ORDER);
-    let mut loader = Loader::new(sampler, BATCH, LastBatch::Keep);
+    let loader = Loader::new(world, SAMPLES, BATCH).with_order(ORDER);
+    let mut loader = loader.with_remainder(Remainder::Exact);
     let share = SAMPLES.div_ceil(world.world_size().len());
     for _ in 0..EPOCHS {
         let mut batches = loader.next_epoch();
-        for _ in 0..share.div_ceil(BATCH.get()) {
+        for _ in 0..share.div_ceil(BATCH) {
             let batch = batches.next().unwrap_or_default();
             let loss = |model: &Net| match batch.len() {
                 0 => Loss::mean_over(Tensor::zeros([1], &device), 0),

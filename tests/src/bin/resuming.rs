@@ -3,12 +3,11 @@
 //! `resuming FOLDER STEPS [--route WAY]` prints the process id of every rank and, at the end, a digest
 //! of the parameters of every rank. The way is that of the gradients.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context;
 use bonfire::checkpoint::{Checkpoints, Keep, Milestone};
-use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
+use bonfire::data::{Loader, SamplerState};
 use bonfire::ddp::Loss;
 use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
@@ -107,13 +106,5 @@ fn train(world: World) -> anyhow::Result<()> {
 }
 
 fn loader(world: &World) -> Loader {
-    let sampler = DistributedSampler::new(
-        world,
-        SamplerConfig::new(SAMPLES, Order::Shuffled { seed: 3 }),
-    );
-    Loader::new(
-        sampler,
-        NonZeroUsize::MIN.saturating_add(3),
-        LastBatch::Keep,
-    )
+    Loader::new(world, SAMPLES, 4).with_shuffle(3)
 }

@@ -1,9 +1,7 @@
 //! The program of `beside.py`, part by part.
 
 // ANCHOR: all
-use std::num::NonZeroUsize;
 
-use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use bonfire::weights::{Export, save_weights};
@@ -35,16 +33,14 @@ fn points(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
     (x.clone(), x * 3.0 + 1.0)
 }
 
-const BATCH: NonZeroUsize = NonZeroUsize::new(8).unwrap();
+const BATCH: usize = 8;
 
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(Line::new(&device), &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let dataset = 64; // points, by their indices
-    let sampler = SamplerConfig::new(dataset, Order::Shuffled { seed: 7 });
-    let sampler = DistributedSampler::new(&world, sampler);
-    let mut loader = Loader::new(sampler, BATCH, LastBatch::Keep);
+    let mut loader = Loader::new(&world, dataset, BATCH).with_shuffle(7);
     for epoch in 0..60 {
         let mut mean = WeightedMean::new();
         for indices in loader.next_epoch() {
@@ -55,7 +51,7 @@ fn train(world: World) -> bonfire::Result<()> {
             ddp.step(&mut optimizer, 0.3, step.gradients)?;
             mean.add(step.loss.value()?, indices.len());
         }
-        let loss = mean.over_ranks(&world)?.unwrap_or(f64::NAN);
+        let loss = mean.over_ranks(&world)?;
         if world.is_main() {
             println!("epoch {epoch} loss {loss:.6}");
         }

@@ -1,7 +1,6 @@
 //! An own loop over Burn's batches, on as many ranks as there are.
 
-use bonfire::data::{Deal, DealtLoader, Prefetch};
-use bonfire::data::{Order, Remainder};
+use bonfire::data::{DatasetLoader, Prefetch, Remainder};
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use burn::data::dataloader::batcher::Batcher;
@@ -59,10 +58,10 @@ fn train(world: World) -> Result<(), Error> {
     };
     let mut ddp = Ddp::new(model, &world)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let deal = Deal::new(8.try_into()?, Order::Shuffled { seed: 1 });
-    let loader = DealtLoader::new(&world, Points, OnTheLine, deal)
-        .prefetch(Prefetch::default())
-        .on(&device);
+    let loader = DatasetLoader::new(&world, Points, OnTheLine, 8)
+        .with_shuffle(1)
+        .with_prefetch(Prefetch::default())
+        .with_device(&device);
     for epoch in 1..=40 {
         let mut losses = WeightedMean::new();
         for batch in loader.iter() {
@@ -71,7 +70,7 @@ fn train(world: World) -> Result<(), Error> {
             ddp.step(&mut optimizer, 0.1, step.gradients)?;
             losses.add(step.loss.value()?, 1);
         }
-        let loss = losses.over_ranks(&world)?.unwrap_or(f64::NAN);
+        let loss = losses.over_ranks(&world)?;
         if world.is_main() {
             println!("epoch {epoch} loss {loss:.6}");
         }
@@ -87,14 +86,15 @@ fn train(world: World) -> Result<(), Error> {
 // ANCHOR: validate
 fn validate(ddp: &Ddp<Line>, world: &World) -> Result<f64, Error> {
     let model = ddp.module().valid();
-    let deal = Deal::new(8.try_into()?, Order::Sequential).remainder(Remainder::Exact);
-    let loader = DealtLoader::new(world, Points, OnTheLine, deal).on(&world.device());
+    let loader = DatasetLoader::new(world, Points, OnTheLine, 8)
+        .with_remainder(Remainder::Exact)
+        .with_device(&world.device());
     let mut losses = WeightedMean::new();
     for batch in loader.iter() {
         let (x, y) = batch?;
         let samples = x.dims()[0];
         losses.add(model.loss((x, y)).into_scalar::<f64>(), samples);
     }
-    Ok(losses.over_ranks(world)?.unwrap_or(f64::NAN))
+    Ok(losses.over_ranks(world)?)
 }
 // ANCHOR_END: validate

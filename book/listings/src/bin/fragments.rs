@@ -15,11 +15,11 @@ use bonfire::Step;
 use bonfire::checkpoint::Whole;
 use bonfire::collective::Rank;
 use bonfire::config::{Config, ConfigArgs};
+use bonfire::data::DistributedSampler;
 use bonfire::data::split_pictures;
 use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Pictures, Transform,
 };
-use bonfire::data::{DistributedSampler, Order, SamplerConfig};
 use bonfire::ddp::{DataParallel, ShardGroup};
 use bonfire::nn::{AttentionMask, convert_sync_batch_norm};
 use bonfire::parallel::ColumnParallelLinear;
@@ -113,7 +113,7 @@ fn convolution(layer: Conv2d, x: Tensor<4>) {
 }
 
 fn data(world: World, len: usize, seed: u64, mut mean: WeightedMean, value: f64, samples: usize) {
-    DistributedSampler::new(&world, SamplerConfig::new(len, Order::Shuffled { seed }));
+    DistributedSampler::new(&world, len).with_shuffle(seed);
     mean.add(value, samples);
 }
 
@@ -154,9 +154,9 @@ fn places(model: Net, devices: Vec<Device>, file: WeightsFile) -> Any {
 }
 
 fn journal(config: JournalConfig) {
-    let config = config.new_folder("runs", "gpt");
-    let config = config.folder("out");
-    config.flops(ModelFlops::per_sample(6e9));
+    let config = config.with_new_folder("runs", "gpt");
+    let config = config.with_folder("out");
+    config.with_flops(ModelFlops::per_sample(6e9));
     ModelFlops::per_sample(6e9).with_peak(989e12);
 }
 

@@ -55,8 +55,8 @@ fn train(world: World) -> bonfire::Result<()> {
     let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
     // ANCHOR: loop
     let config = JournalConfig::new("A line through points", 200)
-        .samples_per_step(BATCH.get() * world.world_size().len(), "points")
-        .folder(&folder);
+        .with_samples_per_step(BATCH.get() * world.world_size().len(), "points")
+        .with_folder(&folder);
     let mut journal = Journal::new(&world, config)?;
     for step in 1..=200 {
         let rate = schedule.rate(step - 1);

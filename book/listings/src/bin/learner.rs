@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use bonfire::data::{Deal, DealtLoader};
-use bonfire::data::{Order, Remainder};
+use bonfire::data::{DatasetLoader, Order, Remainder};
 use bonfire::learner::DistributedTraining;
 use bonfire::prelude::*;
 use burn::data::dataloader::batcher::Batcher;
@@ -73,17 +72,11 @@ impl Batcher<f32, (Tensor<2>, Tensor<2>)> for OnTheLine {
 }
 
 // ANCHOR: loader
-type Loader = Arc<DealtLoader<f32, (Tensor<2>, Tensor<2>)>>;
+type Loader = Arc<DatasetLoader<f32, (Tensor<2>, Tensor<2>)>>;
 
-fn loader(
-    world: &World,
-    samples: usize,
-    order: Order,
-    remainder: Remainder,
-) -> Result<Loader, std::num::TryFromIntError> {
-    let deal = Deal::new(8.try_into()?, order).remainder(remainder); // 8 of each rank
-    let loader = DealtLoader::new(world, Points(samples), OnTheLine, deal);
-    Ok(Arc::new(loader))
+fn loader(world: &World, samples: usize, order: Order, remainder: Remainder) -> Loader {
+    let loader = DatasetLoader::new(world, Points(samples), OnTheLine, 8); // 8 of each rank
+    Arc::new(loader.with_order(order).with_remainder(remainder))
 }
 // ANCHOR_END: loader
 
@@ -98,8 +91,8 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         layer: LinearConfig::new(1, 1).init(&world.device().autodiff()),
     };
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let train = loader(&world, 100, Order::Shuffled { seed: 1 }, Remainder::Pad)?;
-    let valid = loader(&world, 13, Order::Sequential, Remainder::Exact)?;
+    let train = loader(&world, 100, Order::Shuffled { seed: 1 }, Remainder::Pad);
+    let valid = loader(&world, 13, Order::Sequential, Remainder::Exact);
     let result = SupervisedTraining::new(&folder, train, valid)
         .metrics((LossMetric::new(),))
         .num_epochs(40)

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use bonfire::compression::GradientCompression;
 use bonfire::compression::PowerSgdConfig;
-use bonfire::data::Order;
-use bonfire::data::{Deal, DealtLoader};
+use bonfire::data::{DatasetLoader, Order};
 use bonfire::learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig, StepTimings};
 use bonfire::prelude::*;
 use burn::data::dataloader::batcher::Batcher;
@@ -80,9 +79,8 @@ impl Batcher<i64, Tensor<2>> for Sines {
     }
 }
 
-fn loader(world: &World, samples: usize, order: Order) -> Arc<DealtLoader<i64, Tensor<2>>> {
-    let deal = Deal::new(std::num::NonZeroUsize::MIN.saturating_add(7), order); // 8
-    Arc::new(DealtLoader::new(world, Numbers(samples), Sines, deal))
+fn loader(world: &World, samples: usize, order: Order) -> Arc<DatasetLoader<i64, Tensor<2>>> {
+    Arc::new(DatasetLoader::new(world, Numbers(samples), Sines, 8).with_order(order))
 }
 
 fn main() -> bonfire::Result<()> {
@@ -118,7 +116,9 @@ fn train(
     if from > 0 {
         training = training.checkpoint(from);
     }
-    let config = LearnerConfig::from(config).keeping(&kept).timed(&timings);
+    let config = LearnerConfig::from(config)
+        .with_compression_checkpoints(&kept)
+        .with_timings(&timings);
     world.seed_step(1, 0); // the same first parameters in every run
     let model = Mirror {
         layer: LinearConfig::new(16, 16).init(&world.device().autodiff()),

@@ -1,9 +1,7 @@
 //! Trains on pictures in folders that it draws itself: the listing of the chapter on pictures.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::data::{
     DummyConfig, DummyPictures, Normalize, PictureBatches, PictureSize, Pictures, Prefetch,
     Transform, Transforms, split_pictures,
@@ -34,12 +32,7 @@ fn train(world: World) -> anyhow::Result<()> {
     let (normalize, device) = (Normalize::imagenet(), world.device());
     let batches = PictureBatches::new(Arc::new(training), transforms, normalize, 7, device);
 
-    let sampler = DistributedSampler::new(
-        &world,
-        SamplerConfig::new(count, Order::Shuffled { seed: 7 }),
-    );
-    let batch_size = NonZeroUsize::new(4).expect("four is not zero");
-    let mut loader = Loader::new(sampler, batch_size, LastBatch::Keep);
+    let mut loader = Loader::new(&world, count, 4).with_shuffle(7);
     let mut seen = 0;
     for epoch in 0..2 {
         let batches = batches.clone();

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bonfire::checkpoint::Best;
 use bonfire::checkpoint::Milestone;
 use bonfire::collective::Rank;
-use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::data::{Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::DataParallel;
 use bonfire::prelude::*;
@@ -83,10 +82,7 @@ fn train(world: &World) -> bonfire::Result<()> {
     device.seed(SEED); // of the first parameters
     let model = Line::new(&device);
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let sampler = SamplerConfig::new(counted(world)?, Order::Shuffled { seed: SEED });
-    let sampler = DistributedSampler::new(world, sampler);
-    let batch = 4.try_into().expect("four is not zero");
-    let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
+    let mut loader = Loader::new(world, counted(world)?, 4).with_shuffle(SEED);
 
     // ANCHOR: resume
     let keep = Keep::last(3).and_best(Best::Lowest);

@@ -1,9 +1,7 @@
 //! The smallest complete training program of the book.
 
 // ANCHOR: imports
-use std::num::NonZeroUsize;
 
-use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use burn::module::Module;
@@ -42,10 +40,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(Line::new(&device), &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let sampler =
-        DistributedSampler::new(&world, SamplerConfig::new(64, Order::Shuffled { seed: 7 }));
-    let batch = NonZeroUsize::new(8).expect("eight is not zero");
-    let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
+    let mut loader = Loader::new(&world, 64, 8).with_shuffle(7);
     for _ in 0..60 {
         let mut epoch_loss = WeightedMean::new();
         for indices in loader.next_epoch() {
@@ -55,13 +50,9 @@ fn train(world: World) -> bonfire::Result<()> {
             ddp.step(&mut optimizer, 0.3, step.gradients)?;
             epoch_loss.add(step.loss.value()?, indices.len());
         }
-        let over_all_ranks = epoch_loss.over_ranks(&world)?;
+        let loss = epoch_loss.over_ranks(&world)?;
         if world.is_main() && loader.epoch().is_multiple_of(20) {
-            println!(
-                "epoch {} loss {:.6}",
-                loader.epoch(),
-                over_all_ranks.unwrap_or(f64::NAN)
-            );
+            println!("epoch {} loss {loss:.6}", loader.epoch());
         }
     }
     Ok(())

@@ -5,12 +5,12 @@ use bonfire_collective::{Rank, WorldSize};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Order, Remainder, SamplerConfig};
+use crate::Remainder;
 
 fn loader(len: usize, batch_size: usize, last_batch: LastBatch) -> Loader {
-    let config = SamplerConfig::new(len, Order::Shuffled { seed: 11 });
-    let sampler = DistributedSampler::of(Rank::new(1), WorldSize::new(2).unwrap(), config);
-    Loader::new(sampler, NonZeroUsize::new(batch_size).unwrap(), last_batch)
+    let sampler = DistributedSampler::of(Rank::new(1), WorldSize::new(2).unwrap(), len);
+    let loader = Loader::of(sampler, batch_size).with_shuffle(11);
+    loader.with_last_batch(last_batch)
 }
 
 #[test]
@@ -20,10 +20,7 @@ fn the_epoch_advances_by_itself() {
     assert_eq!(loader.epoch(), 1);
     let second: Vec<_> = loader.next_epoch().collect();
     assert_ne!(first, second);
-    assert_eq!(
-        loader.starting_at(0).next_epoch().collect::<Vec<_>>(),
-        first
-    );
+    assert_eq!(loader.with_epoch(0).next_epoch().collect::<Vec<_>>(), first);
 }
 
 #[test]
@@ -49,10 +46,9 @@ fn ranks(len: usize, world: u32, batch_size: usize, remainder: Remainder) -> Vec
     (0..world)
         .map(|rank| {
             let world_size = WorldSize::new(world).unwrap();
-            let config = SamplerConfig::new(len, Order::Shuffled { seed: 3 }).remainder(remainder);
-            let sampler = DistributedSampler::of(Rank::new(rank), world_size, config);
-            let batch_size = NonZeroUsize::new(batch_size).unwrap();
-            Loader::new(sampler, batch_size, LastBatch::Keep)
+            let sampler = DistributedSampler::of(Rank::new(rank), world_size, len);
+            let loader = Loader::of(sampler, batch_size).with_shuffle(3);
+            loader.with_remainder(remainder)
         })
         .collect()
 }

@@ -1,6 +1,5 @@
 //! Workers of different speed, workers that fail, and epochs that end early.
 
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -10,13 +9,11 @@ use std::time::Instant;
 use bonfire_collective::{Rank, WorldSize};
 
 use super::*;
-use crate::{DistributedSampler, LastBatch, Loader, Order as SampleOrder, SamplerConfig};
+use crate::{DistributedSampler, Loader};
 
 fn loader(len: usize, batch_size: usize) -> Loader {
-    let config = SamplerConfig::new(len, SampleOrder::Shuffled { seed: 1 });
-    let sampler = DistributedSampler::of(Rank::new(0), WorldSize::ONE, config);
-    let batch_size = NonZeroUsize::new(batch_size).unwrap();
-    Loader::new(sampler, batch_size, LastBatch::Keep)
+    let sampler = DistributedSampler::of(Rank::new(0), WorldSize::ONE, len);
+    Loader::of(sampler, batch_size).with_shuffle(1)
 }
 
 fn config(workers: usize, depth: usize) -> Prefetch {

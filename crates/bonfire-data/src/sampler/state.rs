@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Order, SamplerConfig};
+use super::Order;
 
 /// How far all ranks together have come in a data set. A checkpoint keeps it; the number of ranks
 /// that go on from there may be another.
@@ -27,8 +27,8 @@ enum OrderState {
 }
 
 impl SamplerState {
-    pub(super) fn new(config: &SamplerConfig, epoch: u64, offset: usize) -> Self {
-        let order = match &config.order {
+    pub(super) fn new(len: usize, order: &Order, epoch: u64, offset: usize) -> Self {
+        let order = match order {
             Order::Sequential => OrderState::Sequential,
             Order::Shuffled { seed } => OrderState::Shuffled { seed: *seed },
             Order::Weighted { seed, weights } => OrderState::Weighted {
@@ -39,7 +39,7 @@ impl SamplerState {
         Self {
             epoch,
             offset,
-            len: config.len,
+            len,
             order,
         }
     }

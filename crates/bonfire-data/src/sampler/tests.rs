@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use super::*;
 
 fn sampler(len: usize, world: u32, rank: u32, order: Order, rest: Remainder) -> DistributedSampler {
-    let config = SamplerConfig::new(len, order).remainder(rest);
-    DistributedSampler::of(Rank::new(rank), WorldSize::new(world).unwrap(), config)
+    DistributedSampler::of(Rank::new(rank), WorldSize::new(world).unwrap(), len)
+        .with_order(order)
+        .with_remainder(rest)
 }
 
 fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) -> Vec<Vec<usize>> {

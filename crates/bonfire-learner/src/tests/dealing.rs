@@ -41,13 +41,12 @@ fn slices_of_a_dealt_loader_are_what_the_sampler_deals() {
     for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
         for ranks in [1, 2, 3, 30] {
             on_ranks(ranks, |world| {
-                let deal = Deal::new(batch_size(), ORDER).remainder(remainder);
-                let loader = DealtLoader::new(&world, whole(SAMPLES), Same, deal);
+                let loader = DatasetLoader::new(&world, whole(SAMPLES), Same, BATCH);
+                let loader = loader.with_order(ORDER).with_remainder(remainder);
                 let range = range_of(loader.num_items(), world.rank(), world.world_size());
                 let slice = loader.slice(range.start, range.end);
-                let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
-                let sampler = DistributedSampler::new(&world, config);
-                let mut own = Loader::new(sampler, batch_size(), LastBatch::Keep);
+                let own = Loader::new(&world, SAMPLES, BATCH).with_order(ORDER);
+                let mut own = own.with_remainder(remainder);
                 for _ in 0..2 {
                     let expected: Vec<_> = own.next_epoch().collect();
                     let rank = world.rank();
@@ -154,6 +153,6 @@ fn a_loader_that_cannot_be_sliced_is_an_error_on_all_ranks() {
         result.error.unwrap().to_string()
     });
     for error in errors {
-        assert!(error.contains("DealtLoader"), "{error}");
+        assert!(error.contains("DatasetLoader"), "{error}");
     }
 }

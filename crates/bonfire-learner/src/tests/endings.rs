@@ -176,8 +176,7 @@ fn gradients_that_are_no_numbers_end_all_before_they_are_learnt() {
             added: (world.rank() == Rank::new(1)).then_some(f32::INFINITY),
             ..ToPoints::default()
         };
-        let deal = Deal::new(batch_size(), ORDER);
-        let train = DealtLoader::new(&world, whole(SAMPLES), batcher, deal);
+        let train = DatasetLoader::new(&world, whole(SAMPLES), batcher, BATCH).with_order(ORDER);
         let training = training_of(folder.path(), 2, Arc::new(train), valid_loader(&world));
         let result = training.distributed(&world).launch(learner(&world));
         let error = result.error.unwrap().to_string();

@@ -14,11 +14,8 @@ fn own_loop(
     let model = Net::new(world.rank().index(), &device);
     let mut ddp = Ddp::with_config(model, world, config).unwrap();
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let sampler = DistributedSampler::new(
-        world,
-        SamplerConfig::new(SAMPLES, ORDER).remainder(remainder),
-    );
-    let mut loader = Loader::new(sampler, batch_size(), LastBatch::Keep);
+    let loader = Loader::new(world, SAMPLES, BATCH).with_order(ORDER);
+    let mut loader = loader.with_remainder(remainder);
     for _ in 0..epochs {
         let batches: Vec<Vec<usize>> = loader.next_epoch().collect();
         // All ranks go on until the one with the most has none left.

@@ -33,7 +33,7 @@ impl Part<'_> {
         let mut training = training(world, &own, self.epochs).with_default_checkpointers();
         let last = KeepLastNCheckpoints::new(1);
         if self.keeps {
-            config = config.keeping(&kept);
+            config = config.with_compression_checkpoints(&kept);
             training = training.with_checkpointing_strategy(kept.follow(last));
         } else {
             training = training.with_checkpointing_strategy(last);
@@ -148,7 +148,10 @@ fn a_damaged_state_ends_all_ranks() {
             .with_default_checkpointers()
             .with_checkpointing_strategy(kept.follow(KeepLastNCheckpoints::new(1)))
             .checkpoint(2)
-            .distributed_with(&world, LearnerConfig::from(power_sgd()).keeping(&kept));
+            .distributed_with(
+                &world,
+                LearnerConfig::from(power_sgd()).with_compression_checkpoints(&kept),
+            );
         let error = training.launch(learner(&world)).error.unwrap();
         error.to_string()
     });
@@ -164,7 +167,10 @@ fn a_strategy_that_is_not_followed_is_an_error() {
         let kept = CompressionCheckpoints::new(kept_in(folder.path()));
         let training = training(&world, folder.path(), 1)
             .with_default_checkpointers()
-            .distributed_with(&world, LearnerConfig::from(power_sgd()).keeping(&kept));
+            .distributed_with(
+                &world,
+                LearnerConfig::from(power_sgd()).with_compression_checkpoints(&kept),
+            );
         let error = training.launch(learner(&world)).error.unwrap();
         error.to_string()
     });

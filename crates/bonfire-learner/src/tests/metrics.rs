@@ -27,10 +27,8 @@ fn losses(ranks: u32, batch: usize) -> Vec<f64> {
         let reading = Reading(Arc::default(), Split::Valid);
         let values = Arc::clone(&reading.0);
         let loader = |len, order| {
-            let deal = Deal::new(NonZeroUsize::new(batch).unwrap(), order);
-            let deal = deal.remainder(Remainder::Exact);
-            let batcher = ToPoints::default();
-            Arc::new(DealtLoader::new(&world, whole(len), batcher, deal))
+            let loader = DatasetLoader::new(&world, whole(len), ToPoints::default(), batch);
+            Arc::new(loader.with_order(order).with_remainder(Remainder::Exact))
         };
         let train = loader(SAMPLES, ORDER);
         let valid = loader(VALID_SAMPLES, Order::Sequential);

@@ -34,7 +34,7 @@ fn seen(ranks: u32, epochs: usize, accumulation: usize) -> Vec<Seen> {
             .metric_train_numeric(metrics.1)
             .grads_accumulation(accumulation)
             .early_stopping(shown)
-            .distributed_with(&world, LearnerConfig::default().timed(&timings));
+            .distributed_with(&world, LearnerConfig::default().with_timings(&timings));
         finished(training.launch(learner(&world)));
         let values = values.lock().unwrap().clone();
         (values, timings)

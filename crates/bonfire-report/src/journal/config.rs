@@ -59,7 +59,7 @@ impl JournalConfig {
 
     /// All ranks see so many samples together in a step; `unit` is what a sample is, in the plural.
     #[must_use]
-    pub fn samples_per_step(mut self, samples: usize, unit: &'static str) -> Self {
+    pub fn with_samples_per_step(mut self, samples: usize, unit: &'static str) -> Self {
         (self.samples_per_step, self.unit) = (samples, unit);
         self
     }
@@ -67,21 +67,21 @@ impl JournalConfig {
     /// The model computes so much for a sample. The report then has FLOP/s per rank and, where the peak is known,
     /// model FLOPs utilisation; the line of progress has the latter.
     #[must_use]
-    pub fn flops(mut self, flops: ModelFlops) -> Self {
+    pub fn with_flops(mut self, flops: ModelFlops) -> Self {
         self.flops = Some(flops);
         self
     }
 
     /// An earlier run has done so many steps.
     #[must_use]
-    pub fn steps_done(mut self, steps: u64) -> Self {
+    pub fn with_steps_done(mut self, steps: u64) -> Self {
         self.steps_done = steps;
         self
     }
 
     /// What rank 0 shows.
     #[must_use]
-    pub fn display(mut self, display: JournalDisplay) -> Self {
+    pub fn with_display(mut self, display: JournalDisplay) -> Self {
         self.display = display;
         self
     }
@@ -89,7 +89,7 @@ impl JournalConfig {
     /// Where rank 0 writes: in this folder, and nowhere else. What an earlier run has written there is moved to
     /// `earlier-1` in it, or the next free number, when a run from its beginning writes its first values.
     #[must_use]
-    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+    pub fn with_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(RunFolder::Told(folder.into()));
         self
     }
@@ -98,7 +98,7 @@ impl JournalConfig {
     /// `20261124-122530-name`. A run that is to be resumed is told
     /// [`Journal::folder`](super::Journal::folder) of the first.
     #[must_use]
-    pub fn new_folder(mut self, parent: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+    pub fn with_new_folder(mut self, parent: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         self.folder = Some(RunFolder::New {
             parent: parent.into(),
             name: name.into(),

@@ -18,10 +18,10 @@ const LATE: Duration = Duration::from_millis(500);
 
 fn config(steps_done: u64, folder: Option<&Path>) -> JournalConfig {
     let config = JournalConfig::new("a <small> model", steps_done + 4)
-        .samples_per_step(6, "images")
-        .steps_done(steps_done);
+        .with_samples_per_step(6, "images")
+        .with_steps_done(steps_done);
     match folder {
-        Some(folder) => config.folder(folder),
+        Some(folder) => config.with_folder(folder),
         None => config,
     }
 }
@@ -193,7 +193,7 @@ fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
 #[test]
 fn every_run_has_a_folder_of_its_own_that_all_ranks_agree_on() {
     let parent = tempfile::tempdir().unwrap();
-    let config = config(0, None).new_folder(parent.path().join("runs"), "small");
+    let config = config(0, None).with_new_folder(parent.path().join("runs"), "small");
     let runs: Vec<PathBuf> = (0..2)
         .map(|_| {
             let kept = two_ranks(&config);
@@ -354,7 +354,7 @@ fn figures_carry_their_units() {
 #[test]
 fn what_a_model_computes_is_told_of_each_rank() {
     let told = ModelFlops::per_sample(2e6).with_peak(1e9);
-    for (figures, report) in two_ranks(&config(0, None).flops(told)) {
+    for (figures, report) in two_ranks(&config(0, None).with_flops(told)) {
         let of = |samples_per_second: f64| samples_per_second / 2.0 * 2e6 / 1e9;
         let part = figures.model_flops_utilisation.expect("the peak is told");
         let expected = of(figures.samples_per_second);

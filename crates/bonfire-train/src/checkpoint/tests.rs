@@ -1,11 +1,10 @@
 //! Trainings that end in the middle, compared with one that does not.
 
 use std::fs;
-use std::num::NonZeroUsize;
 
 use bonfire_checkpoint::Best;
 use bonfire_collective::GroupOptions;
-use bonfire_data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
+use bonfire_data::{Loader, SamplerState};
 use bonfire_optim::ScalerConfig;
 use bonfire_testkit::{SmallDisk, local};
 use burn::module::Param;
@@ -94,11 +93,7 @@ fn train(
         Some(resumed) => (resumed.milestone.step, resumed.state),
         None => (0, State::new()),
     };
-    let sampler = DistributedSampler::new(
-        world,
-        SamplerConfig::new(SAMPLES, Order::Shuffled { seed: 3 }),
-    );
-    let mut loader = Loader::new(sampler, NonZeroUsize::new(2).unwrap(), LastBatch::Keep);
+    let mut loader = Loader::new(world, SAMPLES, 2).with_shuffle(3);
     if let Some(position) = &state.sampler {
         loader = loader.resuming(position).unwrap();
     }

@@ -8,9 +8,7 @@ use bonfire_config::{
     Best as BestMetric, Compute, Config, Decay as DecayKind, KeptIn, OffloadSection, OffloadTo,
     Wire,
 };
-use bonfire_data::{
-    DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
-};
+use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
 use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
@@ -128,11 +126,11 @@ pub fn prepare<M: Module, B: Send + 'static>(
     log_notes(world, config);
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
-        .samples_per_step(samples, "samples")
-        .steps_done(progress.steps);
+        .with_samples_per_step(samples, "samples")
+        .with_steps_done(progress.steps);
     journal.flops = flops;
     if let Some(folder) = &config.report.folder {
-        journal = journal.folder(folder);
+        journal = journal.with_folder(folder);
     }
     Ok(Trainer {
         journal: Journal::new(world, journal)?,
@@ -204,8 +202,10 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
     } else {
         (Remainder::Pad, LastBatch::Keep)
     };
-    let sampler = SamplerConfig::new(len, order).remainder(remainder);
-    let loader = Loader::new(DistributedSampler::new(world, sampler), micro, last);
+    let loader = Loader::new(world, len, micro.get())
+        .with_order(order)
+        .with_remainder(remainder)
+        .with_last_batch(last);
     if loader.batches_per_epoch() == 0 {
         let ranks = world.world_size();
         return wrong(format!(
@@ -216,7 +216,7 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
     Ok(Feed::Dealt {
         loader,
         make,
-        prefetch: Prefetch::default().workers(config.data.workers),
+        prefetch: Prefetch::default().with_workers(config.data.workers),
         epoch: None,
     })
 }

@@ -1,4 +1,4 @@
-use bonfire_data::{LastBatch, Loader};
+use bonfire_data::Loader;
 use bonfire_plan::{Bytes, WorldSize};
 use bonfire_train::{DdpConfig, DeviceKind, Placement};
 use burn::module::Param;
@@ -106,10 +106,7 @@ fn own_loop(ranks: u32, placement: Placement) -> Result<Vec<String>> {
             .with_epsilon(1e-8)
             .with_weight_decay(0.0)
             .init();
-        let sampler = SamplerConfig::new(43, Order::Shuffled { seed: 3 });
-        let sampler = DistributedSampler::new(&world, sampler);
-        let four = std::num::NonZeroUsize::new(4).unwrap();
-        let mut loader = Loader::new(sampler, four, LastBatch::Keep);
+        let mut loader = Loader::new(&world, 43, 4).with_shuffle(3);
         let per_epoch = loader.batches_per_epoch().div_ceil(2);
         let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2);
         let schedule = schedule.with_decay(bonfire_optim::Decay::Cosine {

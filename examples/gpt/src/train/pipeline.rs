@@ -78,7 +78,7 @@ pub(super) fn train(
     let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());
-    let journal = JournalConfig::new(title, settings.steps).samples_per_step(tokens, "tokens");
+    let journal = JournalConfig::new(title, settings.steps).with_samples_per_step(tokens, "tokens");
     let mut journal = Journal::new(world, settings.reporting.journal(journal, flops))?;
     journal.note(&format!(
         "{parameters} parameters on {mesh}; {} stages by {}, {} micro-batches",

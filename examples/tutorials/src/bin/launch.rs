@@ -1,9 +1,6 @@
 //! `torchrun --nproc_per_node=2 train.py`: a program that is its own launcher, and a rank where another
 //! launcher has started it: `bonfire run`, torchrun, `srun`, `mpirun`, or variables set by hand.
 
-use std::num::NonZeroUsize;
-
-use bonfire::data::{DistributedSampler, LastBatch, Order, SamplerConfig};
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -17,13 +14,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(ToyModel::new(&world.device()), &world)?; // rank 0's parameters everywhere
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let sampler =
-        DistributedSampler::new(&world, SamplerConfig::new(64, Order::Shuffled { seed: 0 }));
-    let mut loader = Loader::new(
-        sampler,
-        NonZeroUsize::MIN.saturating_add(7),
-        LastBatch::Keep,
-    );
+    let mut loader = Loader::new(&world, 64, 8).with_shuffle(0);
     for epoch in 0..10 {
         let mut mean = WeightedMean::new();
         for indices in loader.next_epoch() {
@@ -31,7 +22,8 @@ fn train(world: World) -> bonfire::Result<()> {
             ddp.step(&mut optimizer, 0.1, step.gradients)?;
             mean.add(step.loss.value()?, indices.len());
         }
-        if let (true, Some(mean)) = (world.is_main(), mean.over_ranks(&world)?) {
+        let mean = mean.over_ranks(&world)?;
+        if world.is_main() {
             println!(
                 "[epoch {epoch}] mean loss {mean:.4} on {} ranks",
                 world.world_size()

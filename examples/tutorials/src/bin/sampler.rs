@@ -1,13 +1,13 @@
 //! `DistributedSampler` with 11 samples on 2 ranks: 6 each, the first one twice.
 
-use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
+use bonfire::data::{DistributedSampler, Order, Remainder};
 use bonfire::prelude::*;
 
 fn main() -> bonfire::Result<()> {
     let tables = spawn(2, |world| {
         let table = |order, remainder| {
-            let config = SamplerConfig::new(11, order).remainder(remainder);
-            DistributedSampler::new(&world, config).indices(0)
+            let sampler = DistributedSampler::new(&world, 11).with_order(order);
+            sampler.with_remainder(remainder).indices(0)
         };
         Ok::<_, bonfire::Error>([
             table(Order::Sequential, Remainder::Pad), // PyTorch's default

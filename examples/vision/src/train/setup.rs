@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use anyhow::Result;
 use bonfire::checkpoint::Checkpoints;
-use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig};
+use bonfire::data::Loader;
 use bonfire::optim::{GlobalBatch, RateRule};
 use bonfire::report::{Journal, JournalConfig, JournalDisplay};
 use bonfire::world::StopRequest;
@@ -37,28 +37,24 @@ impl<'a> Trainer<'a> {
         let (progress, steps) = all_or_none(world, resumed)?.unwrap_or_else(|| {
             let progress = Progress {
                 seed,
-                data: sampler(world, data, seed).state(0, 0),
+                data: loader(world, data, config, seed).state(),
                 best: None,
             };
             (progress, 0)
         });
         // A seed that the configuration has must be the one that the data was dealt by.
         let seed = config.rng_seed.unwrap_or(progress.seed);
-        let loader = Loader::new(
-            sampler(world, data, seed),
-            config.train.batch_size,
-            LastBatch::Keep,
-        );
-        let loader = all_or_none(world, loader.resuming(&progress.data))?;
+        let loader = loader(world, data, config, seed).resuming(&progress.data);
+        let loader = all_or_none(world, loader)?;
         let batches = loader.batches_per_epoch();
         let epochs = config.optim.max_epoch.get();
         let left = epochs.saturating_sub(loader.epoch() as usize);
         let title = format!("{} on {}", config.model.arch, data.training.name());
         let journal = JournalConfig::new(title, steps + (left * batches) as u64)
-            .steps_done(steps)
-            .samples_per_step(global_batch(world, config).samples(), "pictures")
-            .display(JournalDisplay::Notes)
-            .folder(&config.out_dir);
+            .with_steps_done(steps)
+            .with_samples_per_step(global_batch(world, config).samples(), "pictures")
+            .with_display(JournalDisplay::Notes)
+            .with_folder(&config.out_dir);
         let trainer = Self {
             world,
             config,
@@ -121,11 +117,8 @@ fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
     }
 }
 
-fn sampler(world: &World, data: &Data, seed: u64) -> DistributedSampler {
-    DistributedSampler::new(
-        world,
-        SamplerConfig::new(data.training.count(), Order::Shuffled { seed }),
-    )
+fn loader(world: &World, data: &Data, config: &Config, seed: u64) -> Loader {
+    Loader::new(world, data.training.count(), config.train.batch_size.get()).with_shuffle(seed)
 }
 
 fn global_batch(world: &World, config: &Config) -> GlobalBatch {

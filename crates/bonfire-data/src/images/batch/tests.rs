@@ -1,13 +1,12 @@
 //! Values and shapes, and that neither ranks nor workers change a picture.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 
 use bonfire_collective::WorldSize;
 
 use super::*;
 use crate::images::{DummyConfig, DummyPictures, PictureSize, Subset, Transform};
-use crate::{DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig};
+use crate::{DistributedSampler, Loader, Prefetch, Remainder};
 
 const SIZE: PictureSize = PictureSize {
     width: 20,
@@ -72,11 +71,8 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
     let world_size = WorldSize::new(world).unwrap();
     let mut seen = BTreeMap::new();
     for rank in world_size.ranks() {
-        let config = SamplerConfig::new(COUNT, Order::Shuffled { seed: 5 });
-        let config = config.remainder(Remainder::Exact);
-        let sampler = DistributedSampler::of(rank, world_size, config);
-        let batch_size = NonZeroUsize::new(batch_size).unwrap();
-        let mut loader = Loader::new(sampler, batch_size, LastBatch::Keep);
+        let sampler = DistributedSampler::of(rank, world_size, COUNT).with_shuffle(5);
+        let mut loader = Loader::of(sampler.with_remainder(Remainder::Exact), batch_size);
         for epoch in 0..2 {
             let batches = batches([
                 Transform::RandomCrop {
@@ -85,7 +81,9 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
                 },
                 Transform::RandomHorizontalFlip,
             ]);
-            let config = Prefetch::default().workers(workers).depth(workers);
+            let config = Prefetch::default()
+                .with_workers(workers)
+                .with_depth(workers);
             let prepared = loader
                 .next_epoch()
                 .prefetch(config, move |indices| batches.batch(epoch, indices))

@@ -107,10 +107,7 @@ fn own_loop_on(mesh: &str, ranks: u32) -> Vec<String> {
         let mut ddp = Ddp::new(part, mesh.replicas())?;
         let adamw = bonfire_optim::AdamWConfig::new().with_epsilon(1e-8);
         let mut optimizer = adamw.with_weight_decay(0.0).init();
-        let sampler = SamplerConfig::new(40, Order::Shuffled { seed: 3 });
-        let sampler = DistributedSampler::new(mesh.data(), sampler);
-        let four = std::num::NonZeroUsize::new(4).unwrap();
-        let mut loader = Loader::new(sampler, four, LastBatch::Keep);
+        let mut loader = Loader::new(mesh.data(), 40, 4).with_shuffle(3);
         let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2);
         let batches: Vec<_> = loader.next_epoch().collect();
         let cp = mesh.sub(Axis::Cp);

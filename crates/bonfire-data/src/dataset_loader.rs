@@ -1,14 +1,13 @@
-//! A data loader that deals a data set to the ranks as a [`DistributedSampler`] does.
+//! Burn's `DataLoader` over a data set that the ranks share as a [`DistributedSampler`] says.
 //!
 //! Its iterator gives the share of this rank. Burn's learner divides loaders by slicing them, so its slices
 //! count the items of all ranks, listed rank after rank. The r-th slice is then exactly the share of rank r.
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{ProcessGroup, WorldSize};
+use bonfire_collective::ProcessGroup;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
@@ -16,50 +15,18 @@ use burn::tensor::Device;
 
 use crate::prefetch::Ahead;
 use crate::{
-    DataError, DistributedSampler, EpochBatches, LastBatch, Loader, Order, Prefetch, Remainder,
-    SamplerConfig, SamplerState,
+    DataError, DistributedSampler, EpochBatches, Loader, Order, Prefetch, Remainder, SamplerState,
 };
 
-/// How a [`DealtLoader`] deals.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Deal {
-    /// Samples in one batch of one rank.
-    pub batch_size: NonZeroUsize,
-    /// The order of dealing.
-    pub order: Order,
-    /// What to do with an uneven rest.
-    pub remainder: Remainder,
-}
-
-impl Deal {
-    /// Deals batches of `batch_size` in `order`, padded so that all ranks have equally many.
-    pub fn new(batch_size: NonZeroUsize, order: Order) -> Self {
-        let remainder = Remainder::Pad;
-        Self {
-            batch_size,
-            order,
-            remainder,
-        }
-    }
-
-    /// With another way to treat an uneven rest.
-    #[must_use]
-    pub fn remainder(mut self, remainder: Remainder) -> Self {
-        self.remainder = remainder;
-        self
-    }
-}
-
-/// Burn's `DataLoader` for a data set that is dealt to the ranks anew in every epoch, as
-/// [`Loader`] deals it: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
+/// Burn's `DataLoader` over a `Dataset` that the ranks share anew in every epoch, as with a
+/// [`Loader`]: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
 ///
 /// Each call of [`iter`](Self::iter) is the next epoch of this rank's share, so make the loader before the
 /// loop over epochs. A last batch that is not full is kept.
 ///
 /// `num_items` and `slice` count the items of all ranks, one rank's after the other's. Burn's learner can so
 /// divide the loader, and gives each rank its share.
-pub struct DealtLoader<I, O> {
+pub struct DatasetLoader<I, O> {
     source: Arc<Source<I, O>>,
     /// Nothing to make each batch when it is asked for.
     prefetch: Option<Prefetch>,
@@ -74,38 +41,60 @@ pub struct DealtLoader<I, O> {
 struct Source<I, O> {
     dataset: Box<dyn Dataset<I>>,
     batcher: Box<dyn Batcher<I, O>>,
-    sampler: SamplerConfig,
-    world_size: WorldSize,
 }
 
-impl<I, O> DealtLoader<I, O> {
-    /// Deals `dataset` to the ranks of `world`, which is a `World` or a [`ProcessGroup`], starting with
-    /// epoch 0. Batches are made on the default device; [`on`](Self::on) says another.
+impl<I, O> DatasetLoader<I, O> {
+    /// Creates a loader of batches of `batch_size` samples of `dataset` for this rank of `world`, which is a `World` or a
+    /// [`ProcessGroup`]. It starts with epoch 0. Without further settings the samples come in their order, padded so that
+    /// all ranks have the same number, on the default device.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
     pub fn new(
         world: &impl AsRef<ProcessGroup>,
         dataset: impl Dataset<I> + 'static,
         batcher: impl Batcher<I, O> + 'static,
-        deal: Deal,
+        batch_size: usize,
     ) -> Self {
-        let config = SamplerConfig::new(dataset.len(), deal.order).remainder(deal.remainder);
-        let sampler = DistributedSampler::new(world, config.clone());
+        let loader = Loader::new(world, dataset.len(), batch_size);
         Self {
             source: Arc::new(Source {
                 dataset: Box::new(dataset),
                 batcher: Box::new(batcher),
-                sampler: config,
-                world_size: world.as_ref().world_size(),
             }),
             prefetch: None,
             device: Device::default(),
-            loader: Mutex::new(Loader::new(sampler, deal.batch_size, LastBatch::Keep)),
+            loader: Mutex::new(loader),
             slice: None,
         }
     }
 
-    /// Makes batches on `device`. Burn's learner says that by itself.
+    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
-    pub fn on(mut self, device: &Device) -> Self {
+    pub fn with_shuffle(self, seed: u64) -> Self {
+        self.with_order(Order::Shuffled { seed })
+    }
+
+    /// Sets the order of the samples.
+    #[must_use]
+    pub fn with_order(self, order: Order) -> Self {
+        self.map(|loader| loader.with_order(order))
+    }
+
+    /// Sets what happens to samples that the ranks cannot share evenly.
+    #[must_use]
+    pub fn with_remainder(self, remainder: Remainder) -> Self {
+        self.map(|loader| loader.with_remainder(remainder))
+    }
+
+    fn map(self, change: impl FnOnce(Loader) -> Loader) -> Self {
+        let loader = Mutex::new(change(self.lock().clone()));
+        Self { loader, ..self }
+    }
+
+    /// Makes batches on `device`. Burn's learner does so by itself.
+    #[must_use]
+    pub fn with_device(mut self, device: &Device) -> Self {
         self.device = device.clone();
         self
     }
@@ -113,7 +102,7 @@ impl<I, O> DealtLoader<I, O> {
     /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
     /// ahead, and how long one may take. The batches and their order stay the same.
     #[must_use]
-    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
+    pub fn with_prefetch(mut self, prefetch: Prefetch) -> Self {
         self.prefetch = Some(prefetch);
         self
     }
@@ -130,7 +119,7 @@ impl<I, O> DealtLoader<I, O> {
     }
 
     /// The batches of the next epoch. After [`resuming`](Self::resuming), those that are left of it.
-    pub fn iter(&self) -> DealtBatches<'_, I, O> {
+    pub fn iter(&self) -> DatasetBatches<'_, I, O> {
         let loader = {
             let mut next = self.lock();
             let loader = next.clone();
@@ -141,7 +130,7 @@ impl<I, O> DealtLoader<I, O> {
             Some(items) => items.len(),
             None => loader.remaining_samples(),
         };
-        DealtBatches {
+        DatasetBatches {
             of: self,
             state: loader.state(),
             loader,
@@ -168,27 +157,26 @@ impl<I, O> DealtLoader<I, O> {
     }
 }
 
-impl<I, O> Source<I, O> {
-    /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
-    fn indices(&self, items: &Range<usize>, epoch: u64) -> Vec<usize> {
-        let mut indices = Vec::with_capacity(items.len());
-        let mut first = 0;
-        for rank in self.world_size.ranks() {
-            let sampler = DistributedSampler::of(rank, self.world_size, self.sampler.clone());
-            let share = first..first + sampler.len();
-            first = share.end;
-            let start = items.start.max(share.start);
-            let end = items.end.min(share.end);
-            if start < end {
-                let dealt = sampler.indices(epoch);
-                indices.extend_from_slice(&dealt[start - share.start..end - share.start]);
-            }
+/// The samples of `items` in an epoch, where the items of all ranks are counted one rank after the other. Only the
+/// shares of ranks that are asked for are made.
+fn indices(sampler: &DistributedSampler, items: &Range<usize>, epoch: u64) -> Vec<usize> {
+    let mut indices = Vec::with_capacity(items.len());
+    let mut first = 0;
+    for rank in sampler.world_size().ranks() {
+        let sampler = sampler.of_rank(rank);
+        let share = first..first + sampler.len();
+        first = share.end;
+        let start = items.start.max(share.start);
+        let end = items.end.min(share.end);
+        if start < end {
+            let own = sampler.indices(epoch);
+            indices.extend_from_slice(&own[start - share.start..end - share.start]);
         }
-        indices
     }
+    indices
 }
 
-impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<I, O> {
+impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DatasetLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         Box::new(Self::iter(self))
     }
@@ -216,9 +204,9 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<
     }
 }
 
-/// The batches of one epoch of a [`DealtLoader`].
-pub struct DealtBatches<'a, I, O> {
-    of: &'a DealtLoader<I, O>,
+/// The batches of one epoch of a [`DatasetLoader`].
+pub struct DatasetBatches<'a, I, O> {
+    of: &'a DatasetLoader<I, O>,
     /// Where this epoch begins.
     loader: Loader,
     /// Dealt with the first batch: an epoch that is skipped costs nothing.
@@ -233,7 +221,7 @@ pub struct DealtBatches<'a, I, O> {
     ahead: Option<Ahead<(usize, SamplerState), O>>,
 }
 
-impl<I, O> DealtBatches<'_, I, O> {
+impl<I, O> DatasetBatches<'_, I, O> {
     /// How far all ranks are once each has used the batches given so far, for a checkpoint. Where ranks
     /// have different numbers of batches ([`Remainder::Exact`]), rank 0 has the most: ask that one.
     pub fn state(&self) -> SamplerState {
@@ -246,7 +234,7 @@ impl<I, O> DealtBatches<'_, I, O> {
         let batches = self.batches.get_or_insert_with(|| match &of.slice {
             None => loader.next_epoch(),
             Some(items) => {
-                let indices = of.source.indices(items, loader.epoch());
+                let indices = indices(loader.sampler(), items, loader.epoch());
                 loader.batches_of(indices)
             }
         });
@@ -254,7 +242,7 @@ impl<I, O> DealtBatches<'_, I, O> {
     }
 }
 
-impl<I: 'static, O: Send + 'static> DealtBatches<'_, I, O> {
+impl<I: 'static, O: Send + 'static> DatasetBatches<'_, I, O> {
     /// The next of the batches that threads prepare.
     fn prepared(&mut self, prefetch: Prefetch) -> io::Result<Option<O>> {
         let mut ahead = match self.ahead.take() {
@@ -287,7 +275,7 @@ impl<I: 'static, O: Send + 'static> DealtBatches<'_, I, O> {
     }
 }
 
-impl<I: 'static, O: Send + 'static> Iterator for DealtBatches<'_, I, O> {
+impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
     type Item = Result<O, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -306,7 +294,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DealtBatches<'_, I, O> {
     }
 }
 
-impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DealtBatches<'_, I, O> {
+impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DatasetBatches<'_, I, O> {
     fn progress(&self) -> Progress {
         let unit = Some("items".to_owned());
         Progress::new(self.dealt, self.items, unit)

@@ -10,10 +10,6 @@ const SAMPLES: usize = 23;
 const BATCH: usize = 4;
 const ORDER: Order = Order::Shuffled { seed: 5 };
 
-fn batch_size() -> NonZeroUsize {
-    NonZeroUsize::new(BATCH).unwrap()
-}
-
 /// The numbers below a length; one of them may be unreadable.
 #[derive(Clone, Debug)]
 struct Numbers {
@@ -59,14 +55,18 @@ fn on_two_ranks(body: impl Fn(&ProcessGroup) + Sync) {
     local(2, GroupOptions::default(), |group| body(&group));
 }
 
-fn loader(group: &ProcessGroup, numbers: Numbers, order: Order) -> DealtLoader<usize, Vec<usize>> {
-    DealtLoader::new(group, numbers, Same, Deal::new(batch_size(), order))
+fn loader(
+    group: &ProcessGroup,
+    numbers: Numbers,
+    order: Order,
+) -> DatasetLoader<usize, Vec<usize>> {
+    DatasetLoader::new(group, numbers, Same, BATCH).with_order(order)
 }
 
 /// What the sampler deals to a rank.
 fn dealt(group: &ProcessGroup, remainder: Remainder, epoch: u64) -> Vec<usize> {
-    let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
-    DistributedSampler::new(group, config).indices(epoch)
+    let sampler = DistributedSampler::new(group, SAMPLES).with_order(ORDER);
+    sampler.with_remainder(remainder).indices(epoch)
 }
 
 #[test]
@@ -116,8 +116,7 @@ fn a_loader_resumes_in_the_middle_of_an_epoch() {
 #[test]
 fn a_part_of_a_slice_goes_on_with_the_epoch() {
     on_two_ranks(|group| {
-        let deal = Deal::new(batch_size(), ORDER).remainder(Remainder::Exact);
-        let loader = DealtLoader::new(group, whole(SAMPLES), Same, deal);
+        let loader = loader(group, whole(SAMPLES), ORDER).with_remainder(Remainder::Exact);
         loader.iter();
         let second = epoch(&loader.slice(0, SAMPLES)).concat();
         assert_eq!(
@@ -131,8 +130,7 @@ fn a_part_of_a_slice_goes_on_with_the_epoch() {
 fn a_share_is_what_the_sampler_deals_to_the_rank() {
     on_two_ranks(|group| {
         for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
-            let deal = Deal::new(batch_size(), ORDER).remainder(remainder);
-            let loader = DealtLoader::new(group, whole(SAMPLES), Same, deal);
+            let loader = loader(group, whole(SAMPLES), ORDER).with_remainder(remainder);
             let moved = loader.to_device(&Device::flex());
             assert_eq!(epoch(&moved).concat(), dealt(group, remainder, 0));
         }
@@ -141,7 +139,7 @@ fn a_share_is_what_the_sampler_deals_to_the_rank() {
 
 /// Two threads, and three batches on their way.
 fn prefetch() -> Prefetch {
-    Prefetch::default().workers(2).depth(3)
+    Prefetch::default().with_workers(2).with_depth(3)
 }
 
 #[test]
@@ -149,7 +147,7 @@ fn a_loader_that_works_ahead_deals_the_same() {
     on_two_ranks(|group| {
         let loader = || loader(group, whole(SAMPLES), ORDER);
         let plain: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader());
-        let ahead: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader().prefetch(prefetch()));
+        let ahead: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader().with_prefetch(prefetch()));
         for _ in 0..2 {
             assert_eq!(epoch(&ahead), epoch(&plain));
         }
@@ -169,7 +167,7 @@ fn a_sample_that_cannot_be_read_ahead_is_an_error_in_its_place() {
             // The first of each rank's second batch.
             broken: Some(2 * BATCH + group.rank().index()),
         };
-        let loader = loader(group, numbers, Order::Sequential).prefetch(prefetch());
+        let loader = loader(group, numbers, Order::Sequential).with_prefetch(prefetch());
         let mut batches = loader.iter();
         assert_eq!(batches.next().unwrap().unwrap().len(), BATCH);
         let error = batches.next().unwrap().unwrap_err().to_string();
