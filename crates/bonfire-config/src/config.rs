@@ -24,6 +24,7 @@ pub use sections::{
 
 /// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Format {
     /// TOML.
     Toml,

@@ -9,6 +9,7 @@ use crate::{DataError, DistributedSampler, Order, Remainder, SamplerState};
 
 /// What to do with a last batch that is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LastBatch {
     /// Use it.
     Keep,

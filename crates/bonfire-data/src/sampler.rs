@@ -21,6 +21,7 @@ pub use weights::{SampleWeights, UnusableWeights};
 
 /// The order in which samples are dealt to the ranks.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Order {
     /// A new order every epoch, which depends on the seed and the epoch only.
     Shuffled {
@@ -41,6 +42,7 @@ pub enum Order {
 
 /// What to do when the samples cannot be dealt evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Remainder {
     /// Repeat samples from the start of the order until every rank has the same number.
     Pad,

@@ -45,6 +45,7 @@ impl fmt::Display for GlobalBatch {
 /// rate that changes by itself with the number of ranks surprises, and so does one that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RateRule {
     /// Not at all.
     None,

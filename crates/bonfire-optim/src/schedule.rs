@@ -32,6 +32,7 @@ pub struct Schedule {
 /// How a learning rate falls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Decay {
     /// It does not.
     Constant,

@@ -97,6 +97,7 @@ pub struct Journal {
 
 /// The figures since the last time, over all ranks: the same on every one.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Figures {
     /// Steps done.
     pub step: u64,

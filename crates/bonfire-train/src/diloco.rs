@@ -24,7 +24,7 @@
 //!     loss: impl Fn(&M) -> Tensor<1>,
 //! ) -> Result<M, DilocoError> {
 //!     // Two workers, each of them half of the ranks.
-//!     let mesh = world.mesh("dp_replicate=2,dp_shard=-1".parse().expect("two axes"))?;
+//!     let mesh = world.mesh("dp_replicate=2,dp_shard=-1")?;
 //!     let (mut diloco, model) = Diloco::new(model, &mesh, DilocoConfig::default())?;
 //!     let mut ddp = Ddp::new(model, mesh.sub(Axis::DpShard))?;
 //!     for _ in 0..1000 {

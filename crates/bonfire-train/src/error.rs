@@ -358,6 +358,13 @@ pub enum TrainError {
     },
 }
 
+/// For conversions that cannot fail, as that of a shape to itself in [`World::mesh`](crate::World::mesh).
+impl From<std::convert::Infallible> for TrainError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 fn ranks_and_losses(losses: &[(Rank, f64)]) -> String {
     let one = |(rank, loss): &(Rank, f64)| format!("rank {rank} ({loss})");
     losses.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -249,7 +249,7 @@ fn ranks_of_tp_draw_the_same_numbers_and_others_do_not() {
     let _turn = generator(7);
     let drawn = local(8, GroupOptions::default(), |group| {
         let world = world(group);
-        let mesh = world.mesh("pp=2,dp=2,tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         // Ranks that are threads share a generator: one after the other.
         let in_turn = |step| {
             let mut own = Vec::new();

@@ -30,6 +30,7 @@ use crate::error::{Error, Result, with_causes};
 /// # assert_eq!(args.steps, 7);
 /// ```
 #[derive(Args, Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LaunchArgs {
     /// The ranks, the hosts, the restarts, the logs: the flags of `bonfire run`. Ignored under a
     /// launcher.
@@ -190,6 +191,7 @@ impl LaunchArgs {
 /// # Ok::<(), bonfire::Error>(())
 /// ```
 #[derive(Args, Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ConfigArgs {
     /// What to do: TOML, JSON, or DeepSpeed's JSON; `bonfire config check` explains it
     #[arg(long, alias = "deepspeed_config", value_name = "FILE")]

@@ -41,7 +41,7 @@ pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Ve
     };
     let pp = WorldSize::new(grid.size(Axis::Pp))?;
     let measured = spawn_with(&together, |world| -> Result<_> {
-        let mesh = world.mesh(format!("cp={cp},tp={tp}").parse()?)?;
+        let mesh = world.mesh(&*format!("cp={cp},tp={tp}"))?;
         match pp {
             WorldSize::ONE => Ok(vec![rehearsal.layers(&world, &mesh)?]),
             _ => rehearsal.stages(&world, &mesh, pp),

@@ -12,7 +12,7 @@ fn main() -> anyhow::Result<()> {
         let device = world.device().autodiff();
         let model: Linear = LinearConfig::new(8, 1).init(&device);
         // ANCHOR: train
-        let mesh = world.mesh("dp_replicate=-1".parse()?)?;
+        let mesh = world.mesh("dp_replicate=-1")?;
         let every = NonZeroU64::new(50).expect("not zero");
         let config = DilocoConfig::default().with_local_steps(every);
         let (mut diloco, mut model) = Diloco::new(model, &mesh, config)?;

@@ -29,7 +29,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> bonfire::Result<()> {
     // ANCHOR: mesh
-    let mesh = world.mesh("dp=-1,tp=2".parse()?)?;
+    let mesh = world.mesh("dp=-1,tp=2")?;
     let tp = mesh.sub(Axis::Tp);
     let device = world.device().autodiff();
     device.seed(7); // the same whole layers on all ranks

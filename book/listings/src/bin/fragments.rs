@@ -64,7 +64,7 @@ fn ranks(world: World, color: Option<u32>, key: i64, members: &[Rank], s: u64, s
     let device = world.device();
     device.seed(s);
     world.seed_step(s, step);
-    world.mesh("pp=2,dp=2,tp=2".parse()?)?;
+    world.mesh("pp=2,dp=2,tp=2")?;
     Ok(())
 }
 

@@ -33,7 +33,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> bonfire::Result<()> {
     // ANCHOR: mesh
-    let mesh = world.mesh("dp=-1,cp=2".parse()?)?;
+    let mesh = world.mesh("dp=-1,cp=2")?;
     let cp = mesh.sub(Axis::Cp);
     let mut ddp = Ddp::new(model(&world.device().autodiff()), mesh.replicas())?;
     // ANCHOR_END: mesh

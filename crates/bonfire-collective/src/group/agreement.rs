@@ -26,6 +26,7 @@ pub struct Proposal {
 ///
 /// Each field names the lowest rank that is of this mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Agreement {
     /// Who wants to stop. If anybody does, all stop.
     pub stop: Option<Rank>,

@@ -10,6 +10,7 @@ use crate::random::{below, unit};
 
 /// One change of a picture, with the meaning that torchvision gives it.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Transform {
     /// A square of `size` from a random place, after adding `padding` black pixels on each side.
     RandomCrop {

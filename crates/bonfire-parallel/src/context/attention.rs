@@ -10,6 +10,7 @@ use burn::tensor::{Bool, Tensor, activation};
 
 /// Which tokens a token looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AttentionMask {
     /// All of its sequence.
     All,

@@ -308,7 +308,7 @@ fn a_step_over_dp_and_cp_is_one_over_all_tokens_that_count() {
     })
     .remove(0);
     let found = on_ranks(4, |world| {
-        let mesh = world.mesh("dp=2,cp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("dp=2,cp=2").unwrap();
         let cp = mesh.sub(Axis::Cp);
         let own = batch(mesh.data().rank().index());
         let own = own.map(|x| zigzag_split(x, 1, cp).unwrap());
@@ -329,7 +329,7 @@ fn a_step_over_dp_and_cp_is_one_over_all_tokens_that_count() {
 #[test]
 fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     let errors = on_ranks(4, |world| {
-        let mesh = world.mesh("dp=2,cp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("dp=2,cp=2").unwrap();
         let cp = mesh.sub(Axis::Cp);
         let mut ddp = Ddp::new(projection(), mesh.replicas()).unwrap();
         // One rank has more tokens than the other with the same sequences.

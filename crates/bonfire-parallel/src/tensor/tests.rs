@@ -368,7 +368,7 @@ fn loss_with(table: &VocabParallelEmbedding, target: i32, ignored: i64) -> Tenso
 fn a_target_outside_of_the_vocabulary_is_named_on_all_ranks() {
     for wrong in [13, -1] {
         let errors = on_ranks(2, |world| {
-            let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+            let mesh = world.mesh("tp=2").unwrap();
             let tp = mesh.sub(Axis::Tp);
             let table = VocabParallelEmbedding::from_embedding(table(), tp).unwrap();
             let mut ddp = Ddp::new(table, mesh.replicas()).unwrap();
@@ -500,7 +500,7 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
             let folder = tempfile::tempdir().unwrap();
             let open = |world: &World| Checkpoints::open(world, folder.path(), Keep::default());
             let mut saved = on_ranks(4, |world| {
-                let mesh = world.mesh("dp=2,tp=2".parse().unwrap()).unwrap();
+                let mesh = world.mesh("dp=2,tp=2").unwrap();
                 let tp = mesh.sub(Axis::Tp);
                 let whole = block(1);
                 let checkpoints = open(&world).unwrap();
@@ -541,7 +541,7 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
 fn parts_of_something_else_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let errors = on_ranks(2, |world| {
-        let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         // Other parameters, however alike.
         let checkpoints = checkpoints.with_parts(Whole::of(&block(1)), &mesh).unwrap();
@@ -559,7 +559,7 @@ fn parts_of_something_else_are_refused_by_name() {
         );
     }
     let errors = on_ranks(4, |world| {
-        let mesh = world.mesh("dp=2,tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("dp=2,tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let whole = block(1);
         let checkpoints = checkpoints.with_parts(Whole::of(&whole), &mesh).unwrap();
@@ -575,7 +575,7 @@ fn parts_of_something_else_are_refused_by_name() {
         assert!(error.contains(words), "{error}");
     }
     let errors = on_ranks(2, |world| {
-        let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let layers = linear(4 + world.rank().index(), 6, 1);
         checkpoints
@@ -594,7 +594,7 @@ fn parts_of_something_else_are_refused_by_name() {
 #[test]
 fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     let errors = on_ranks(4, |world| {
-        let mesh = world.mesh("dp=2,tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("dp=2,tp=2").unwrap();
         let tp = mesh.sub(Axis::Tp);
         let block = Block {
             up: ColumnParallelLinear::from_linear(linear(WIDTH, HIDDEN, 1), tp).unwrap(),

@@ -124,7 +124,7 @@ fn pipeline(mesh: &Mesh, tokens: Tokens) -> Pipeline<Divided> {
 fn trained(ranks: u32, mesh: &str, tokens: Tokens) -> Vec<Vec<f64>> {
     local(ranks, GroupOptions::default(), |group| {
         let world = world(group);
-        let mesh = world.mesh(mesh.parse().unwrap()).unwrap();
+        let mesh = world.mesh(mesh).unwrap();
         let mut pipeline = pipeline(&mesh, tokens);
         let divided = divided_parameters(&pipeline.stages().to_vec());
         let (mut optimizer, mut found) = (adamw(), Vec::new());
@@ -172,7 +172,7 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
     let ranks = 8;
     let all = local(ranks, GroupOptions::default(), |group| {
         let world = world(group);
-        let mesh = world.mesh("pp=2,dp=2,tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         let mut pipeline = pipeline(&mesh, Tokens::All);
         let divided = divided_parameters(&pipeline.stages().to_vec());
         let (mut scaler, mut scales) = (LossScaler::default(), Vec::new());
@@ -224,7 +224,7 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
 fn a_failure_is_named_on_all_ranks_of_all_axes() {
     let errors = local(8, GroupOptions::default(), |group| {
         let world = world(group);
-        let mesh = world.mesh("pp=2,dp=2,tp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         let mut pipeline = pipeline(&mesh, Tokens::All);
         let batches = batches(0, 2, &world.device().autodiff());
         let step = pipeline.backward(&batches, |stage, pass| {

@@ -139,7 +139,7 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
     ] {
         let all = local(4, GroupOptions::default(), |group| {
             let world = world(group);
-            let mesh = world.mesh("pp=2,dp=2".parse().unwrap()).unwrap();
+            let mesh = world.mesh("pp=2,dp=2").unwrap();
             let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
             let device = world.device().autodiff();
             let axes = Axes { stages: pp, data };

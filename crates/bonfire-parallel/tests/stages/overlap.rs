@@ -17,7 +17,7 @@ fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
     let schedule = schedule(Kind::Interleaved, 2);
     let seen = local(4, GroupOptions::default(), |group| {
         let world = world(group);
-        let mesh = world.mesh("pp=2,dp=2".parse().unwrap()).unwrap();
+        let mesh = world.mesh("pp=2,dp=2").unwrap();
         let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
         let axes = Axes { stages: pp, data };
         let config = DdpConfig::default()

@@ -81,6 +81,14 @@ impl From<MeshShape> for String {
     }
 }
 
+impl TryFrom<&str> for MeshShape {
+    type Error = MeshError;
+
+    fn try_from(text: &str) -> Result<Self, MeshError> {
+        text.parse()
+    }
+}
+
 impl FromStr for MeshShape {
     type Err = MeshError;
 

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Precision {
     /// The type that parameters are stored in.
     #[default]

@@ -27,6 +27,7 @@ const OPERATIONS_PER_PARAMETER: usize = 4;
 
 /// What a step that ran its own backward pass left.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct OwnStep<R> {
     /// What it returned; nothing on a rank without a batch.
     pub output: Option<R>,

@@ -7,6 +7,7 @@ use super::{Ddp, Synchroniser, lock};
 
 /// Gradients that travel together.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BucketSummary {
     /// Their type.
     pub dtype: DType,

@@ -32,6 +32,7 @@ const EPSILON: f32 = 1e-6;
 
 /// How gradients are kept from being too large.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Clip {
     /// Scale the gradients of all parameters by one factor, so that the norm of all of them together
     /// is at most this. Their direction stays (Pascanu et al. 2013, and PyTorch's

@@ -18,7 +18,7 @@ use crate::TrainError;
 /// use bonfire::world::Axis;
 /// # use burn::nn::{Linear, LinearConfig};
 /// # fn train(world: &World) -> Result<(), TrainError> {
-/// let mesh = world.mesh("dp=-1,tp=2".parse()?)?;
+/// let mesh = world.mesh("dp=-1,tp=2")?;
 /// # let part: Linear = LinearConfig::new(8, 8).init(&world.device());
 /// // Ranks of `tp` have parts of a model and the same batches; those of `replicas` have the same part.
 /// let tp = mesh.sub(Axis::Tp);
@@ -39,14 +39,18 @@ pub struct Mesh {
 }
 
 impl World {
-    /// Lays the ranks of this world out over the axes of a mesh. Every rank must call it with the same shape.
+    /// Lays the ranks of this world out over the axes of a mesh: a [`MeshShape`], or a text such as `"dp=-1,tp=2"`. Every rank must call it with the same shape.
     ///
     /// # Errors
-    /// [`TrainError::Mesh`] if the mesh needs another number of ranks; [`TrainError::Collective`] as
+    /// [`TrainError::Mesh`] if a text is not a mesh, or the mesh needs another number of ranks; [`TrainError::Collective`] as
     /// [`split`](Self::split).
     #[track_caller]
-    pub fn mesh(&self, shape: MeshShape) -> Result<Mesh, TrainError> {
-        let grid = shape.over(self.world_size())?;
+    pub fn mesh<S>(&self, shape: S) -> Result<Mesh, TrainError>
+    where
+        S: TryInto<MeshShape>,
+        TrainError: From<S::Error>,
+    {
+        let grid = shape.try_into()?.over(self.world_size())?;
         let rank = self.rank();
         let part = |name: &str, ranks: &[Rank]| self.part(name, ranks);
         let along = Axis::ALL.iter();

@@ -26,6 +26,7 @@ const ASKED_AT_ONCE: usize = 32;
 
 /// A running job that has processes of this user on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunningJob {
     /// Its processes here that answer, in the order of their ranks; at least one.
     pub members: Vec<JobMember>,

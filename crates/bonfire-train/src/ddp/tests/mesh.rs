@@ -10,7 +10,7 @@ use super::*;
 use crate::{Checkpoints, Keep, Mesh, Milestone, Placement};
 
 fn mesh(world: &World, shape: &str) -> Mesh {
-    world.mesh(shape.parse().unwrap()).unwrap()
+    world.mesh(shape).unwrap()
 }
 
 /// The numbers, in the whole world, of the ranks of a part of it.

@@ -69,7 +69,7 @@ fn world(group: ProcessGroup) -> World {
 
 fn mesh(world: &World, workers: u32) -> Mesh {
     let shape = format!("dp_replicate={workers},dp_shard=-1");
-    world.mesh(shape.parse().unwrap()).unwrap()
+    world.mesh(shape).unwrap()
 }
 
 /// A step of plain SGD.

@@ -101,7 +101,7 @@ fn trained_on(mesh: &str, words: &[&str]) -> Vec<(String, u64, f64)> {
 fn own_loop_on(mesh: &str, ranks: u32) -> Vec<String> {
     let trained = spawn(ranks, |world| {
         let device = world.device().autodiff();
-        let mesh = world.mesh(mesh.parse().unwrap())?;
+        let mesh = world.mesh(mesh)?;
         let (part, _) = Mlp::part(&mesh, &world.device());
         let divided = divided_parameters(&part);
         let mut ddp = Ddp::new(part, mesh.replicas())?;
@@ -211,7 +211,7 @@ fn parts_that_do_not_go_with_the_mesh_are_refused() {
     let refused = |mesh: &str, words: &[&str], of: Option<&str>| {
         let outcome = spawn(2, |world| {
             let config = mesh_config(mesh, words);
-            let laid_out = world.mesh(of.unwrap_or("dp=2").parse().unwrap())?;
+            let laid_out = world.mesh(of.unwrap_or("dp=2"))?;
             let (part, whole) = Mlp::part(&laid_out, &world.device());
             let mut parts = Parts::new(part, data(&world, 40));
             if of.is_some() {
