@@ -168,7 +168,7 @@ fn program(sources: &[KernelSource]) -> String {
     // No thread waits for another.
     text.push_str("#define STAND_IN_WAITS 0\n");
     text.push_str(include_str!(
-        "../../crates/cuda-stand-in/src/compiler/prelude.hpp"
+        "../../tests/cuda-stand-in/src/compiler/prelude.hpp"
     ));
     for (number, source) in sources.iter().enumerate() {
         let kernel = &source.source;
