@@ -165,19 +165,14 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
-    ("networks", Imports::Only(&["bonfire"]), Burn::Named),
     (
         "finetune",
-        Imports::Only(&["bonfire", "networks"]),
+        Imports::Only(&["bonfire", "vision"]),
         Burn::Named,
     ),
     ("gpt", Imports::Libraries, Burn::Named),
     ("tutorials", Imports::Libraries, Burn::Named),
-    (
-        "vision",
-        Imports::Only(&["bonfire", "networks"]),
-        Burn::Named,
-    ),
+    ("vision", Imports::Only(&["bonfire"]), Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     (BENCHES, Imports::Libraries, Burn::Named),
     (
@@ -279,7 +274,7 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
         return (!is_right).then(|| format!("{importer} imports {TESTKIT} outside its tests"));
     }
     // They measure what the examples train.
-    if importer == BENCHES && imported == "networks" {
+    if importer == BENCHES && imported == "vision" {
         return None;
     }
     if imported == DATA && TESTED_WITH_DATA.contains(&importer) {

@@ -15,7 +15,7 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use clap::Parser;
-use networks::resnet::{Depth, ResNetConfig};
+use vision::networks::resnet::{Depth, ResNetConfig};
 
 /// Time the steps of a training of ResNet-18.
 #[derive(Clone, Debug, Parser)]

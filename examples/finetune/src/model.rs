@@ -5,7 +5,7 @@ use bonfire::World;
 use bonfire::ddp::freeze_all_but;
 use bonfire::weights::{WeightsFile, load_weights};
 use burn::module::Module;
-use networks::resnet::{ResNet, ResNetConfig};
+use vision::networks::resnet::{ResNet, ResNetConfig};
 
 use crate::options::Options;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bonfire::collective::WorldSize;
 use bonfire::optim::{Decay, GlobalBatch, RateRule, Schedule};
 use clap::{Args, ValueEnum};
-use networks::resnet::Depth;
+use vision::networks::resnet::Depth;
 
 /// What can be set.
 #[derive(Debug, Clone, Args)]

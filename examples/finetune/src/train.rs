@@ -19,8 +19,8 @@ use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Int, Tensor};
-use networks::resnet::ResNet;
 use serde::{Deserialize, Serialize};
+use vision::networks::resnet::ResNet;
 
 use crate::data::{Data, Share};
 use crate::model::start;

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use crate::model::ModelConfig;
 use crate::nearest::{did_you_mean, nearest};
+use crate::networks::resnet::Stem;
 use assignment::Assignment;
 pub use error::{ConfigError, Origin};
-use networks::resnet::Stem;
 pub use sections::{
     Augment, Config, CudnnSection, Format, LrPolicy, ModelSection, OptimSection, StemName,
     TestSection, TrainSection,

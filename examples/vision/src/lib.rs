@@ -1,6 +1,6 @@
 //! Image classification, trained data-parallel with Bonfire.
 //!
-//! Read `main.rs`, then `train.rs`: the loop. The networks are the crate `networks`.
+//! Read `main.rs`, then `train.rs`: the loop. `networks.rs` has the networks.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod evaluate;
 pub mod meters;
 pub mod model;
 mod nearest;
+pub mod networks;
 pub mod optimizer;
 pub mod rate;
 pub mod tally;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::networks::botnet::{BotNet, BotNetConfig};
+use crate::networks::densenet::{DenseNet, DenseNetConfig};
+use crate::networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use networks::botnet::{BotNet, BotNetConfig};
-use networks::densenet::{DenseNet, DenseNetConfig};
-use networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
 use serde::{Deserialize, Serialize};
 
 use crate::nearest::{did_you_mean, nearest};

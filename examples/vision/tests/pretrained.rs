@@ -10,9 +10,9 @@ use bonfire::World;
 use bonfire::weights::WeightsFile;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use networks::resnet::Depth;
 use serde_json::{Map, json};
 use vision::model::{Arch, Model, ModelConfig};
+use vision::networks::resnet::Depth;
 use vision::weights;
 
 /// Tensors with the names and the layout that torchvision's `state_dict` has.

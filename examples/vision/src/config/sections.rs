@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Arch;
-use networks::resnet::Depth;
+use crate::networks::resnet::Depth;
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use crate::networks::trained_numbers;
 use anyhow::Result;
 use bonfire::checkpoint::Checkpoints;
 use bonfire::data::Loader;
@@ -9,7 +10,6 @@ use bonfire::optim::{GlobalBatch, RateRule};
 use bonfire::report::{Journal, JournalConfig, JournalDisplay};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, World, all_or_none};
-use networks::trained_numbers;
 
 use super::progress::{Progress, agreed, resumed};
 use super::{KEPT, Trainer};

@@ -8,7 +8,7 @@ use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
-use crate::draw::{Channels, Draw};
+use crate::networks::draw::{Channels, Draw};
 
 /// Self-attention over feature maps of one size.
 #[derive(Module, Debug)]

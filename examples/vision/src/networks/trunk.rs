@@ -10,9 +10,9 @@ use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
-use crate::block::{Block, Kind, Place, Shortcut};
-use crate::draw::{Channels, Draw, Window};
-use crate::norm::BatchNorm;
+use crate::networks::block::{Block, Kind, Place, Shortcut};
+use crate::networks::draw::{Channels, Draw, Window};
+use crate::networks::norm::BatchNorm;
 
 /// A block of the last stage.
 pub trait LastBlock: Module {

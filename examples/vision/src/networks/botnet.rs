@@ -9,12 +9,12 @@ use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 
-use crate::attention::{Attention, AttentionSizes};
-use crate::block::{EXPANSION, Place, projection};
-use crate::draw::{Channels, Draw, Window};
-use crate::norm::BatchNorm;
-use crate::resnet::Depth;
-use crate::trunk::{LastBlock, Stem, Trunk, TrunkConfig};
+use crate::networks::attention::{Attention, AttentionSizes};
+use crate::networks::block::{EXPANSION, Place, projection};
+use crate::networks::draw::{Channels, Draw, Window};
+use crate::networks::norm::BatchNorm;
+use crate::networks::resnet::Depth;
+use crate::networks::trunk::{LastBlock, Stem, Trunk, TrunkConfig};
 
 /// Attention heads in each block.
 const HEADS: usize = 4;

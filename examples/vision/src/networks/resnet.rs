@@ -6,9 +6,9 @@
 
 use burn::tensor::Device;
 
-use crate::block::{Block, Kind, Shortcut};
-pub use crate::trunk::Stem;
-use crate::trunk::{Sizes, Trunk, TrunkConfig};
+use crate::networks::block::{Block, Kind, Shortcut};
+pub use crate::networks::trunk::Stem;
+use crate::networks::trunk::{Sizes, Trunk, TrunkConfig};
 
 /// Which residual network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

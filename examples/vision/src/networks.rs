@@ -2,8 +2,6 @@
 //!
 //! `trunk.rs`, `resnet.rs`, `botnet.rs` and `densenet.rs` are the networks; nothing here knows of ranks.
 
-#![forbid(unsafe_code)]
-
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 

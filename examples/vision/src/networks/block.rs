@@ -6,8 +6,8 @@ use burn::nn::conv::Conv2d;
 use burn::nn::pool::AvgPool2dConfig;
 use burn::tensor::Tensor;
 
-use crate::draw::{Channels, Draw, Window};
-use crate::norm::BatchNorm;
+use crate::networks::draw::{Channels, Draw, Window};
+use crate::networks::norm::BatchNorm;
 
 /// How much wider than inside a bottleneck is where it ends.
 pub(crate) const EXPANSION: usize = 4;

@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::norm::{BatchNorm, BatchNormConfig};
+use crate::networks::norm::{BatchNorm, BatchNormConfig};
 
 /// The window of a convolution: square, and padded so that only the stride makes a picture smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

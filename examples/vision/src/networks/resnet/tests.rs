@@ -4,9 +4,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, activation};
 
 use super::*;
-use crate::botnet::BotNetConfig;
-use crate::draw::Draw;
-use crate::trained_numbers;
+use crate::networks::botnet::BotNetConfig;
+use crate::networks::draw::Draw;
+use crate::networks::trained_numbers;
 
 fn config(depth: Depth, classes: usize) -> ResNetConfig {
     ResNetConfig::new(depth, classes)

@@ -12,9 +12,9 @@ use burn::nn::conv::Conv2d;
 use burn::nn::pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d};
 use burn::tensor::{Device, Tensor};
 
-use crate::draw::{Channels, Draw, Window};
-use crate::norm::BatchNorm;
-use crate::trunk::{Stem, max_pool, pooled, window_of};
+use crate::networks::draw::{Channels, Draw, Window};
+use crate::networks::norm::BatchNorm;
+use crate::networks::trunk::{Stem, max_pool, pooled, window_of};
 
 /// Channels that each layer adds.
 const GROWTH: usize = 32;
@@ -268,7 +268,7 @@ mod tests {
     use burn::module::Param;
 
     use super::*;
-    use crate::trained_numbers;
+    use crate::networks::trained_numbers;
 
     const CONFIG: DenseNetConfig = DenseNetConfig {
         classes: 1000,
