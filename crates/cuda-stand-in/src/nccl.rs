@@ -166,8 +166,7 @@ pub extern "C" fn ncclCommInitRankConfig(
     }
     let group = String::from_utf8_lossy(&id.0);
     let group = group.trim_end_matches('\0');
-    let place = (rank as usize, ranks as usize);
-    match Member::join(group, place, context.device) {
+    match Member::join(rank as usize, group, ranks as usize, context.device) {
         Ok(member) => {
             *comm = MEMBERS.insert(member);
             IN_PROGRESS

@@ -179,7 +179,7 @@ fn map(address: u64, len: usize, allocation: Arc<Allocation>) -> Result<(), Stat
     } else {
         Kind::Imported(allocation.device)
     };
-    place(address, len, (kind, Mapped::of(allocation)));
+    place(address, len, kind, Mapped::of(allocation));
     Ok(())
 }
 

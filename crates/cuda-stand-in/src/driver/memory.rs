@@ -71,7 +71,7 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
 }
 
 /// Makes a range known that was mapped.
-pub(crate) fn place(base: u64, len: usize, (kind, mapped): (Kind, Mapped)) {
+pub(crate) fn place(base: u64, len: usize, kind: Kind, mapped: Mapped) {
     let block = Block {
         len,
         kind,

@@ -48,8 +48,9 @@ impl State {
 impl Member {
     /// Begins to join.
     pub(super) fn join(
+        rank: usize,
         group: &str,
-        (rank, ranks): (usize, usize),
+        ranks: usize,
         device: usize,
     ) -> io::Result<Arc<Self>> {
         let mut devices = vec![None; ranks];
@@ -141,7 +142,7 @@ impl Member {
             let place = if rank == self.rank {
                 Place::of(source)?
             } else {
-                self.next_offer(rank, Lane::Together, (number, source.bytes))?
+                self.next_offer(rank, Lane::Together, number, source.bytes)?
             };
             if what.needs(rank, self.rank) {
                 let mut brought = self.read(place)?;
@@ -182,7 +183,7 @@ impl Member {
         }
         for operation in operations {
             if let Operation::Recv { target, peer } = *operation {
-                let place = self.next_offer(peer, Lane::Message, (0, target.bytes))?;
+                let place = self.next_offer(peer, Lane::Message, 0, target.bytes)?;
                 write(&self.read(place)?, target);
                 self.tell(peer, Note::Taken(Lane::Message));
             }
@@ -212,7 +213,7 @@ impl Member {
     }
 
     /// Waits for the peer's next offer, which must be of this kind and length.
-    fn next_offer(&self, peer: usize, lane: Lane, (what, bytes): (u64, usize)) -> Option<Place> {
+    fn next_offer(&self, peer: usize, lane: Lane, what: u64, bytes: usize) -> Option<Place> {
         let offer = self.wait(|state| state.of(peer, lane).offers.pop_front())?;
         if (offer.what, offer.place.bytes) == (what, bytes as u64) {
             return Some(offer.place);
