@@ -121,7 +121,7 @@ impl<M: Module> Setup<M> {
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut || place.offload.is_some() {
             verify(outline(&module), config, group)?;
-            let (rows, table) = replicate_rows(module, (placement, groups.shards()), place, group)
+            let (rows, table) = replicate_rows(module, placement, groups.shards(), place, group)
                 .inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
@@ -134,9 +134,8 @@ impl<M: Module> Setup<M> {
         let table = Arc::new(table);
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
-        let parameters = (&table, &shards);
         let synchroniser =
-            Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
+            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(|error| {
                 // That there is no such way is what all ranks return.
                 if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                     group.abort(&error.to_string());

@@ -179,7 +179,8 @@ impl Parts {
     pub fn new(
         whole: Arc<Whole>,
         place: Place,
-        (replicas, all): (ProcessGroup, &ProcessGroup),
+        replicas: ProcessGroup,
+        all: &ProcessGroup,
     ) -> Result<Self, RecordError> {
         let is_lead = replicas.rank() == WRITER;
         Ok(Self {
@@ -199,7 +200,7 @@ impl Parts {
         let replicas = self.replicas.split(Some(0), 0)?;
         let replicas = replicas.expect("every rank has a color");
         let (whole, place) = (Arc::clone(&self.whole), self.place.clone());
-        Self::new(whole, place, (replicas, all))
+        Self::new(whole, place, replicas, all)
     }
 
     /// The same, whose ranks wait for each other as those of another group do.
@@ -307,9 +308,9 @@ impl Parts {
                 .filter(|_| plan.runs.contains_key(&leads.rank()))
                 .cloned();
             let id = self.whole.tensors[place].id.val();
-            let about = (name, plan.dtype, plan.shape.clone(), id);
             let leads = leads.clone();
-            tensors.push(gathers.add(about, move || {
+            let (dtype, shape) = (plan.dtype, plan.shape.clone());
+            tensors.push(gathers.add(name, dtype, shape, id, move || {
                 let bytes = match &own {
                     Some(own) => own.to_bytes().map_err(unusable)?.to_vec(),
                     None => Vec::new(),

@@ -132,7 +132,7 @@ impl<M: Module> Ddp<M> {
             let shards = route.shards.groups().shards().with_timeout(group.timeout());
             let id = ids[field.parameter].val();
             kept.push(
-                gathers.add((name, field.dtype, field.shape.clone(), id), move || {
+                gathers.add(name, field.dtype, field.shape.clone(), id, move || {
                     let whole = shards.gather_v::<u8>(&rows, WRITER)?;
                     Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
                 }),
@@ -359,8 +359,8 @@ impl ModuleVisitor for Collector<'_> {
             let probe = Param::from_mapped_value(id, probe, mapper.clone());
             probe.transform_for_save().val().dims().to_vec()
         });
-        let about = (self.name(), rows.dtype(), shape, id.val());
-        let tensor = self.gathers.add(about, move || {
+        let (name, dtype) = (self.name(), rows.dtype());
+        let tensor = self.gathers.add(name, dtype, shape, id.val(), move || {
             let whole = gatherer.untracked(index, rows.clone())?;
             let whole = Param::from_mapped_value(id, whole, mapper.clone());
             Ok(whole

@@ -140,7 +140,7 @@ impl Diloco {
         }
         let (workers, inner) = (workers.group().clone(), inner.group().clone());
         let fragments = deal(&lengths, count);
-        let parameters = owned(&model, &lengths, &fragments, (&workers, &inner), state)?;
+        let parameters = owned(&model, &lengths, &fragments, &workers, &inner, state)?;
         let fragments = fragments.into_iter().map(|parameters| Fragment {
             parameters,
             ..Fragment::default()
@@ -468,7 +468,8 @@ fn owned<M: Module>(
     model: &M,
     lengths: &[usize],
     fragments: &[Vec<usize>],
-    (workers, inner): (&ProcessGroup, &ProcessGroup),
+    workers: &ProcessGroup,
+    inner: &ProcessGroup,
     state: Option<DilocoState>,
 ) -> Result<Vec<Parameter>, DilocoError> {
     let mut owners = vec![Rank::new(0); lengths.len()];

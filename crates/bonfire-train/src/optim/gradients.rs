@@ -131,7 +131,8 @@ impl Gradients {
     /// Adds that of a parameter, after those of all parameters that are defined before it.
     pub(crate) fn push<const D: usize>(
         &mut self,
-        (parameter, id): (usize, ParamId),
+        parameter: usize,
+        id: ParamId,
         gradient: Tensor<D>,
     ) {
         self.entries.push(Entry {

@@ -81,8 +81,10 @@ enum State {
 impl Bucket {
     /// An empty bucket, in memory of the group, that has so many flags if it can.
     pub(crate) fn new(
-        (assignment, flags): (&Assignment, usize),
-        (shards, spare): (&Shards, &Spare),
+        assignment: &Assignment,
+        flags: usize,
+        shards: &Shards,
+        spare: &Spare,
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {

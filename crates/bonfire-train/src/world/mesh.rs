@@ -126,7 +126,7 @@ impl Mesh {
     /// not divided among them is the same on all, and so must be what dropout makes of it. Inside of divided layers
     /// the ranks then drop the same places of their parts. Ranks that differ on another axis draw other numbers.
     pub fn seed_step(&self, seed: u64, step: u64) {
-        self.sub(Axis::Tp).seed_as(Rank::new(0), (seed, step));
+        self.sub(Axis::Tp).seed_as(seed, Rank::new(0), step);
     }
 
     /// A placement for [`replicas`](Self::replicas): see [`Grid::placement`].

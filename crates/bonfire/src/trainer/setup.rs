@@ -85,9 +85,10 @@ pub fn prepare<M: Module, B: Send + 'static>(
             all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?
         }
     };
-    let passes = (&model, batches.accumulation);
-    let planned = activations
-        .map(|activations| memory::planned(place.replicas(), config, passes, activations));
+    let accumulation = batches.accumulation;
+    let planned = activations.map(|activations| {
+        memory::planned(place.replicas(), config, &model, accumulation, activations)
+    });
     let planned = all_or_none(world, planned.transpose())?;
     let (replicas, ddp_config) = (place.replicas(), ddp_config(config));
     let mut ddp = Ddp::with_offload(model, replicas, ddp_config, offload.parameters)?;
