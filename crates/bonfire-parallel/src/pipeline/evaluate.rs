@@ -60,7 +60,7 @@ impl<M: Module> Pipeline<M> {
         let forwards = || -> Result<_, PipelineError> {
             let mut losses = Vec::new();
             for micro_batches in micro_batches.chunks(self.schedule.micro_batches() as usize) {
-                losses.extend(self.round((&stages, micro_batches), &forward, &mut current)?);
+                losses.extend(self.round(&stages, micro_batches, &forward, &mut current)?);
             }
             Ok(losses)
         };
@@ -75,7 +75,8 @@ impl<M: Module> Pipeline<M> {
     /// The losses of some micro-batches; none on ranks without the last stage.
     fn round<B, R: IntoOutput>(
         &mut self,
-        (stages, micro_batches): (&[M], &[B]),
+        stages: &[M],
+        micro_batches: &[B],
         forward: &impl Fn(&M, &mut Pass<'_, B>) -> R,
         current: &mut Option<Compute>,
     ) -> Result<Vec<f64>, PipelineError> {
@@ -123,7 +124,7 @@ impl<M: Module> Pipeline<M> {
                 }
                 match schedule.owner(number + 1) {
                     target if target == me => made.push_back(output.values()?),
-                    target => self.channels.send(target, (output.values()?, Agreed::Now)),
+                    target => self.channels.send(target, output.values()?, Agreed::Now),
                 }
                 self.channels.release_sent()?;
             }

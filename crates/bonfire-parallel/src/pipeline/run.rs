@@ -158,8 +158,9 @@ where
             match *action {
                 Action::Compute(compute) => self.compute(compute)?,
                 Action::Send(message) => {
-                    let values = self.state.made.remove(&message).expect(VERIFIED);
-                    self.channels.send(schedule.owner(message.target()), values);
+                    let (values, agreed) = self.state.made.remove(&message).expect(VERIFIED);
+                    self.channels
+                        .send(schedule.owner(message.target()), values, agreed);
                 }
                 Action::Receive(message) => {
                     let source = schedule.owner(message.source());
@@ -340,7 +341,7 @@ where
             }
             if stage == 0 {
                 let last = self.state.tied.take();
-                tie.add((&self.stages[local], &mut sum), last, self.channels)?;
+                tie.add(&self.stages[local], &mut sum, last, self.channels)?;
             }
         }
         (self.reduce)(local, sum);

@@ -81,8 +81,8 @@ impl VocabParallelCrossEntropy {
         };
         let constant = scores.clone().without_autodiff();
         let checked = self.check(targets.clone(), classes.vocabulary);
-        let losses = checked
-            .and_then(|()| Losses::of(constant, targets.clone(), (&classes, self.smoothing)));
+        let losses =
+            checked.and_then(|()| Losses::of(constant, targets.clone(), &classes, self.smoothing));
         let Losses { values, gradient } = match classes.tp {
             Some(tp) => or_end_pass(losses, tp),
             None => losses.unwrap_or_else(|error| panic!("a cross entropy: {error}")),
@@ -150,7 +150,8 @@ impl Losses {
     fn of(
         scores: Tensor<2>,
         targets: Tensor<1, Int>,
-        (classes, smoothing): (&Classes<'_>, f64),
+        classes: &Classes<'_>,
+        smoothing: f64,
     ) -> Result<Self, ParallelError> {
         let [tokens, _] = scores.dims();
         let largest = classes.all_reduce(scores.clone().max_dim(1), ReduceOp::Max)?;

@@ -62,7 +62,7 @@ impl VocabParallelEmbedding {
             sections: 1,
         };
         Ok(Self {
-            weight: piece(embedding.weight, (cut, tp)),
+            weight: piece(embedding.weight, cut, tp),
             vocabulary,
             tp: Some(tp.clone()),
             sequence: None,
