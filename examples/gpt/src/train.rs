@@ -234,9 +234,9 @@ fn evaluate(
         let loss = |batch: TextBatch| model.loss(batch.tokens, batch.targets).into_scalar::<f64>();
         Ok(batches.map(loss).collect())
     };
-    let sizes = (settings.reporting.eval_windows, settings.batch);
+    let (windows, batch) = (settings.reporting.eval_windows, settings.batch);
     journal.time(Activity::Evaluation, || {
-        validation_loss(data, sizes, &corpus.validation, losses)
+        validation_loss(data, windows, &corpus.validation, batch, losses)
     })
 }
 
@@ -244,8 +244,9 @@ fn evaluate(
 /// those of batches of at most `batch` windows.
 fn validation_loss(
     data: &World,
-    (windows, batch): (usize, usize),
+    windows: usize,
     text: &TextWindows,
+    batch: usize,
     losses: impl FnOnce(&[TextBatch]) -> Result<Vec<f64>>,
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), windows);

@@ -94,9 +94,9 @@ pub(super) fn train(
     };
     let initial = Digest::of(&whole(&pipeline)?)?;
     let evaluate = |journal: &mut Journal, pipeline: &mut Pipeline<Part>| {
-        let sizes = (settings.reporting.eval_windows, settings.micro_batch());
+        let (windows, batch) = (settings.reporting.eval_windows, settings.micro_batch());
         journal.time(Activity::Evaluation, || {
-            validation_loss(data, sizes, &corpus.validation, |batches| {
+            validation_loss(data, windows, &corpus.validation, batch, |batches| {
                 Ok(pipeline.evaluate(batches, Part::forward)?)
             })
         })
