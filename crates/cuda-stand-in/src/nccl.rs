@@ -166,7 +166,7 @@ pub extern "C" fn ncclCommInitRankConfig(
     }
     let group = String::from_utf8_lossy(&id.0);
     let group = group.trim_end_matches('\0');
-    match Member::join(rank as usize, group, ranks as usize, context.device) {
+    match Member::join(rank as usize, group, ranks as usize, context.device as u64) {
         Ok(member) => {
             *comm = MEMBERS.insert(member);
             IN_PROGRESS

@@ -279,7 +279,7 @@ impl Peers {
                 ImportedRegion::open(&self.context, IpcHandle::from_bytes(handle), len)
             }
             Given::Descriptor(file, bytes) => {
-                ImportedRegion::open_descriptor(&self.context, file.as_fd(), bytes, len)
+                ImportedRegion::open_descriptor(&self.context, bytes, file.as_fd(), len)
             }
         };
         Ok(region.map(|region| region.span()))

@@ -51,10 +51,10 @@ impl Member {
         rank: usize,
         group: &str,
         ranks: usize,
-        device: usize,
+        device: u64,
     ) -> io::Result<Arc<Self>> {
         let mut devices = vec![None; ranks];
-        devices[rank] = Some(device as u64);
+        devices[rank] = Some(device);
         let member = Arc::new(Self {
             rank,
             mailbox: Mailbox::open(group, rank)?,
@@ -70,7 +70,7 @@ impl Member {
         });
         let (own, name) = (Arc::clone(&member), "stand-in NCCL".to_owned());
         let reader = thread::Builder::new().name(name);
-        let reader = reader.spawn(move || own.listen(Note::Here(device as u64)))?;
+        let reader = reader.spawn(move || own.listen(Note::Here(device)))?;
         *lock(&member.reader) = Some(reader);
         Ok(member)
     }
