@@ -45,8 +45,11 @@ impl Commons {
         });
         let thing = &mut things[index];
         thing.taken[rank.index()] = true;
-        let value = thing.value.downcast_ref::<T>();
-        let value = value.expect("all ranks ask for the same type").clone();
+        let value = thing
+            .value
+            .downcast_ref::<T>()
+            .expect("all ranks ask for the same type")
+            .clone();
         if thing.taken.iter().all(|taken| *taken) {
             things.remove(index);
         }

@@ -69,8 +69,9 @@ impl Member {
             reader: Mutex::new(None),
         });
         let (own, name) = (Arc::clone(&member), "stand-in NCCL".to_owned());
-        let reader = thread::Builder::new().name(name);
-        let reader = reader.spawn(move || own.listen(Note::Here(device)))?;
+        let reader = thread::Builder::new()
+            .name(name)
+            .spawn(move || own.listen(Note::Here(device)))?;
         *lock(&member.reader) = Some(reader);
         Ok(member)
     }

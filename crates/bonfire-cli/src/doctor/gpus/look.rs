@@ -38,8 +38,11 @@ fn found() -> Result<Found, CudaError> {
         .iter()
         .map(|device| nvml.as_ref()?.device(address(device)?).ok())
         .collect();
-    let gpus = devices.iter().zip(&handles).map(|(d, h)| gpu(d, *h));
-    let gpus = gpus.collect();
+    let gpus = devices
+        .iter()
+        .zip(&handles)
+        .map(|(d, h)| gpu(d, *h))
+        .collect();
     let mut pairs = Vec::new();
     for from in devices.iter().zip(&handles) {
         for to in devices.iter().zip(&handles).filter(|to| to.0 != from.0) {
