@@ -222,8 +222,11 @@ impl Checkpoints {
         let (group, parts) = match &background.groups {
             Some(groups) => groups.clone(),
             None => {
-                let group = self.files.group.split(Some(0), 0)?;
-                let group = group.expect("every rank has a color");
+                let group = self
+                    .files
+                    .group
+                    .split(Some(0), 0)?
+                    .expect("every rank has a color");
                 let parts = self.files.parts.as_ref();
                 let parts = parts.map(|parts| parts.beside(&group)).transpose()?;
                 background.groups.insert((group, parts)).clone()

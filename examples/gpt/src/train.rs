@@ -113,8 +113,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         let done = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
-            let gradients = done.gradients;
-            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
+            let gradients = done
+                .gradients
+                .sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,

@@ -321,8 +321,10 @@ impl Collector<'_> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape.num_elements() * dtype.size();
         let read = move || {
-            let data = tensor.clone().try_into_data();
-            let data = data.map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
+            let data = tensor
+                .clone()
+                .try_into_data()
+                .map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
             Ok(data.into_parts().0)
         };
         let id = Some(id.val());
@@ -385,8 +387,9 @@ impl ModuleVisitor for Collector<'_> {
 
 /// The shape of a parameter as it is saved, perhaps transposed: that is seen on one of a few rows.
 fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
-    let rows = (1..).find(|rows| !whole[1..].contains(rows));
-    let rows = rows.expect("some number is no dimension");
+    let rows = (1..)
+        .find(|rows| !whole[1..].contains(rows))
+        .expect("some number is no dimension");
     let mut probe = whole.to_vec();
     probe[0] = rows;
     let mut shape = saved(probe);

@@ -278,8 +278,10 @@ impl Diloco {
     fn begin<M: Module>(&mut self, fragment: usize, model: &M) -> Result<(), DilocoError> {
         let fragment = &mut self.fragments[fragment];
         fragment.steps = 0;
-        let owned = fragment.parameters.iter().copied();
-        let owned: Vec<usize> = owned
+        let owned: Vec<usize> = fragment
+            .parameters
+            .iter()
+            .copied()
             .filter(|index| self.parameters[*index].outer.is_some())
             .collect();
         let own = floats::read(model, &owned)?;

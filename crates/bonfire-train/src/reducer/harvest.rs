@@ -309,8 +309,10 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         index: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<(), TrainError> {
-        let own = self.own.as_mut();
-        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
+        let own = self
+            .own
+            .as_mut()
+            .and_then(|gradients| param.val().grad_remove(gradients));
         if !(self.present)(index) {
             return Ok(());
         }

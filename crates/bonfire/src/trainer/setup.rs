@@ -71,8 +71,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let ranks = place.data().world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
     let flops = all_or_none(world, model_flops(config, flops_per_sample))?;
-    let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
-    let micro = micro.unwrap_or(NonZeroUsize::MIN);
+    let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX))
+        .unwrap_or(NonZeroUsize::MIN);
     let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));

@@ -116,8 +116,9 @@ pub(super) fn train(
         let done = pipeline.backward(&micro_batches, Part::forward)?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || -> Result<()> {
-            let gradients = done.gradients;
-            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
+            let gradients = done
+                .gradients
+                .sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,
