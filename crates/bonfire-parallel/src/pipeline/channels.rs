@@ -201,8 +201,11 @@ impl Channels {
         // The world first: it is where the others look for whose fault it is. Then the axes beside it.
         self.world.group().abort(cause);
         self.world.abort(cause);
-        let pairs = self.to.values().chain(self.from.values());
-        let pairs = pairs.chain(&self.others);
+        let pairs = self
+            .to
+            .values()
+            .chain(self.from.values())
+            .chain(&self.others);
         pairs.for_each(|pair| pair.abort(cause));
     }
 }

@@ -88,8 +88,10 @@ impl<M: Module> Pipeline<M> {
             let source = number.checked_sub(1).map(|before| schedule.owner(before));
             let source = source.filter(|&source| source != me);
             let receive = |source| self.channels.receive_described(source);
-            let receiving = micro_batches.iter().filter_map(|_| source.map(receive));
-            let mut receiving: VecDeque<_> = receiving.collect();
+            let mut receiving: VecDeque<_> = micro_batches
+                .iter()
+                .filter_map(|_| source.map(receive))
+                .collect();
             let device: Device = self.devices[local].clone().without_autodiff();
             for (micro_batch, batch) in (0..).zip(micro_batches) {
                 let inputs = match receiving.pop_front() {
@@ -113,10 +115,11 @@ impl<M: Module> Pipeline<M> {
                     tied_leaves: Vec::new(),
                     weights: WeightGradients::at_once(),
                 };
-                let output = forward(stage, &mut pass).into_output();
-                let output = output.map_err(|source| PipelineError::Forward {
-                    pass: compute,
-                    source,
+                let output = forward(stage, &mut pass).into_output().map_err(|source| {
+                    PipelineError::Forward {
+                        pass: compute,
+                        source,
+                    }
                 })?;
                 if number + 1 == schedule.stages() {
                     losses.push(loss_value(output.loss()?)?);

@@ -93,8 +93,13 @@ impl VocabParallelCrossEntropy {
             return losses.mean();
         };
         let ignored = targets.equal_elem(ignored);
-        let counted = ignored.clone().bool_not().int().sum().float();
-        let counted = counted.cast(losses.dtype());
+        let counted = ignored
+            .clone()
+            .bool_not()
+            .int()
+            .sum()
+            .float()
+            .cast(losses.dtype());
         losses.mask_fill(ignored, 0.0).sum() / counted
     }
 
@@ -110,8 +115,9 @@ impl VocabParallelCrossEntropy {
             }
             None => targets,
         };
-        let ends = Tensor::cat(vec![counted.clone().min(), counted.max()], 0);
-        let ends = ends.try_into_data().map_err(|cause| unreadable(&cause))?;
+        let ends = Tensor::cat(vec![counted.clone().min(), counted.max()], 0)
+            .try_into_data()
+            .map_err(|cause| unreadable(&cause))?;
         let all = 0..vocabulary as i64;
         let outside = ends.iter::<i64>().find(|target| !all.contains(target));
         outside.map_or(Ok(()), |target| {

@@ -83,10 +83,11 @@ pub(crate) fn whole<const D: usize>(
     }
     let part = param.val().without_autodiff();
     let section = part.dims()[dim] / sections;
-    let all = (0..sections).map(|index| {
-        let own = part.clone().narrow(dim, index * section, section);
-        ops::gather(own, dim, tp)
-    });
-    let all = all.collect::<Result<Vec<_>, _>>()?;
+    let all = (0..sections)
+        .map(|index| {
+            let own = part.clone().narrow(dim, index * section, section);
+            ops::gather(own, dim, tp)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(replaced(param, |_| Tensor::cat(all, dim)))
 }
