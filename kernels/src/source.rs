@@ -227,7 +227,7 @@ impl Scalar {
         Self::new(ElemType::UInt(UIntKind::U32), &value.to_le_bytes())
     }
 
-    pub(crate) fn of((element, value): (ElemType, InputScalar)) -> Self {
+    pub(crate) fn of(element: ElemType, value: InputScalar) -> Self {
         Self::new(element, value.as_bytes())
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::platform::clock;
-use crate::platform::net::{self, Bell, Socket, SocketRef};
+use crate::platform::net::{self, Bell, Socket, SocketRef, Wanted};
 use crate::platform::thread::{self, JoinHandle};
 use crate::secure::stream::Stream;
 
@@ -354,9 +354,11 @@ impl Mover {
         fence(Ordering::SeqCst);
         // What was handed over since the last look is looked at first: an encrypted stream may have read more than it gave.
         if !self.take() {
-            let reads = self.filled.is_some() && self.free.is_some();
-            let writes = self.leaving.is_some();
-            net::await_turn(&self.stream, (reads, writes), &self.shared.work, NAP_MAX);
+            let wanted = Wanted {
+                reads: self.filled.is_some() && self.free.is_some(),
+                writes: self.leaving.is_some(),
+            };
+            net::await_turn(&self.stream, wanted, &self.shared.work, NAP_MAX);
         }
         self.shared.is_asleep.store(false, Ordering::Relaxed);
     }

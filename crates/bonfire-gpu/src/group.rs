@@ -103,8 +103,7 @@ impl CudaGroup {
             Ok((waiting, Event::new(context)?))
         };
         let (waiting, mark) = agree(&group, waiting())?;
-        let means = (&mut peers, &local, &waiting);
-        let connection = connect(&group, context, means, &options)?;
+        let connection = connect(&group, context, &mut peers, &local, &waiting, &options)?;
         let choice_of_sync = peers.cards().sync(options.sync);
         let sync = choice_of_sync.sync;
         let choice = connection.choice(&options);
@@ -158,7 +157,7 @@ impl CudaGroup {
         });
         let abort = state.flags.waiter().abort.clone();
         let state = Arc::new(Mutex::new(state));
-        let mut watch = Watch::new(&core, &state, (abort, mark));
+        let mut watch = Watch::new(&core, &state, abort, mark);
         let guard = waits_on_device.then(|| Guard::start(move || watch.look()));
         let guard = agree(&core.group, guard.transpose())?;
         Ok(Self {

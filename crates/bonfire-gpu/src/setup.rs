@@ -59,7 +59,9 @@ impl Connection {
 pub(crate) fn connect(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local, waiting): (&mut Peers, &Local, &Waiting),
+    peers: &mut Peers,
+    local: &Local,
+    waiting: &Waiting,
     options: &CudaOptions,
 ) -> Result<Connection, CudaGroupError> {
     let speaks = group.rank().get() == 0;
@@ -89,7 +91,7 @@ pub(crate) fn connect(
     } else {
         probed
     };
-    let opened = open(group, context, (peers, local, waiting), shared_bytes)?;
+    let opened = open(group, context, peers, local, waiting, shared_bytes)?;
     let refusals = match &opened {
         Ok(_) => &[][..],
         Err(refusals) => refusals,
@@ -140,7 +142,9 @@ fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
 fn open(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local, waiting): (&mut Peers, &Local, &Waiting),
+    peers: &mut Peers,
+    local: &Local,
+    waiting: &Waiting,
     shared_bytes: usize,
 ) -> Result<Result<(Shared, Shared), Vec<Refusal>>, CudaGroupError> {
     let pages = match peers.try_share(&local.stream, FlagPage::BYTES)? {

@@ -181,14 +181,14 @@ fn rank_from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<RankEnv
 
 /// What torchrun's variables say.
 fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankEnv, EnvError> {
-    let rank = source.required_number(RANK, (0, u32::MAX - 1))?;
-    let world_size = source.required_number(WORLD_SIZE, (1, u32::MAX))?;
+    let rank = source.required_number(RANK, 0..=u32::MAX - 1)?;
+    let world_size = source.required_number(WORLD_SIZE, 1..=u32::MAX)?;
     let alone_in_pod = source.has_any(&[KUBERNETES]) && !source.has_any(&AGENT_VARIABLES);
     let local_world_size = source
-        .number(LOCAL_WORLD_SIZE, (1, u32::MAX))?
+        .number(LOCAL_WORLD_SIZE, 1..=u32::MAX)?
         .unwrap_or(if alone_in_pod { 1 } else { world_size });
     let local_rank = source
-        .number(LOCAL_RANK, (0, u32::MAX - 1))?
+        .number(LOCAL_RANK, 0..=u32::MAX - 1)?
         .unwrap_or(rank % local_world_size);
     let place = Place {
         rank,
@@ -203,7 +203,7 @@ fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankE
         StoreHost::Nearby => (String::new(), 0),
         _ => source.master()?,
     };
-    let restart_count = source.number(RESTART_COUNT, (0, u32::MAX))?.unwrap_or(0);
+    let restart_count = source.number(RESTART_COUNT, 0..=u32::MAX)?.unwrap_or(0);
     let env = RankEnv {
         master_addr,
         master_port,
@@ -229,7 +229,7 @@ fn of_cluster<F: Fn(&str) -> Option<OsString>>(
     } else if one_host && cluster.may_share_host() {
         (StoreHost::Nearby, (String::new(), 0))
     } else {
-        let port = source.number(MASTER_PORT, (1, u16::MAX.into()))?;
+        let port = source.number(MASTER_PORT, 1..=u16::MAX.into())?;
         (StoreHost::RankZero, cluster.master(source, port)?)
     };
     Ok(RankEnv {
@@ -252,17 +252,14 @@ fn at<F: Fn(&str) -> Option<OsString>>(
         local_rank,
         local_world_size,
     } = place;
-    check_rank((RANK, rank), (WORLD_SIZE, world_size))?;
+    check_rank(RANK, rank, WORLD_SIZE, world_size)?;
     if local_world_size > world_size {
         return Err(EnvError::LocalWorldTooLarge {
             local_world_size,
             world_size,
         });
     }
-    check_rank(
-        (LOCAL_RANK, local_rank),
-        (LOCAL_WORLD_SIZE, local_world_size),
-    )?;
+    check_rank(LOCAL_RANK, local_rank, LOCAL_WORLD_SIZE, local_world_size)?;
     Ok(RankEnv {
         rank: Rank::new(rank),
         world_size: WorldSize::new(world_size).expect("a rank is below it, so it is not zero"),
@@ -355,8 +352,10 @@ fn process_variable(variable: &str) -> Option<OsString> {
 }
 
 fn check_rank(
-    (variable, rank): (&'static str, u32),
-    (count_variable, count): (&'static str, u32),
+    variable: &'static str,
+    rank: u32,
+    count_variable: &'static str,
+    count: u32,
 ) -> Result<(), EnvError> {
     if rank < count {
         return Ok(());

@@ -123,9 +123,10 @@ impl Convolution {
             let rows = linked_sums(
                 Side::new(&input, source),
                 &weights,
+                samples,
                 &self.forward,
-                self.sizes(),
-                (target.count, target.pixels),
+                self.taps.len(),
+                target,
             );
             scatter(&rows, bias, &mut output, samples, target);
         }
@@ -166,13 +167,14 @@ impl Convolution {
             if let Some(gradient) = &mut gradients.input {
                 let weights = self.of_group(weight, group);
                 let weights = packed(weights, geometry, &self.taps, Columns::Source);
-                let to = (source.count, source.pixels);
-                let rows = linked_sums(from, &weights, &self.backward, self.sizes(), to);
+                let taps = self.taps.len();
+                let rows = linked_sums(from, &weights, samples, &self.backward, taps, source);
                 scatter(&rows, None, gradient, samples, source);
             }
             if let Some(gradient) = &mut gradients.weight {
                 let rows = gathered(input, samples, source);
-                let sums = outer_sums(Side::new(&rows, source), from, &self.forward, self.sizes());
+                let source = Side::new(&rows, source);
+                let sums = outer_sums(source, from, samples, &self.forward, self.taps.len());
                 let len = gradient.len() / geometry.groups;
                 let gradient = &mut gradient[group * len..][..len];
                 unpack(&sums, geometry, &self.taps, gradient);
@@ -192,11 +194,6 @@ impl Convolution {
         };
         self.check(&input, &weight);
         (input, weight)
-    }
-
-    /// Samples, and taps in use.
-    fn sizes(&self) -> (usize, usize) {
-        (self.geometry.samples, self.taps.len())
     }
 
     fn of_group<'a>(&self, weight: &'a [f32], group: usize) -> &'a [f32] {

@@ -61,7 +61,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     pub(crate) fn train(
         &mut self,
         restoring: Restoring,
-        (train, valid): (&TrainLoader<M>, &ValidLoader<M>),
+        train: &TrainLoader<M>,
+        valid: &ValidLoader<M>,
         starting_epoch: usize,
     ) -> Result<(), LearnerError> {
         self.check_config()?;
@@ -155,7 +156,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             }
             let lr = Some(self.learner.lr_current());
             let sent = self.config.outputs.of_training();
-            for item in self.items((sent, step.output), &outlook, &split, lr)? {
+            for item in self.items(sent, step.output, &outlook, &split, lr)? {
                 self.tell_train(item)?;
             }
         }
@@ -175,7 +176,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             };
             let output = batch.map(|batch| InferenceStep::step(&model, batch.item));
             let sent = self.config.outputs.of_validation();
-            for item in self.items((sent, output), &outlook, &split, None)? {
+            for item in self.items(sent, output, &outlook, &split, None)? {
                 self.tell_valid(item)?;
             }
         }
@@ -202,7 +203,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     /// What the metrics see of a step, on rank 0.
     fn items<T: StepOutput>(
         &self,
-        (sent, output): (Sent, Option<T>),
+        sent: Sent,
+        output: Option<T>,
         outlook: &Outlook,
         split: &Split<'_, impl Sized>,
         lr: Option<ModuleLearningRate>,

@@ -129,8 +129,12 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         let mut run = Run::new(&self.world, &self.config, components, learner);
         // After a panic nothing of the run is used.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let loaders = (&dataloader_train, &dataloader_valid);
-            run.train(self.restoring, loaders, starting_epoch)
+            run.train(
+                self.restoring,
+                &dataloader_train,
+                &dataloader_valid,
+                starting_epoch,
+            )
         }));
         match outcome {
             Ok(Ok(())) => {}

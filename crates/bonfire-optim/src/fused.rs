@@ -108,8 +108,8 @@ fn step<N, const D: usize, const M: usize>(
     #[allow(clippy::match_bool, reason = "some builds have one arm")]
     let (weights, moments) = match is_flex(&device) {
         #[cfg(feature = "flex")]
-        true => flex::step(rule, weights, (gradient, factors.numbers()), moments),
-        _ => operations(rule, weights, (gradient, &factors), moments),
+        true => flex::step(rule, weights, gradient, factors.numbers(), moments),
+        _ => operations(rule, weights, gradient, &factors, moments),
     };
     let file = match &weights.parameter {
         Kept::File(file) => Some(file.clone()),
@@ -123,7 +123,8 @@ fn step<N, const D: usize, const M: usize>(
 fn operations<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
-    (gradient, factors): (Tensor<D>, &Factors),
+    gradient: Tensor<D>,
+    factors: &Factors,
     moments: [Kept<D>; M],
 ) -> (Weights<D>, [Kept<D>; M]) {
     let device = gradient.device();

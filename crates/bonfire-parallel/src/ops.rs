@@ -135,12 +135,21 @@ pub fn reduce_scatter<const D: usize>(
 #[track_caller]
 pub fn all_to_all<const D: usize>(
     x: Tensor<D>,
-    (from, to): (usize, usize),
+    Dims { from, to }: Dims,
     world: &World,
 ) -> Result<Tensor<D>, ParallelError> {
     let tp = world.clone();
-    let back = move |gradient| exchanged(gradient, (to, from), &tp);
-    operation(x, world, |x| exchanged(x, (from, to), world), back)
+    let back = move |gradient| exchanged(gradient, Dims { from: to, to: from }, &tp);
+    operation(x, world, |x| exchanged(x, Dims { from, to }, world), back)
+}
+
+/// The dimensions along which ranks have parts before and after [`all_to_all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// Before.
+    pub from: usize,
+    /// After.
+    pub to: usize,
 }
 
 /// An operation whose forward and backward pass may fail.

@@ -208,9 +208,12 @@ impl<M: Module> Pipeline<M> {
             None => self.world.device().autodiff(),
         };
         let tie = Tie::new(
-            (&self.schedule, self.ddp.module()),
-            (self.world.group(), &mut self.channels),
-            (parameter, device),
+            &self.schedule,
+            self.ddp.module(),
+            self.world.group(),
+            &mut self.channels,
+            parameter,
+            device,
         );
         self.tie = tie.inspect_err(|error| self.abort(error))?;
         Ok(self)
@@ -367,7 +370,6 @@ impl<M: Module> Pipeline<M> {
             tie: self.tie.as_ref(),
             numbers: &self.numbers,
         };
-        let batches = (micro_batches, forward);
         let mut step = if self.overlaps {
             let mut failure = None;
             let step = self.ddp.backward_in_parts(|stages, told| {
@@ -377,14 +379,14 @@ impl<M: Module> Pipeline<M> {
                         sum.backward();
                     }
                 };
-                let done = passes.run(stages, batches, reduce);
+                let done = passes.run(stages, micro_batches, forward, reduce);
                 done.map_err(|error| failure.insert(error).to_string())
             });
             step.map_err(|error| failure.unwrap_or(error.into()))?
         } else {
             let mut sums = Vec::new();
             let reduce = |_, sum| sums.push(sum);
-            let (loss, timing) = passes.run(self.ddp.module(), batches, reduce)?;
+            let (loss, timing) = passes.run(self.ddp.module(), micro_batches, forward, reduce)?;
             let given = |stages: &Vec<M>| (given(stages, sums, factor, &device), timing);
             let mut step = self.ddp.backward(given)?;
             step.loss = loss;

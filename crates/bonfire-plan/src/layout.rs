@@ -93,7 +93,7 @@ impl Layout {
         world_size: WorldSize,
     ) -> Self {
         let is_cut = placement.is_sharded() && world_size.get() > 1;
-        Self::of(shapes, (placement, world_size), is_cut)
+        Self::of(shapes, placement, world_size, is_cut)
     }
 
     /// The same, where rows are elsewhere than where ranks compute: one that is alone has rows, too, all of them.
@@ -102,12 +102,13 @@ impl Layout {
         placement: Placement,
         world_size: WorldSize,
     ) -> Self {
-        Self::of(shapes, (placement, world_size), placement.is_sharded())
+        Self::of(shapes, placement, world_size, placement.is_sharded())
     }
 
     fn of<'a>(
         shapes: impl IntoIterator<Item = &'a [usize]>,
-        (placement, world_size): (Placement, WorldSize),
+        placement: Placement,
+        world_size: WorldSize,
         are_cut: bool,
     ) -> Self {
         let parameters: Vec<Extent> = shapes.into_iter().map(Extent::of).collect();

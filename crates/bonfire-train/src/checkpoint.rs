@@ -158,8 +158,9 @@ impl Checkpoints {
             rank: tp.rank(),
             cuts: tp.cuts().clone(),
         };
-        let groups = (mesh.replicas().group().clone(), &self.files.group);
-        self.files.parts = Some(Parts::new(Arc::new(whole), place, groups)?);
+        let replicas = mesh.replicas().group().clone();
+        let parts = Parts::new(Arc::new(whole), place, replicas, &self.files.group)?;
+        self.files.parts = Some(parts);
         Ok(self)
     }
 
@@ -188,7 +189,7 @@ impl Checkpoints {
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded("Checkpoints::save", |ddp| {
             let route = ddp.route(files.own());
-            let image = files.image(&route, milestone, (ddp, optimizer), state)?;
+            let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
                 // The training can go on without a checkpoint.
                 Err(TrainError::Checkpoint(error)) => Ok(Err(error)),
@@ -221,8 +222,11 @@ impl Checkpoints {
         let (group, parts) = match &background.groups {
             Some(groups) => groups.clone(),
             None => {
-                let group = self.files.group.split(Some(0), 0)?;
-                let group = group.expect("every rank has a color");
+                let group = self
+                    .files
+                    .group
+                    .split(Some(0), 0)?
+                    .expect("every rank has a color");
                 let parts = self.files.parts.as_ref();
                 let parts = parts.map(|parts| parts.beside(&group)).transpose()?;
                 background.groups.insert((group, parts)).clone()
@@ -233,7 +237,7 @@ impl Checkpoints {
         let files = files.patient_with(&group, ddp.module());
         let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.own())?;
-            files.image(&route, milestone, (ddp, optimizer), state)
+            files.image(&route, milestone, ddp, optimizer, state)
         })?;
         let named = thread::Builder::new().name("bonfire-save".to_owned());
         let saving = named.spawn(move || {
@@ -333,8 +337,7 @@ impl Checkpoints {
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
         let files = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
-        let ranks = (&patient.group, patient.parts.as_ref());
-        let restored = ddp.restore(optimizer, ranks, files)?;
+        let restored = ddp.restore(optimizer, &patient.group, patient.parts.as_ref(), files)?;
         let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
@@ -390,7 +393,8 @@ impl Files {
         &self,
         route: &Route,
         milestone: Milestone,
-        (ddp, optimizer): (&Ddp<M>, &ModuleOptimizer),
+        ddp: &Ddp<M>,
+        optimizer: &ModuleOptimizer,
         state: &S,
     ) -> Result<Image, TrainError> {
         Ok(Image {

@@ -121,7 +121,7 @@ impl<M: Module> Setup<M> {
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut || place.offload.is_some() {
             verify(outline(&module), config, group)?;
-            let (rows, table) = replicate_rows(module, (placement, groups.shards()), place, group)
+            let (rows, table) = replicate_rows(module, placement, groups.shards(), place, group)
                 .inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
@@ -134,9 +134,8 @@ impl<M: Module> Setup<M> {
         let table = Arc::new(table);
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
-        let parameters = (&table, &shards);
         let synchroniser =
-            Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
+            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(|error| {
                 // That there is no such way is what all ranks return.
                 if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                     group.abort(&error.to_string());
@@ -229,8 +228,10 @@ impl<M: Module> Ddp<M> {
         let is_cpu = world.device_name() == "cpu";
         // In memory is where parameters on the CPU are anyway.
         let is_elsewhere = |offload: &Offload| offload.has_files() || !is_cpu;
-        let offload = offload.into().filter(Offload::has_parameters);
-        let offload = offload.filter(is_elsewhere);
+        let offload = offload
+            .into()
+            .filter(Offload::has_parameters)
+            .filter(is_elsewhere);
         let model = checked(model, &config)
             .and_then(|model| match &offload {
                 Some(_) => check_offload(config.placement, world.device_name()).map(|()| model),
@@ -279,8 +280,9 @@ impl<M: Module> Ddp<M> {
     pub fn compare(model: &M, world: &World, config: &DdpConfig) -> Result<(), TrainError> {
         let group = world.warm_up();
         // An error of one rank alone must not leave the others waiting in the comparison.
-        let table = checked(model.clone(), config).and_then(|model| ParameterTable::of(&model));
-        let table = table.inspect_err(|error| group.abort(&error.to_string()))?;
+        let table = checked(model.clone(), config)
+            .and_then(|model| ParameterTable::of(&model))
+            .inspect_err(|error| group.abort(&error.to_string()))?;
         verify(table.entries().to_vec(), config, &group)
     }
 

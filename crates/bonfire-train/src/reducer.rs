@@ -97,8 +97,10 @@ impl Reducer {
     /// puts something there, since it may never have to. Every rank calls it.
     pub(crate) fn new(
         group: WarmUp,
-        (table, shards): (Arc<ParameterTable>, Arc<Shards>),
-        (caps, compressor): (Caps, Compressor),
+        table: Arc<ParameterTable>,
+        shards: Arc<Shards>,
+        caps: Caps,
+        compressor: Compressor,
         way: Chosen,
     ) -> Result<Self, TrainError> {
         let order: Vec<usize> = (0..table.len()).rev().collect();
@@ -187,13 +189,13 @@ impl Reducer {
                     Division::Rows | Division::Owned(_) => self.shards.groups().among(&self.group),
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
-                let shards = (&*self.shards, &self.spare);
                 let flags = if bucket + 1 == self.assignments.len() {
                     verdict::len(self.table.len())
                 } else {
                     0
                 };
-                Bucket::new((assignment, flags), shards, &self.compressor, group)
+                let (shards, spare) = (&self.shards, &self.spare);
+                Bucket::new(assignment, flags, shards, spare, &self.compressor, group)
             })
             .collect()
     }
@@ -217,7 +219,8 @@ impl Reducer {
     pub(crate) fn begin(
         &mut self,
         micro_batches: MicroBatches,
-        (entering, normalizer): (Entering, Normalizer),
+        entering: Entering,
+        normalizer: Normalizer,
         exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
@@ -348,8 +351,10 @@ impl Reducer {
                 (bucket, slot, tensor)
             })
             .collect();
-        let watches = (&mut self.step.computed, watch);
-        self.buckets.deliver(self.step.entering, targets, watches)
+        let Step {
+            entering, computed, ..
+        } = &mut self.step;
+        self.buckets.deliver(*entering, targets, computed, watch)
     }
 
     /// Tells ranks that wait for this one on a device.

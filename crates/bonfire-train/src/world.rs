@@ -54,7 +54,7 @@ impl World {
         local: LocalRank,
         kind: DeviceKind,
     ) -> Result<Self, TrainError> {
-        Self::with_occupancy(group, local, (kind, Occupancy::Exclusive))
+        Self::with_occupancy(group, local, kind, Occupancy::Exclusive)
     }
 
     /// [`new`](Self::new), where ranks may share CUDA devices.
@@ -64,11 +64,12 @@ impl World {
     pub fn with_occupancy(
         group: ProcessGroup,
         local: LocalRank,
-        (kind, occupancy): (DeviceKind, Occupancy),
+        kind: DeviceKind,
+        occupancy: Occupancy,
     ) -> Result<Self, TrainError> {
         let (device, device_name) = match kind {
             DeviceKind::Auto => first_that_answers(occupancy, local)?,
-            kind => open((kind, occupancy), local)?,
+            kind => open(kind, occupancy, local)?,
         };
         let rank = group.rank();
         match rank.get() {
@@ -158,11 +159,11 @@ impl World {
     /// resume. Where ranks have parts of the same layers it is [`Mesh::seed_step`](crate::Mesh::seed_step). Ranks that are threads of one process share the CPU's generator; there the order in
     /// which they draw counts, too.
     pub fn seed_step(&self, seed: u64, step: u64) {
-        self.seed_as(self.rank(), (seed, step));
+        self.seed_as(seed, self.rank(), step);
     }
 
     /// Seeds as a rank of this world does.
-    pub(crate) fn seed_as(&self, rank: Rank, (seed, step): (u64, u64)) {
+    pub(crate) fn seed_as(&self, seed: u64, rank: Rank, step: u64) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let rank = self.group.world_rank(rank);
         rng.set_stream(u64::from(rank.get()));

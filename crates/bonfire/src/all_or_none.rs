@@ -83,8 +83,8 @@ mod tests {
                 local_rank: group.rank().get(),
                 local_world_size: 3,
             };
-            let device = (DeviceKind::Cpu, Occupancy::Exclusive);
-            let outcome = rank::run(group, local, device, |world| {
+            let (kind, occupancy) = (DeviceKind::Cpu, Occupancy::Exclusive);
+            let outcome = rank::run(group, local, kind, occupancy, |world| {
                 let rank = world.rank().get();
                 let own = if wrong.contains(&rank) {
                     Err(format!("trouble of {rank}"))

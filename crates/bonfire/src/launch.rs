@@ -106,7 +106,8 @@ fn work<E: Into<BoxError>>(
         Ok(group) => group,
         Err(error) => fail(prefix, &error.into(), Fault::Own),
     };
-    if let Err(failure) = rank::run(group, local, args.devices(), train) {
+    let (kind, occupancy) = args.devices();
+    if let Err(failure) = rank::run(group, local, kind, occupancy, train) {
         fail(prefix, &failure.error, failure.fault);
     }
 }
@@ -136,5 +137,6 @@ fn run_alone<E: Into<BoxError>>(
     };
     let mut groups = ProcessGroup::local(WorldSize::ONE, args.group.clone())?;
     let group = groups.pop().expect("a world of one has one group");
-    rank::run(group, local, args.devices(), train).map_err(|failure| failure.error)
+    let (kind, occupancy) = args.devices();
+    rank::run(group, local, kind, occupancy, train).map_err(|failure| failure.error)
 }

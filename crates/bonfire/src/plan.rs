@@ -55,7 +55,7 @@ pub fn plan<M: Module, L: IntoLoss>(
         )));
     }
     let accumulation = config.batches(u64::from(ranks.get()))?.accumulation;
-    let mut training = configured((model, accumulation), &config, ranks);
+    let mut training = configured(model, accumulation, &config, ranks);
     training.program = around(&training)?;
     training.activations = rehearse(model, ddp_config(&config).precision, forward)?;
     Ok(training)

@@ -27,11 +27,12 @@ pub(crate) enum Fault {
 pub(crate) fn run<T, E: Into<BoxError>>(
     group: ProcessGroup,
     local: LocalRank,
-    device: (DeviceKind, Occupancy),
+    kind: DeviceKind,
+    occupancy: Occupancy,
     function: impl FnOnce(World) -> Result<T, E>,
 ) -> Result<T, RankFailure> {
     let attempt = || {
-        let world = World::with_occupancy(group.clone(), local, device)?;
+        let world = World::with_occupancy(group.clone(), local, kind, occupancy)?;
         function(world).map_err(|error| Error::from_program(error.into()))
     };
     // The group is the only thing that is used after a panic, and it is made for that.

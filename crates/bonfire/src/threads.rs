@@ -90,7 +90,7 @@ where
             local_rank: group.rank().get(),
             local_world_size: options.world_size.get(),
         };
-        rank::run(group, local, (options.device, Occupancy::Exclusive), &f)
+        rank::run(group, local, options.device, Occupancy::Exclusive, &f)
     };
     let ends = thread::scope(|scope| {
         let mut threads = Vec::with_capacity(groups.len());

@@ -113,8 +113,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         let done = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
-            let gradients = done.gradients;
-            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
+            let gradients = done
+                .gradients
+                .sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,
@@ -234,9 +235,9 @@ fn evaluate(
         let loss = |batch: TextBatch| model.loss(batch.tokens, batch.targets).into_scalar::<f64>();
         Ok(batches.map(loss).collect())
     };
-    let sizes = (settings.reporting.eval_windows, settings.batch);
+    let (windows, batch) = (settings.reporting.eval_windows, settings.batch);
     journal.time(Activity::Evaluation, || {
-        validation_loss(data, sizes, &corpus.validation, losses)
+        validation_loss(data, windows, &corpus.validation, batch, losses)
     })
 }
 
@@ -244,8 +245,9 @@ fn evaluate(
 /// those of batches of at most `batch` windows.
 fn validation_loss(
     data: &World,
-    (windows, batch): (usize, usize),
+    windows: usize,
     text: &TextWindows,
+    batch: usize,
     losses: impl FnOnce(&[TextBatch]) -> Result<Vec<f64>>,
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), windows);

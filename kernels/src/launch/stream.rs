@@ -220,7 +220,8 @@ fn load(source: &KernelSource, context: &Context, nvrtc: Nvrtc) -> Result<Functi
 fn queue_copies(
     kernel: &PackKernel,
     stream: &Stream,
-    (copies, launch): (&Copies<'_>, &Launch),
+    copies: &Copies<'_>,
+    launch: &Launch,
     table: &mut PackTable,
 ) -> Result<(), CudaError> {
     let table = table.write(stream, &copies.tiles)?;
@@ -252,7 +253,8 @@ fn queue_copies(
 fn queue_scale(
     kernel: &ScaleKernel,
     stream: &Stream,
-    (piece, launch): (&Span, &Launch),
+    piece: &Span,
+    launch: &Launch,
 ) -> Result<(), CudaError> {
     let over = BufferLaunch {
         grid: Grid {

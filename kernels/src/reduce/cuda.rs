@@ -100,12 +100,13 @@ impl Reduce {
             return Err(SourceError::TooMany { elems });
         }
         let parts = Parts::new(width, skip, elems);
+        let (divided, divisor) = types::divisor(self.element, divisor);
         let scalars = [
             Scalar::u32(parts.vectors as u32),
             Scalar::u32(parts.tail as u32),
             Scalar::u32(skip as u32),
             Scalar::u32(parts.head as u32),
-            Scalar::of(types::divisor(self.element, divisor)),
+            Scalar::of(divided, divisor),
         ];
         let lengths = vec![(skip + elems).div_ceil(width); self.roles.len()];
         let grid = Grid::over(parts.steps(), UNITS, cubes_max);

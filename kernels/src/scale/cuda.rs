@@ -51,7 +51,7 @@ impl Scale {
         let scalars = [
             Scalar::u32(steps.vectors),
             Scalar::u32(steps.tail),
-            Scalar::of((wide, InputScalar::new(factor, wide))),
+            Scalar::of(wide, InputScalar::new(factor, wide)),
         ];
         Ok(Launch::new(steps.grid, &scalars, &[steps.length]))
     }

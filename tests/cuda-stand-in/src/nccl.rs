@@ -139,8 +139,10 @@ pub extern "C" fn ncclGetUniqueId(id: Option<&mut UniqueId>) -> c_int {
         *next
     };
     // Processes that do not see each other may have the same number.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_nanos();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
     let text = format!("stand-in NCCL {now} {} {number}", process::id());
     id.0 = [0; 128];
     id.0[..text.len()].copy_from_slice(text.as_bytes());
@@ -166,8 +168,7 @@ pub extern "C" fn ncclCommInitRankConfig(
     }
     let group = String::from_utf8_lossy(&id.0);
     let group = group.trim_end_matches('\0');
-    let place = (rank as usize, ranks as usize);
-    match Member::join(group, place, context.device) {
+    match Member::join(rank as usize, group, ranks as usize, context.device as u64) {
         Ok(member) => {
             *comm = MEMBERS.insert(member);
             IN_PROGRESS

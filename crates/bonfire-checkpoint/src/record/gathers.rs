@@ -118,7 +118,10 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     /// One more, of this name, type, shape and parameter. All ranks add the same in the same order.
     pub fn add(
         &mut self,
-        (name, dtype, shape, id): (String, DType, Vec<usize>, u64),
+        name: String,
+        dtype: DType,
+        shape: Vec<usize>,
+        id: u64,
         gather: impl Fn() -> Result<Vec<u8>, E> + Send + Sync + 'static,
     ) -> Packed {
         let len = shape.iter().product::<usize>() * dtype.size();

@@ -179,7 +179,8 @@ impl Parts {
     pub fn new(
         whole: Arc<Whole>,
         place: Place,
-        (replicas, all): (ProcessGroup, &ProcessGroup),
+        replicas: ProcessGroup,
+        all: &ProcessGroup,
     ) -> Result<Self, RecordError> {
         let is_lead = replicas.rank() == WRITER;
         Ok(Self {
@@ -196,10 +197,12 @@ impl Parts {
     /// [`RecordError::Collective`].
     #[track_caller]
     pub fn beside(&self, all: &ProcessGroup) -> Result<Self, RecordError> {
-        let replicas = self.replicas.split(Some(0), 0)?;
-        let replicas = replicas.expect("every rank has a color");
+        let replicas = self
+            .replicas
+            .split(Some(0), 0)?
+            .expect("every rank has a color");
         let (whole, place) = (Arc::clone(&self.whole), self.place.clone());
-        Self::new(whole, place, (replicas, all))
+        Self::new(whole, place, replicas, all)
     }
 
     /// The same, whose ranks wait for each other as those of another group do.
@@ -236,8 +239,10 @@ impl Parts {
     /// # Errors
     /// [`CheckpointError::Unwritable`] if it is not there.
     pub fn name(&self, parameter: ParamId) -> Result<&str, CheckpointError> {
-        let place = self.whole.place(parameter.val());
-        let place = place.ok_or_else(|| unknown(&parameter.to_string()))?;
+        let place = self
+            .whole
+            .place(parameter.val())
+            .ok_or_else(|| unknown(&parameter.to_string()))?;
         Ok(&self.whole.tensors[place].name)
     }
 
@@ -246,8 +251,10 @@ impl Parts {
     /// # Errors
     /// [`CheckpointError::Unwritable`] for a tensor that has another shape than its parameter, which ranks divide.
     pub fn part(&self, parameter: ParamId, whole: Packed) -> Result<Packed, RecordError> {
-        let entry = self.whole.place(parameter.val());
-        let entry = entry.map(|place| &self.whole.tensors[place]);
+        let entry = self
+            .whole
+            .place(parameter.val())
+            .map(|place| &self.whole.tensors[place]);
         let (Some(entry), Some(cut)) = (entry, self.place.cuts.get(parameter)) else {
             return Ok(whole);
         };
@@ -281,8 +288,11 @@ impl Parts {
         own: Record,
         naming: Naming,
     ) -> Result<Recorded<Record, RecordError>, RecordError> {
-        let leads = self.leads.as_ref().expect("a first rank joins");
-        let leads = leads.with_timeout(self.replicas.timeout());
+        let leads = self
+            .leads
+            .as_ref()
+            .expect("a first rank joins")
+            .with_timeout(self.replicas.timeout());
         let told = told_by_all(&leads, &self.told(&own, naming)?)?;
         let mut found: BTreeMap<(usize, &str), Vec<Holder<'_>>> = BTreeMap::new();
         for (lead, told) in leads.world_size().ranks().zip(&told) {
@@ -307,9 +317,9 @@ impl Parts {
                 .filter(|_| plan.runs.contains_key(&leads.rank()))
                 .cloned();
             let id = self.whole.tensors[place].id.val();
-            let about = (name, plan.dtype, plan.shape.clone(), id);
             let leads = leads.clone();
-            tensors.push(gathers.add(about, move || {
+            let (dtype, shape) = (plan.dtype, plan.shape.clone());
+            tensors.push(gathers.add(name, dtype, shape, id, move || {
                 let bytes = match &own {
                     Some(own) => own.to_bytes().map_err(unusable)?.to_vec(),
                     None => Vec::new(),

@@ -61,8 +61,9 @@ enum Memory<T> {
 impl<T: Value> Buffers<T> {
     pub(super) fn new(
         group: &ProcessGroup,
+        buffers: usize,
         home: Home,
-        (buffers, len): (usize, usize),
+        len: usize,
     ) -> Result<Self, CollectiveError> {
         let line = (LINE_BYTES / size_of::<T>()).max(1);
         let stride = len.next_multiple_of(line);

@@ -266,7 +266,7 @@ impl<'g> Run<'g> {
             Operation::ReduceScatter => group.reduce_scatter(buffer, &elements, redop)?,
             Operation::AllGather => group.all_gather(buffer, &elements)?,
             Operation::Broadcast => group.broadcast(buffer, &elements, root)?,
-            Operation::Reduce => group.reduce(buffer, &elements, (redop, root))?,
+            Operation::Reduce => group.reduce(buffer, &elements, redop, root)?,
             Operation::Gather => group.gather(buffer, &elements, root)?,
             Operation::Scatter => group.scatter(buffer, &elements, root)?,
             Operation::AllToAll => {

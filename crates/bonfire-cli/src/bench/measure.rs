@@ -274,15 +274,17 @@ impl<'g, T: Value> Run<'g, T> {
             Form::InPlace => (blocks.input.max(blocks.output) * count, 0),
         };
         // By the size of the message, so that all ranks have equally many.
-        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
-        let slots = slots.clamp(2, SLOTS_MAX);
+        let slots = measurement
+            .rotate_bytes
+            .div_ceil(bytes.max(1))
+            .clamp(2, SLOTS_MAX);
         Ok(Self {
             group,
             measurement,
             count,
             slots,
-            inputs: Buffers::new(group, buffers, (slots, input))?,
-            outputs: Buffers::new(group, buffers, (slots, output))?,
+            inputs: Buffers::new(group, slots, buffers, input)?,
+            outputs: Buffers::new(group, slots, buffers, output)?,
             operations: 0,
             algorithm: None,
             wrong: 0,

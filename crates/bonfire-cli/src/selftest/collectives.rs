@@ -119,7 +119,7 @@ macro_rules! collectives {
                     Task::ReduceScatter(reduce) => self.reduce_scatter(buffer, elements, reduce),
                     Task::AllGather => self.all_gather(buffer, elements),
                     Task::Broadcast(root) => self.broadcast(buffer, elements, root),
-                    Task::Reduce(reduce, root) => self.reduce(buffer, elements, (reduce, root)),
+                    Task::Reduce(reduce, root) => self.reduce(buffer, elements, reduce, root),
                     Task::Gather(root) => self.gather(buffer, elements, root),
                     Task::Scatter(root) => self.scatter(buffer, elements, root),
                     Task::AllToAll => self.all_to_all(buffer, output, elements),

@@ -112,11 +112,13 @@ impl<'g> Model<'g> {
     /// Packs, reduces and unpacks.
     fn average(&mut self) -> anyhow::Result<()> {
         let stream = self.group.stream();
-        let packed = (&self.pieces[..], Direction::Pack);
-        self.kernel.launch(&stream, &mut self.packing, packed)?;
+        let pieces = &self.pieces;
+        self.kernel
+            .launch(&stream, &mut self.packing, pieces, Direction::Pack)?;
         self.reduce()?;
-        let unpacked = (&self.pieces[..], Direction::Unpack);
-        Ok(self.kernel.launch(&stream, &mut self.unpacking, unpacked)?)
+        Ok(self
+            .kernel
+            .launch(&stream, &mut self.unpacking, pieces, Direction::Unpack)?)
     }
 
     /// Reduces the bucket as it is.

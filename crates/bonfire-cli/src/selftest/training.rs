@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
 use bonfire_launch::detect_rank;
-use bonfire_train::{DeviceKind, GradientRoute, World};
+use bonfire_train::{DeviceKind, GradientRoute, LocalRank, World};
 
 use super::SelftestArgs;
 use super::conformance::launch;
@@ -99,7 +99,11 @@ fn print(ranks: &str, ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
 
 fn world_of(env: &RankEnv) -> anyhow::Result<World> {
     let group = ProcessGroup::connect(env, PLACE.group_options())?;
-    PLACE.world(group, (env.local_rank, env.local_world_size))
+    let local = LocalRank {
+        local_rank: env.local_rank,
+        local_world_size: env.local_world_size,
+    };
+    PLACE.world(group, local)
 }
 
 /// Has Burn's kernels compiled and chosen. What runs while it measures them is not what it chooses, and may

@@ -214,7 +214,7 @@ impl Executor {
         let bytes = request.count * size_of::<T>();
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
-        let mut run = Run::new(self, &prepared, (seq, request.step), &patience);
+        let mut run = Run::new(self, &prepared, seq, request.step, &patience);
         let mut steps = &prepared.steps[..];
         while let Some(step) = steps.first() {
             let mut done = run.use_frame(steps, request.reduce, &mut space)?;
@@ -289,8 +289,8 @@ impl Executor {
             let call = self.recorder.learn(operation.clone(), request.name);
             let bytes = request.count * size_of::<T>();
             self.recorder.begin(call, seq, bytes);
-            let place = (seq, request.step);
-            let figures = Run::of(self, &operation, header, place, &patience).measure()?;
+            let figures =
+                Run::of(self, &operation, header, seq, request.step, &patience).measure()?;
             self.recorder.withdraw();
             self.selector.learn(figures);
         }

@@ -28,7 +28,8 @@ impl Commons {
     pub(super) fn take<T: Any + Clone + Send>(
         &self,
         group: u32,
-        (rank, world_size): (Rank, WorldSize),
+        rank: Rank,
+        world_size: WorldSize,
         make: impl FnOnce() -> T,
     ) -> T {
         // Each call leaves the list complete, so a panic elsewhere does not spoil it.
@@ -44,8 +45,11 @@ impl Commons {
         });
         let thing = &mut things[index];
         thing.taken[rank.index()] = true;
-        let value = thing.value.downcast_ref::<T>();
-        let value = value.expect("all ranks ask for the same type").clone();
+        let value = thing
+            .value
+            .downcast_ref::<T>()
+            .expect("all ranks ask for the same type")
+            .clone();
         if thing.taken.iter().all(|taken| *taken) {
             things.remove(index);
         }
@@ -62,8 +66,8 @@ impl ProcessGroup {
         let roster = self.roster();
         match &roster.origin {
             Origin::Threads(hub) => {
-                let me = (self.rank(), self.world_size());
-                hub.commons().take(roster.number, me, make)
+                let (rank, world_size) = (self.rank(), self.world_size());
+                hub.commons().take(roster.number, rank, world_size, make)
             }
             Origin::Processes(_) => make(),
         }
@@ -80,7 +84,7 @@ mod tests {
         let two = WorldSize::new(2).unwrap();
         let mut made = 0;
         let mut take = |group, rank| {
-            commons.take(group, (Rank::new(rank), two), || {
+            commons.take(group, Rank::new(rank), two, || {
                 made += 1;
                 made
             })

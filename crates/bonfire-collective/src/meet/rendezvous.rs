@@ -155,7 +155,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
         address,
     };
     let met = publish(env, store, &mine, deadline).and_then(|addresses| {
-        reach::check(env, store, (&addresses, &listeners), deadline)?;
+        reach::check(env, store, &addresses, &listeners, deadline)?;
         Ok(addresses)
     });
     let addresses = match met {

@@ -117,17 +117,19 @@ impl Socket for Bell {
     }
 }
 
+/// What a socket is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub reads: bool,
+    pub writes: bool,
+}
+
 /// Sleeps until `socket` has something to read or room to write, whichever is asked for, or `bell` rings, for `timeout` at
 /// most.
-pub(crate) fn await_turn(
-    socket: &impl Socket,
-    (reads, writes): (bool, bool),
-    bell: &Bell,
-    timeout: Duration,
-) {
+pub(crate) fn await_turn(socket: &impl Socket, wanted: Wanted, bell: &Bell, timeout: Duration) {
     let mut flags = PollFlags::empty();
-    flags.set(PollFlags::IN, reads);
-    flags.set(PollFlags::OUT, writes);
+    flags.set(PollFlags::IN, wanted.reads);
+    flags.set(PollFlags::OUT, wanted.writes);
     let bell_news = PollFd::new(&bell.0, PollFlags::IN);
     let turn = PollFd::from_borrowed_fd(socket.socket(), flags);
     // The end of a connection is always news, and would end every sleep.

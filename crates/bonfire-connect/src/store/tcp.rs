@@ -66,7 +66,8 @@ impl TcpStoreServer {
     /// `timeout`. A host's name may mean its own loopback address on that host; clients on other hosts
     /// would wait for it in vain.
     pub fn bind_host(
-        (host, port): (&str, u16),
+        host: &str,
+        port: u16,
         token: &JobToken,
         tls: Tls,
         clients: Clients,

@@ -298,7 +298,7 @@ fn a_store_for_other_hosts_is_not_served_on_the_loopback_address_of_a_name() {
     let token = JobToken::random().unwrap();
     let serve = |host, clients| {
         let patience = Duration::from_secs(60);
-        TcpStoreServer::bind_host((host, 0), &token, Tls::Off, clients, patience)
+        TcpStoreServer::bind_host(host, 0, &token, Tls::Off, clients, patience)
     };
     let error = serve("127.1", Clients::Hosts).unwrap_err();
     assert!(

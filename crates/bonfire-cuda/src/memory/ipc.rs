@@ -105,7 +105,8 @@ impl ImportedRegion {
     /// What the driver says: the memory may be of a device that this one cannot reach, or have other bytes.
     pub fn open_descriptor(
         context: &Context,
-        (file, bytes): (BorrowedFd<'_>, usize),
+        bytes: usize,
+        file: BorrowedFd<'_>,
         len: usize,
     ) -> Result<Arc<Self>, CudaError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");

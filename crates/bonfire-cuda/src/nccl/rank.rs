@@ -97,7 +97,8 @@ impl NcclRank {
         &mut self,
         stream: &Stream,
         data: &Span,
-        (kind, op): (NcclType, NcclOp),
+        kind: NcclType,
+        op: NcclOp,
     ) -> Result<(), CudaError> {
         let (address, count) = self.prepare(stream, data, kind);
         // SAFETY: the data are device memory of that many elements that is freed only after this context
@@ -125,7 +126,8 @@ impl NcclRank {
         &mut self,
         stream: &Stream,
         parts: &[(u32, Span)],
-        (kind, op): (NcclType, NcclOp),
+        kind: NcclType,
+        op: NcclOp,
     ) -> Result<(), CudaError> {
         self.together(|own| {
             for (root, part) in parts {

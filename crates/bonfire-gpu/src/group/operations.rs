@@ -125,7 +125,8 @@ impl CudaGroup {
         &self,
         buffer: &CudaBuffer,
         elements: &Elements,
-        (reduce, root): (ReduceOp, Rank),
+        reduce: ReduceOp,
+        root: Rank,
     ) -> Result<(), CudaGroupError> {
         self.direct(Collective::Reduce { root }, Some(reduce), buffer, elements)
     }

@@ -27,7 +27,8 @@ pub(crate) enum Way {
 /// For operations of another kind.
 pub(crate) fn legs(
     collective: Collective,
-    (me, world_size): (Rank, WorldSize),
+    me: Rank,
+    world_size: WorldSize,
     count: usize,
 ) -> Vec<Leg> {
     let all = ElemRange::up_to(count);
@@ -75,7 +76,7 @@ mod tests {
     /// What each rank's output holds after the messages, if rank r brings r * 1000 + index.
     fn after(collective: Collective, ranks: u32, count: usize) -> Vec<Vec<usize>> {
         let world_size = WorldSize::new(ranks).unwrap();
-        let of = |me| legs(collective, (me, world_size), count);
+        let of = |me| legs(collective, me, world_size, count);
         let input = |rank: Rank| (0..count).map(move |index| 1000 * rank.index() + index);
         let mut outputs: Vec<Vec<usize>> = world_size.ranks().map(|r| input(r).collect()).collect();
         for me in world_size.ranks().filter(|me| takes_part(collective, *me)) {

@@ -23,7 +23,7 @@ impl NcclGroup {
         elements: &Elements,
         root: Rank,
     ) -> Result<(), CudaGroupError> {
-        self.send_legs(Collective::Gather { root }, (buffer, buffer), elements)
+        self.send_legs(Collective::Gather { root }, buffer, buffer, elements)
     }
 
     /// Gives every rank its shard of what `root` has; the rest of its elements keep their values.
@@ -36,7 +36,7 @@ impl NcclGroup {
         elements: &Elements,
         root: Rank,
     ) -> Result<(), CudaGroupError> {
-        self.send_legs(Collective::Scatter { root }, (buffer, buffer), elements)
+        self.send_legs(Collective::Scatter { root }, buffer, buffer, elements)
     }
 
     /// Gives rank r the r-th block of every rank's elements: block s of `output` is what rank s had for this
@@ -56,7 +56,7 @@ impl NcclGroup {
         output.assert_of(&self.inner);
         assert_apart(input.span(), output.span());
         elements.fit(output.bytes())?;
-        self.send_legs(Collective::AllToAll, (input, output), elements)
+        self.send_legs(Collective::AllToAll, input, output, elements)
     }
 
     /// Sends the elements to `target`, which calls [`recv`](Self::recv) with as many. No other rank takes part.
@@ -72,7 +72,7 @@ impl NcclGroup {
     ) -> Result<(), CudaGroupError> {
         let source = self.rank();
         let collective = Collective::Transfer { source, target };
-        self.send_legs(collective, (buffer, buffer), elements)
+        self.send_legs(collective, buffer, buffer, elements)
     }
 
     /// Replaces the elements by what `source` [sends](Self::send).
@@ -87,7 +87,7 @@ impl NcclGroup {
     ) -> Result<(), CudaGroupError> {
         let target = self.rank();
         let collective = Collective::Transfer { source, target };
-        self.send_legs(collective, (buffer, buffer), elements)
+        self.send_legs(collective, buffer, buffer, elements)
     }
 
     /// Gives each of two ranks what the other brings. The lower rank brings the first half of the elements,
@@ -102,7 +102,7 @@ impl NcclGroup {
         peer: Rank,
     ) -> Result<(), CudaGroupError> {
         let collective = exchange_of(self.rank(), peer);
-        self.send_legs(collective, (buffer, buffer), elements)
+        self.send_legs(collective, buffer, buffer, elements)
     }
 
     /// Checks an operation and queues its messages. What a rank has for itself the stream copies, where input
@@ -110,7 +110,8 @@ impl NcclGroup {
     fn send_legs(
         &self,
         collective: Collective,
-        (input, output): (&NcclBuffer, &NcclBuffer),
+        input: &NcclBuffer,
+        output: &NcclBuffer,
         elements: &Elements,
     ) -> Result<(), CudaGroupError> {
         let request = Request {
@@ -122,11 +123,11 @@ impl NcclGroup {
             return Ok(());
         };
         let target = elements.part_of(output.span());
-        let place = (self.rank(), self.world_size());
+        let (me, world_size) = (self.rank(), self.world_size());
         let bytes = elements.dtype.size_bytes();
         let inner = &self.inner;
         let mut messages = Vec::new();
-        for Leg { way, peer, range } in legs(collective, place, elements.count()) {
+        for Leg { way, peer, range } in legs(collective, me, world_size, elements.count()) {
             let range = range.start() * bytes..range.end() * bytes;
             let (from, to) = (source.part(range.clone()), target.part(range));
             let (from, to) = (inner.local(from)?, inner.local(to)?);

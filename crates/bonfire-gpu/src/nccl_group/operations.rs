@@ -24,12 +24,13 @@ impl NcclGroup {
         elements: &Elements,
         reduce: ReduceOp,
     ) -> Result<(), CudaGroupError> {
-        let kind = kind(elements.dtype, reduce)?;
+        let (kind, op) = kind(elements.dtype, reduce)?;
         self.queue(
             Collective::AllReduce,
             Some(reduce),
-            (buffer, elements),
-            |member, data| member.all_reduce(&self.inner.stream, data, kind),
+            buffer,
+            elements,
+            |member, data| member.all_reduce(&self.inner.stream, data, kind, op),
         )
     }
 
@@ -44,15 +45,16 @@ impl NcclGroup {
         elements: &Elements,
         reduce: ReduceOp,
     ) -> Result<(), CudaGroupError> {
-        let kind = kind(elements.dtype, reduce)?;
+        let (kind, op) = kind(elements.dtype, reduce)?;
         let world_size = self.world_size();
         self.queue(
             Collective::ReduceScatter,
             Some(reduce),
-            (buffer, elements),
+            buffer,
+            elements,
             |member, data| {
                 let parts = shards(data, elements, world_size)?;
-                member.reduce_parts(&self.inner.stream, &parts, kind)
+                member.reduce_parts(&self.inner.stream, &parts, kind, op)
             },
         )
     }
@@ -70,7 +72,8 @@ impl NcclGroup {
         self.queue(
             Collective::AllGather,
             None,
-            (buffer, elements),
+            buffer,
+            elements,
             |member, data| {
                 let parts = shards(data, elements, world_size)?;
                 member.broadcast_parts(&self.inner.stream, &parts)
@@ -91,7 +94,8 @@ impl NcclGroup {
         self.queue(
             Collective::Broadcast { root },
             None,
-            (buffer, elements),
+            buffer,
+            elements,
             |member, data| {
                 let parts = [(root.get(), data.clone())];
                 member.broadcast_parts(&self.inner.stream, &parts)
@@ -107,16 +111,18 @@ impl NcclGroup {
         &self,
         buffer: &NcclBuffer,
         elements: &Elements,
-        (reduce, root): (ReduceOp, Rank),
+        reduce: ReduceOp,
+        root: Rank,
     ) -> Result<(), CudaGroupError> {
-        let kind = kind(elements.dtype, reduce)?;
+        let (kind, op) = kind(elements.dtype, reduce)?;
         self.queue(
             Collective::Reduce { root },
             Some(reduce),
-            (buffer, elements),
+            buffer,
+            elements,
             |member, data| {
                 let parts = [(root.get(), data.clone())];
-                member.reduce_parts(&self.inner.stream, &parts, kind)
+                member.reduce_parts(&self.inner.stream, &parts, kind, op)
             },
         )
     }
@@ -127,10 +133,10 @@ impl NcclGroup {
     /// # Errors
     /// What the driver says.
     pub fn barrier(&self) -> Result<(), CudaGroupError> {
-        let kind = kind(DType::U8, ReduceOp::Sum)?;
+        let (kind, op) = kind(DType::U8, ReduceOp::Sum)?;
         let inner = &self.inner;
         self.run("barrier".to_owned(), |member| {
-            member.all_reduce(&inner.stream, &inner.nothing, kind)
+            member.all_reduce(&inner.stream, &inner.nothing, kind, op)
         })
     }
 
@@ -139,7 +145,8 @@ impl NcclGroup {
         &self,
         collective: Collective,
         reduce: Option<ReduceOp>,
-        (buffer, elements): (&NcclBuffer, &Elements),
+        buffer: &NcclBuffer,
+        elements: &Elements,
         body: impl FnOnce(&mut NcclRank, &Span) -> Result<(), CudaError>,
     ) -> Result<(), CudaGroupError> {
         let request = Request {

@@ -86,7 +86,7 @@ impl State {
         let result = match programs {
             [program] => {
                 let stream = self.stream.clone();
-                self.run_one(program, Some(job), (&stream, MAIN))
+                self.run_one(program, Some(job), &stream, MAIN)
             }
             programs => {
                 let lanes = self.lanes.take().expect("made before the operation");
@@ -102,7 +102,7 @@ impl State {
     /// Queues a program that touches no buffer.
     pub(crate) fn run_barrier(&mut self, program: &Program) -> Result<(), CudaError> {
         let stream = self.stream.clone();
-        let result = self.run_one(program, None, (&stream, MAIN));
+        let result = self.run_one(program, None, &stream, MAIN);
         self.flags.clear();
         result
     }
@@ -119,7 +119,7 @@ impl State {
         for (number, (lane, program)) in lanes.lanes.iter().zip(programs).enumerate() {
             lane.stream.wait(&lanes.begun)?;
             let channel = MAIN + 1 + number as u32;
-            self.run_one(program, Some(job), (&lane.stream, channel))?;
+            self.run_one(program, Some(job), &lane.stream, channel)?;
             // Orders what the main stream does next behind the lane.
             lane.stream.record(&lane.done)?;
             self.stream.wait(&lane.done)?;
@@ -131,7 +131,8 @@ impl State {
         &mut self,
         program: &Program,
         job: Option<Job<'_>>,
-        (stream, channel): (&Stream, u32),
+        stream: &Stream,
+        channel: u32,
     ) -> Result<(), CudaError> {
         // Of what two ranks tell each other the others know nothing.
         if channel != PAIRS {
@@ -154,7 +155,7 @@ impl State {
     /// Queues a program that two ranks run alone.
     pub(crate) fn run_pair(&mut self, program: &Program, job: Job<'_>) -> Result<(), CudaError> {
         let stream = self.stream.clone();
-        let result = self.run_one(program, Some(job), (&stream, PAIRS));
+        let result = self.run_one(program, Some(job), &stream, PAIRS);
         self.flags.clear();
         result
     }

@@ -73,7 +73,8 @@ impl HostPath {
         &mut self,
         core: &Core,
         stream: &Stream,
-        (collective, job): (Collective, Job<'_>),
+        collective: Collective,
+        job: Job<'_>,
     ) -> Result<(), CudaGroupError> {
         let elements = job.elements;
         self.reserve(core, elements.bytes());
@@ -127,7 +128,7 @@ impl Core {
         self.wait_idle(state)?;
         let stream = Arc::clone(&state.stream);
         match &mut state.path {
-            Path::Host(path) => path.run(self, &stream, (collective, job)),
+            Path::Host(path) => path.run(self, &stream, collective, job),
             Path::Peers => unreachable!("asked before"),
         }
     }

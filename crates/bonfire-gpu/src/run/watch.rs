@@ -25,9 +25,9 @@ impl Watch {
     pub(crate) fn new(
         core: &Arc<Core>,
         state: &Arc<Mutex<State>>,
-        with: (AbortFlag, Event),
+        abort: AbortFlag,
+        mark: Event,
     ) -> Self {
-        let (abort, mark) = with;
         Self {
             core: Arc::clone(core),
             state: Arc::clone(state),

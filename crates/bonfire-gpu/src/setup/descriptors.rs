@@ -31,7 +31,8 @@ type Random = [u8; 16];
 pub(super) fn exchange(
     group: &ProcessGroup,
     others: &[Rank],
-    (own, bytes): (&OwnedFd, usize),
+    own: &OwnedFd,
+    bytes: usize,
 ) -> Result<io::Result<Vec<(OwnedFd, usize)>>, CollectiveError> {
     let door = Door::open();
     let mut offer = Vec::new();

@@ -154,7 +154,7 @@ impl Peers {
         let mut refusals = Vec::new();
         self.neighbours.put(number, me, Arc::clone(&own));
         let given = self.exchange(way, &own, &mut refusals)?;
-        let opened = self.open_all((number, len), given, &mut refusals);
+        let opened = self.open_all(number, len, given, &mut refusals);
         let opened = agree(&self.group, opened);
         self.neighbours.take_back(number, me);
         let mut spans = opened?;
@@ -200,7 +200,7 @@ impl Peers {
         given.resize_with(self.group.world_size().len(), || None);
         if way == Way::Descriptors {
             let own = agree(&self.group, own.descriptor())?;
-            match exchange(&self.group, &others, (&own.0, own.1))? {
+            match exchange(&self.group, &others, &own.0, own.1)? {
                 Ok(descriptors) => {
                     for (peer, (file, bytes)) in others.iter().zip(descriptors) {
                         given[peer.index()] = Some(Given::Descriptor(file, bytes));
@@ -239,7 +239,8 @@ impl Peers {
     /// of the ranks.
     fn open_all(
         &self,
-        (number, len): (u64, usize),
+        number: u64,
+        len: usize,
         given: Vec<Option<Given>>,
         refusals: &mut Vec<Refusal>,
     ) -> Result<Vec<Span>, ShareError> {
@@ -278,7 +279,7 @@ impl Peers {
                 ImportedRegion::open(&self.context, IpcHandle::from_bytes(handle), len)
             }
             Given::Descriptor(file, bytes) => {
-                ImportedRegion::open_descriptor(&self.context, (file.as_fd(), bytes), len)
+                ImportedRegion::open_descriptor(&self.context, bytes, file.as_fd(), len)
             }
         };
         Ok(region.map(|region| region.span()))

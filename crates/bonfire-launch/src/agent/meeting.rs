@@ -124,8 +124,8 @@ impl Meeting {
         let connection_token = token.for_job(&job_id);
         let cover = tls.unwrap_or(Tls::Off);
         let serve = || {
-            let (place, clients) = ((address, port), Clients::Hosts);
-            TcpStoreServer::bind_host(place, &connection_token, cover, clients, JOIN_WAIT)
+            let clients = Clients::Hosts;
+            TcpStoreServer::bind_host(address, port, &connection_token, cover, clients, JOIN_WAIT)
         };
         let server = (node_rank == 0).then(serve).transpose()?;
         let agents = Agents::join(Seat {

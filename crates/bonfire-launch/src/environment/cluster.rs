@@ -123,7 +123,7 @@ impl Cluster {
         if !is_step(source) || !source.has_any(&[SLURM.rank]) {
             return Ok(None);
         }
-        let node = source.number(SLURM_NODEID, (0, u32::MAX))?.unwrap_or(0);
+        let node = source.number(SLURM_NODEID, 0..=u32::MAX)?.unwrap_or(0);
         let tasks = source.required(SLURM.local_world_size)?;
         let Some(local_world_size) = tasks_of_node(&tasks, node) else {
             return Err(EnvError::Unintelligible {
@@ -133,14 +133,14 @@ impl Cluster {
         };
         Ok(Some(Self {
             launcher: Launcher::Slurm {
-                job: source.required_number(SLURM_JOB_ID, (0, u32::MAX))?,
+                job: source.required_number(SLURM_JOB_ID, 0..=u32::MAX)?,
                 step: source.required(SLURM_STEP_ID)?,
             },
             words: &SLURM,
             place: Place {
-                rank: source.required_number(SLURM.rank, (0, u32::MAX - 1))?,
-                world_size: source.required_number(SLURM.world_size, (1, u32::MAX))?,
-                local_rank: source.required_number(SLURM.local_rank, (0, u32::MAX - 1))?,
+                rank: source.required_number(SLURM.rank, 0..=u32::MAX - 1)?,
+                world_size: source.required_number(SLURM.world_size, 1..=u32::MAX)?,
+                local_rank: source.required_number(SLURM.local_rank, 0..=u32::MAX - 1)?,
                 local_world_size,
             },
         }))
@@ -158,8 +158,8 @@ impl Cluster {
             launcher: Launcher::Kubernetes,
             words: &KUBERNETES,
             place: Place {
-                rank: source.required_number(COMPLETION_INDEX, (0, u32::MAX - 1))?,
-                world_size: source.required_number(WORLD_SIZE, (1, u32::MAX))?,
+                rank: source.required_number(COMPLETION_INDEX, 0..=u32::MAX - 1)?,
+                world_size: source.required_number(WORLD_SIZE, 1..=u32::MAX)?,
                 local_rank: 0,
                 local_world_size: 1,
             },
@@ -174,13 +174,13 @@ impl Cluster {
         if !source.has_any(&[words.rank]) || !source.has_any(&[words.world_size]) {
             return Ok(None);
         }
-        let rank = source.required_number(words.rank, (0, u32::MAX - 1))?;
-        let world_size = source.required_number(words.world_size, (1, u32::MAX))?;
+        let rank = source.required_number(words.rank, 0..=u32::MAX - 1)?;
+        let world_size = source.required_number(words.world_size, 1..=u32::MAX)?;
         let local_world_size = source
-            .number(words.local_world_size, (1, u32::MAX))?
+            .number(words.local_world_size, 1..=u32::MAX)?
             .unwrap_or(world_size);
         let local_rank = source
-            .number(words.local_rank, (0, u32::MAX - 1))?
+            .number(words.local_rank, 0..=u32::MAX - 1)?
             .unwrap_or(rank % local_world_size);
         Ok(Some(Self {
             launcher,
@@ -221,7 +221,7 @@ impl Cluster {
             (LOCAL_RANK, 0),
             (LOCAL_WORLD_SIZE, 1),
         ] {
-            if let Some(value) = source.number(variable, (min, u32::MAX))? {
+            if let Some(value) = source.number(variable, min..=u32::MAX)? {
                 said.push((variable, value));
             }
         }
@@ -268,7 +268,7 @@ impl Cluster {
                 value: nodes,
             });
         };
-        let node = source.number(SLURM_NODEID, (0, u32::MAX))?.unwrap_or(0);
+        let node = source.number(SLURM_NODEID, 0..=u32::MAX)?.unwrap_or(0);
         if self.place.rank == 0 && node > 0 {
             return Err(EnvError::NotOnFirstHost { first });
         }

@@ -1,6 +1,7 @@
 //! Typed readings of environment variables.
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use bonfire_collective::{JobToken, StoreHost};
@@ -32,7 +33,7 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         if address.is_empty() {
             return Err(EnvError::NoAddress);
         }
-        let port = self.required_number(MASTER_PORT, (1, u16::MAX.into()))?;
+        let port = self.required_number(MASTER_PORT, 1..=u16::MAX.into())?;
         let port = u16::try_from(port).expect("the range was checked");
         Ok((address, port))
     }
@@ -44,18 +45,18 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
     pub(super) fn number(
         &self,
         variable: &'static str,
-        (min, max): (u32, u32),
+        range: RangeInclusive<u32>,
     ) -> Result<Option<u32>, EnvError> {
         let Some(value) = self.text(variable) else {
             return Ok(None);
         };
         match value.trim().parse() {
-            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            Ok(number) if range.contains(&number) => Ok(Some(number)),
             _ => Err(EnvError::NotANumber {
                 variable,
                 value,
-                min,
-                max,
+                min: *range.start(),
+                max: *range.end(),
             }),
         }
     }
@@ -63,7 +64,7 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
     pub(super) fn required_number(
         &self,
         variable: &'static str,
-        range: (u32, u32),
+        range: RangeInclusive<u32>,
     ) -> Result<u32, EnvError> {
         self.number(variable, range)?
             .ok_or(EnvError::Missing { variable })

@@ -90,7 +90,7 @@ impl HostsOfFile {
         let mut remotes = Vec::new();
         for (node, host) in self.hosts.iter().enumerate() {
             let script = self.script(node, &token, program, arguments)?;
-            let remote = self.start(host, &script, (node, &sender), (&guard, &screen))?;
+            let remote = self.start(host, &script, node, &sender, &guard, &screen)?;
             remotes.push(remote);
         }
         let result = watch(&mut remotes, &events);
@@ -110,8 +110,10 @@ impl HostsOfFile {
         &self,
         host: &Host,
         script: &[u8],
-        (node, events): (usize, &SyncSender<Event>),
-        (guard, screen): (&Arc<Guard>, &Arc<Screen>),
+        node: usize,
+        events: &SyncSender<Event>,
+        guard: &Arc<Guard>,
+        screen: &Arc<Screen>,
     ) -> Result<Remote, LaunchError> {
         let mut command = self.shell(&host.name);
         command

@@ -34,11 +34,12 @@ impl<'a> Side<'a> {
 pub(super) fn linked_sums(
     source: Side<'_>,
     weights: &[Row],
+    samples: usize,
     links: &Links,
-    (samples, taps): (usize, usize),
-    target: (usize, usize),
+    taps: usize,
+    target: Channels,
 ) -> Vec<Row> {
-    let (channels, pixels) = target;
+    let (channels, pixels) = (target.count, target.pixels);
     let mut rows = vec![[0.0; SIDE]; channels.div_ceil(SIDE) * pixels * samples];
     let per_panel = source.channels.div_ceil(SIDE) * taps * SIDE;
     in_pieces(&mut rows, samples, |index, target| {
@@ -154,8 +155,9 @@ fn add<S: Simd, const V: usize, const R: usize>(
 pub(super) fn outer_sums(
     source: Side<'_>,
     target: Side<'_>,
+    samples: usize,
     links: &Links,
-    (samples, taps): (usize, usize),
+    taps: usize,
 ) -> Vec<Row> {
     let panels = source.channels.div_ceil(SIDE);
     let blocks = panels * target.channels.div_ceil(SIDE);

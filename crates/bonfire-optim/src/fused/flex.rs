@@ -24,7 +24,8 @@ use crate::offload::FileTensor;
 pub(super) fn step<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
-    (gradient, factors): (Tensor<D>, [f64; Factors::MAX]),
+    gradient: Tensor<D>,
+    factors: [f64; Factors::MAX],
     moments: [Kept<D>; M],
 ) -> (Weights<D>, [Kept<D>; M]) {
     let gradient = Gradient {
@@ -38,10 +39,10 @@ pub(super) fn step<const D: usize, const M: usize>(
         (DType::F64, None) => whole::<f64, M>(rule, &mut parameter, &gradient, &mut moments),
         (DType::F32, None) => whole::<f32, M>(rule, &mut parameter, &gradient, &mut moments),
         (DType::F16, Some(master)) => {
-            halves::<f16, M>(rule, (&mut parameter, master), &gradient, &mut moments);
+            halves::<f16, M>(rule, &mut parameter, master, &gradient, &mut moments);
         }
         (DType::BF16, Some(master)) => {
-            halves::<bf16, M>(rule, (&mut parameter, master), &gradient, &mut moments);
+            halves::<bf16, M>(rule, &mut parameter, master, &gradient, &mut moments);
         }
         (other, _) => panic!("parameters on Flex are never of type {other:?}"),
     }
@@ -143,15 +144,19 @@ fn whole<T: Real + Element + Pod, const M: usize>(
 
 fn halves<H: Stored + Element, const M: usize>(
     rule: impl Rule<M>,
-    (parameter, master): (&mut Own, &mut Own),
+    parameter: &mut Own,
+    master: &mut Own,
     gradient: &Gradient,
     moments: &mut [Own; M],
 ) {
-    let weights = (parameter.values_mut::<H>(), master.values_mut::<f32>());
+    let parameters = parameter.values_mut::<H>();
+    let masters = master.values_mut::<f32>();
     let moments = moments.each_mut().map(Own::values_mut::<f32>);
     match gradient.tensor.dtype() {
-        DType::F32 => slices::step_half(rule, weights, gradient.values::<f32>(), moments),
-        _ => slices::step_half(rule, weights, gradient.values::<H>(), moments),
+        DType::F32 => {
+            slices::step_half(rule, parameters, masters, gradient.values::<f32>(), moments);
+        }
+        _ => slices::step_half(rule, parameters, masters, gradient.values::<H>(), moments),
     }
 }
 

@@ -71,24 +71,25 @@ pub(crate) fn step<T: Real, const M: usize>(
 /// If the slices differ in length.
 pub(crate) fn step_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
-    (parameters, masters): (&mut [H], &mut [f32]),
+    parameters: &mut [H],
+    masters: &mut [f32],
     gradients: Multiplied<'_, G>,
     moments: [&mut [f32]; M],
 ) {
     assert_lengths(parameters.len(), gradients.values, &moments);
     assert_eq!(parameters.len(), masters.len(), "parameters and masters");
     if is_alone(parameters.len(), PIECE_ELEMS) {
-        return step_piece_half(rule, (parameters, masters), gradients, moments);
+        return step_piece_half(rule, parameters, masters, gradients, moments);
     }
     let masters = masters.par_chunks_mut(PIECE_ELEMS);
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS).zip(masters);
     let pieces = parameters.zip(gradients.values.par_chunks(PIECE_ELEMS));
-    pieces
-        .zip(cut(moments, gradients.values.len()))
-        .for_each(|((parameters, values), moments)| {
+    pieces.zip(cut(moments, gradients.values.len())).for_each(
+        |(((parameters, masters), values), moments)| {
             let gradients = gradients.part(values);
-            step_piece_half(rule, parameters, gradients, moments);
-        });
+            step_piece_half(rule, parameters, masters, gradients, moments);
+        },
+    );
 }
 
 fn assert_lengths<T, U, const M: usize>(elems: usize, gradients: &[T], moments: &[&mut [U]; M]) {
@@ -125,13 +126,14 @@ fn step_piece<T: Real, const M: usize>(
 /// [`update_half`] with the widest vectors of the machine.
 fn step_piece_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
-    parameters: (&mut [H], &mut [f32]),
+    parameters: &mut [H],
+    masters: &mut [f32],
     gradients: Multiplied<'_, G>,
     moments: [&mut [f32]; M],
 ) {
     Arch::new().dispatch(
         #[inline(always)]
-        || update_half(rule, parameters, gradients, moments),
+        || update_half(rule, parameters, masters, gradients, moments),
     );
 }
 
@@ -161,7 +163,8 @@ fn update<T: Real, const M: usize>(
 #[inline(always)]
 fn update_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
-    (parameters, masters): (&mut [H], &mut [f32]),
+    parameters: &mut [H],
+    masters: &mut [f32],
     gradients: Multiplied<'_, G>,
     mut moments: [&mut [f32]; M],
 ) {

@@ -178,10 +178,10 @@ fn operations_of_tensors_have_the_bits_of_slices() {
             if time > 3 {
                 factors.push(0.7);
             }
-            let multiplied = (gradient.clone(), factors.numbers());
-            (one, moments) = flex::step(rule(time), one, multiplied, moments);
-            let multiplied = (gradient, &factors);
-            (other, other_moments) = operations(rule(time), other, multiplied, other_moments);
+            let same = gradient.clone();
+            (one, moments) = flex::step(rule(time), one, same, factors.numbers(), moments);
+            (other, other_moments) =
+                operations(rule(time), other, gradient, &factors, other_moments);
             let ones = moments.iter().chain(&one.master).chain([&one.parameter]);
             let others = other_moments.iter().chain(&other.master);
             for (one, other) in ones.zip(others.chain([&other.parameter])) {

@@ -15,7 +15,7 @@ use crate::ParallelError;
 /// # Errors
 /// [`ParallelError::Indivisible`] on all ranks if there is no such number of equal chunks.
 pub fn zigzag_ranges(length: usize, cp: &World) -> Result<[Range<usize>; 2], ParallelError> {
-    ranges((length, 0), cp)
+    ranges(length, cp, 0)
 }
 
 /// This rank's tokens, along `dim`, of a tensor that is the same on all ranks, such as a batch or a table of positions.
@@ -32,7 +32,7 @@ pub fn zigzag_split<const D: usize, K: Basic>(
     cp: &World,
 ) -> Result<Tensor<D, K>, ParallelError> {
     assert!(dim < D, "dimension {dim} of a tensor of {D}");
-    let runs = ranges((x.dims()[dim], dim), cp)?;
+    let runs = ranges(x.dims()[dim], cp, dim)?;
     if cp.world_size() == WorldSize::ONE {
         return Ok(x);
     }
@@ -58,7 +58,7 @@ pub fn context_loss(sum: Tensor<1>, tokens: usize, cp: &World) -> Result<Loss, P
     Ok(Loss::mean_over(sum.mul_scalar(factor), all[0] as usize))
 }
 
-fn ranges((length, dim): (usize, usize), cp: &World) -> Result<[Range<usize>; 2], ParallelError> {
+fn ranges(length: usize, cp: &World, dim: usize) -> Result<[Range<usize>; 2], ParallelError> {
     let (ranks, rank) = (cp.world_size(), cp.rank().index());
     let chunks = 2 * ranks.len();
     if ranks == WorldSize::ONE {

@@ -18,7 +18,8 @@ pub(super) fn split<const D: usize>(x: Tensor<D>, dim: usize, count: usize) -> T
 /// The tensor made of `count` blocks of this shape, which are one behind the other in memory, along `dim`.
 pub(super) fn join<const D: usize>(
     blocks: Tensor<1>,
-    (mut shape, dim): ([usize; D], usize),
+    dim: usize,
+    mut shape: [usize; D],
     count: usize,
 ) -> Tensor<D> {
     let (outer, inner) = around(&shape, dim);

@@ -31,10 +31,10 @@ const OPERATIONS: [(&str, State, State, Op); 8] = {
             reduce_scatter(x, 2, tp)
         }),
         ("all_to_all 0 2", Each, Each, |x, tp| {
-            all_to_all(x, (0, 2), tp)
+            all_to_all(x, Dims { from: 0, to: 2 }, tp)
         }),
         ("all_to_all 1 0", Each, Each, |x, tp| {
-            all_to_all(x, (1, 0), tp)
+            all_to_all(x, Dims { from: 1, to: 0 }, tp)
         }),
     ]
 };
@@ -137,7 +137,7 @@ fn parts_are_one_behind_the_other_along_their_dimension() {
             same(part.clone(), own);
             same(gather(part.clone(), dim, &tp).unwrap(), whole.clone());
             for to in (0..3).filter(|to| *to != dim) {
-                let other = all_to_all(part.clone(), (dim, to), &tp).unwrap();
+                let other = all_to_all(part.clone(), Dims { from: dim, to }, &tp).unwrap();
                 same(other, scatter(whole.clone(), to, &tp).unwrap());
             }
             let summand = values(SHAPE, tp.rank().get(), &device);
@@ -159,7 +159,7 @@ fn what_cannot_be_divided_is_refused_on_all_ranks_and_ends_nothing() {
         let refused = [
             scatter(x.clone(), 1, &tp),
             reduce_scatter(x.clone(), 1, &tp),
-            all_to_all(x, (0, 1), &tp),
+            all_to_all(x, Dims { from: 0, to: 1 }, &tp),
         ];
         for result in refused {
             let error = result.unwrap_err().to_string();

@@ -8,6 +8,7 @@ use bonfire_train::World;
 use burn::tensor::{DType, Tensor, TensorData};
 use half::{bf16, f16};
 
+use super::Dims;
 use super::blocks::{join, split};
 use crate::ParallelError;
 use crate::error::unreadable;
@@ -50,7 +51,7 @@ pub(super) fn gathered<const D: usize>(
     let shape = x.dims();
     let flat = x.reshape([shape.iter().product::<usize>()]);
     let all = travelled(flat, world, Travel::AllGather)?;
-    Ok(join(all, (shape, dim), world.world_size().len()))
+    Ok(join(all, dim, shape, world.world_size().len()))
 }
 
 /// This rank's part of a tensor along a dimension.
@@ -79,13 +80,13 @@ pub(super) fn scattered_sum<const D: usize>(
 #[track_caller]
 pub(super) fn exchanged<const D: usize>(
     x: Tensor<D>,
-    (from, to): (usize, usize),
+    Dims { from, to }: Dims,
     world: &World,
 ) -> Result<Tensor<D>, ParallelError> {
     let shape = part(&x, to, world)?;
     let ranks = world.world_size().len();
     let blocks = travelled(split(x, to, ranks), world, Travel::AllToAll)?;
-    Ok(join(blocks, (shape, from), ranks))
+    Ok(join(blocks, from, shape, ranks))
 }
 
 /// The shape of a rank's part of a tensor along a dimension.

@@ -107,7 +107,7 @@ impl Channels {
     }
 
     /// Sends in the background.
-    pub(super) fn send(&mut self, target: Rank, (values, agreed): (Vec<TensorData>, Agreed)) {
+    pub(super) fn send(&mut self, target: Rank, values: Vec<TensorData>, agreed: Agreed) {
         let work = wire::background(&self.to[&target], values, move |pair, values| {
             if agreed == Agreed::Now {
                 wire::send_layout(pair, TARGET, &Layout::of(values))?;
@@ -120,17 +120,18 @@ impl Channels {
     /// Receives in the background.
     pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
         let known = Arc::clone(&self.layouts[message.boundary as usize]);
-        self.receive_as((known, message.payload), source)
+        self.receive_as(known, message.payload, source)
     }
 
     /// Receives in the background what may be of any layout: it was sent with [`Agreed::Now`].
     pub(super) fn receive_described(&self, source: Rank) -> Work<Vec<TensorData>> {
-        self.receive_as((Arc::default(), Payload::Activation), source)
+        self.receive_as(Arc::default(), Payload::Activation, source)
     }
 
     fn receive_as(
         &self,
-        (known, payload): (Arc<OnceLock<Layout>>, Payload),
+        known: Arc<OnceLock<Layout>>,
+        payload: Payload,
         source: Rank,
     ) -> Work<Vec<TensorData>> {
         wire::background(&self.from[&source], Vec::new(), move |pair, values| {
@@ -200,8 +201,11 @@ impl Channels {
         // The world first: it is where the others look for whose fault it is. Then the axes beside it.
         self.world.group().abort(cause);
         self.world.abort(cause);
-        let pairs = self.to.values().chain(self.from.values());
-        let pairs = pairs.chain(&self.others);
+        let pairs = self
+            .to
+            .values()
+            .chain(self.from.values())
+            .chain(&self.others);
         pairs.for_each(|pair| pair.abort(cause));
     }
 }

@@ -60,7 +60,7 @@ impl<M: Module> Pipeline<M> {
         let forwards = || -> Result<_, PipelineError> {
             let mut losses = Vec::new();
             for micro_batches in micro_batches.chunks(self.schedule.micro_batches() as usize) {
-                losses.extend(self.round((&stages, micro_batches), &forward, &mut current)?);
+                losses.extend(self.round(&stages, micro_batches, &forward, &mut current)?);
             }
             Ok(losses)
         };
@@ -75,7 +75,8 @@ impl<M: Module> Pipeline<M> {
     /// The losses of some micro-batches; none on ranks without the last stage.
     fn round<B, R: IntoOutput>(
         &mut self,
-        (stages, micro_batches): (&[M], &[B]),
+        stages: &[M],
+        micro_batches: &[B],
         forward: &impl Fn(&M, &mut Pass<'_, B>) -> R,
         current: &mut Option<Compute>,
     ) -> Result<Vec<f64>, PipelineError> {
@@ -87,8 +88,10 @@ impl<M: Module> Pipeline<M> {
             let source = number.checked_sub(1).map(|before| schedule.owner(before));
             let source = source.filter(|&source| source != me);
             let receive = |source| self.channels.receive_described(source);
-            let receiving = micro_batches.iter().filter_map(|_| source.map(receive));
-            let mut receiving: VecDeque<_> = receiving.collect();
+            let mut receiving: VecDeque<_> = micro_batches
+                .iter()
+                .filter_map(|_| source.map(receive))
+                .collect();
             let device: Device = self.devices[local].clone().without_autodiff();
             for (micro_batch, batch) in (0..).zip(micro_batches) {
                 let inputs = match receiving.pop_front() {
@@ -112,10 +115,11 @@ impl<M: Module> Pipeline<M> {
                     tied_leaves: Vec::new(),
                     weights: WeightGradients::at_once(),
                 };
-                let output = forward(stage, &mut pass).into_output();
-                let output = output.map_err(|source| PipelineError::Forward {
-                    pass: compute,
-                    source,
+                let output = forward(stage, &mut pass).into_output().map_err(|source| {
+                    PipelineError::Forward {
+                        pass: compute,
+                        source,
+                    }
                 })?;
                 if number + 1 == schedule.stages() {
                     losses.push(loss_value(output.loss()?)?);
@@ -123,7 +127,7 @@ impl<M: Module> Pipeline<M> {
                 }
                 match schedule.owner(number + 1) {
                     target if target == me => made.push_back(output.values()?),
-                    target => self.channels.send(target, (output.values()?, Agreed::Now)),
+                    target => self.channels.send(target, output.values()?, Agreed::Now),
                 }
                 self.channels.release_sent()?;
             }

@@ -33,7 +33,8 @@ impl<M: Module> Passes<'_, M> {
     pub(super) fn run<B, R: IntoOutput>(
         &mut self,
         stages: &[M],
-        (micro_batches, forward): (&[B], impl Fn(&M, &mut Pass<'_, B>) -> R),
+        micro_batches: &[B],
+        forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
         reduce: impl FnMut(usize, GradientsParams),
     ) -> Result<(Loss, PipelineTiming), PipelineError> {
         let run = Run {

@@ -158,8 +158,9 @@ where
             match *action {
                 Action::Compute(compute) => self.compute(compute)?,
                 Action::Send(message) => {
-                    let values = self.state.made.remove(&message).expect(VERIFIED);
-                    self.channels.send(schedule.owner(message.target()), values);
+                    let (values, agreed) = self.state.made.remove(&message).expect(VERIFIED);
+                    self.channels
+                        .send(schedule.owner(message.target()), values, agreed);
                 }
                 Action::Receive(message) => {
                     let source = schedule.owner(message.source());
@@ -214,11 +215,12 @@ where
                 WeightGradients::at_once()
             },
         };
-        let output = (self.forward)(&self.stages[local], &mut pass).into_output();
-        let output = output.map_err(|source| PipelineError::Forward {
-            pass: compute,
-            source,
-        })?;
+        let output = (self.forward)(&self.stages[local], &mut pass)
+            .into_output()
+            .map_err(|source| PipelineError::Forward {
+                pass: compute,
+                source,
+            })?;
         let Pass {
             leaves,
             mut inputs,
@@ -340,7 +342,7 @@ where
             }
             if stage == 0 {
                 let last = self.state.tied.take();
-                tie.add((&self.stages[local], &mut sum), last, self.channels)?;
+                tie.add(&self.stages[local], &mut sum, last, self.channels)?;
             }
         }
         (self.reduce)(local, sum);
@@ -384,8 +386,9 @@ pub(super) fn ended<T>(
     match outcome {
         Ok(done) => done.inspect_err(|error| channels.abort(&error.to_string())),
         Err(panic) => {
-            let pass = current.map(|pass| format!(" in {pass}"));
-            let pass = pass.unwrap_or_default();
+            let pass = current
+                .map(|pass| format!(" in {pass}"))
+                .unwrap_or_default();
             let cause = format!("panicked{pass}: {}", panic_message(&*panic));
             channels.abort(&cause);
             resume_unwind(panic)
@@ -400,8 +403,9 @@ impl Inputs {
     /// Their gradients, in their order.
     fn gradients(self, mut all: Option<&mut Gradients>) -> Result<Vec<TensorData>, TrainError> {
         let leaves = self.leaves.iter();
-        let found = leaves.map(|leaf| leaf.gradient(all.as_deref_mut()));
-        let mut found = found.collect::<Result<Vec<_>, _>>()?;
+        let mut found = leaves
+            .map(|leaf| leaf.gradient(all.as_deref_mut()))
+            .collect::<Result<Vec<_>, _>>()?;
         let zeros =
             |data: TensorData| TensorData::full_dtype(data.shape().clone(), 0.0, data.dtype());
         found.extend(self.ignored.into_iter().map(zeros));

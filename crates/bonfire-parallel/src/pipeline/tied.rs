@@ -77,9 +77,12 @@ impl<M: Module> Tie<M> {
     /// Between the first and the last stage; nothing on ranks that have neither. Every rank calls it.
     #[track_caller]
     pub(super) fn new<const D: usize>(
-        (schedule, stages): (&Schedule, &[M]),
-        (world, channels): (&ProcessGroup, &mut Channels),
-        (parameter, device): (impl Fn(&M) -> &Param<Tensor<D>> + 'static, Device),
+        schedule: &Schedule,
+        stages: &[M],
+        world: &ProcessGroup,
+        channels: &mut Channels,
+        parameter: impl Fn(&M) -> &Param<Tensor<D>> + 'static,
+        device: Device,
     ) -> Result<Option<Self>, PipelineError> {
         let (first, last) = (schedule.owner(0), schedule.owner(schedule.stages() - 1));
         let ends = if first == last {
@@ -138,7 +141,8 @@ impl<M: Module> Tie<M> {
     /// Adds what the last stage makes of the gradient to that of the first.
     pub(super) fn add(
         &self,
-        (stage, sum): (&M, &mut GradientsParams),
+        stage: &M,
+        sum: &mut GradientsParams,
         last: Option<Tensor<1>>,
         channels: &Channels,
     ) -> Result<(), PipelineError> {

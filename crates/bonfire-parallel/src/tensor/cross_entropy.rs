@@ -81,8 +81,8 @@ impl VocabParallelCrossEntropy {
         };
         let constant = scores.clone().without_autodiff();
         let checked = self.check(targets.clone(), classes.vocabulary);
-        let losses = checked
-            .and_then(|()| Losses::of(constant, targets.clone(), (&classes, self.smoothing)));
+        let losses =
+            checked.and_then(|()| Losses::of(constant, targets.clone(), &classes, self.smoothing));
         let Losses { values, gradient } = match classes.tp {
             Some(tp) => or_end_pass(losses, tp),
             None => losses.unwrap_or_else(|error| panic!("a cross entropy: {error}")),
@@ -93,8 +93,13 @@ impl VocabParallelCrossEntropy {
             return losses.mean();
         };
         let ignored = targets.equal_elem(ignored);
-        let counted = ignored.clone().bool_not().int().sum().float();
-        let counted = counted.cast(losses.dtype());
+        let counted = ignored
+            .clone()
+            .bool_not()
+            .int()
+            .sum()
+            .float()
+            .cast(losses.dtype());
         losses.mask_fill(ignored, 0.0).sum() / counted
     }
 
@@ -110,8 +115,9 @@ impl VocabParallelCrossEntropy {
             }
             None => targets,
         };
-        let ends = Tensor::cat(vec![counted.clone().min(), counted.max()], 0);
-        let ends = ends.try_into_data().map_err(|cause| unreadable(&cause))?;
+        let ends = Tensor::cat(vec![counted.clone().min(), counted.max()], 0)
+            .try_into_data()
+            .map_err(|cause| unreadable(&cause))?;
         let all = 0..vocabulary as i64;
         let outside = ends.iter::<i64>().find(|target| !all.contains(target));
         outside.map_or(Ok(()), |target| {
@@ -150,7 +156,8 @@ impl Losses {
     fn of(
         scores: Tensor<2>,
         targets: Tensor<1, Int>,
-        (classes, smoothing): (&Classes<'_>, f64),
+        classes: &Classes<'_>,
+        smoothing: f64,
     ) -> Result<Self, ParallelError> {
         let [tokens, _] = scores.dims();
         let largest = classes.all_reduce(scores.clone().max_dim(1), ReduceOp::Max)?;

@@ -62,7 +62,7 @@ impl VocabParallelEmbedding {
             sections: 1,
         };
         Ok(Self {
-            weight: piece(embedding.weight, (cut, tp)),
+            weight: piece(embedding.weight, cut, tp),
             vocabulary,
             tp: Some(tp.clone()),
             sequence: None,
@@ -113,11 +113,13 @@ impl VocabParallelEmbedding {
         let [_, width] = part.dims();
         let rest = Tensor::zeros([most - own.len(), width], (&part.device(), part.dtype()));
         let blocks = ops::gather(Tensor::cat(vec![part, rest], 0), 0, tp)?;
-        let parts = all.ranks().map(|rank| {
-            let rows = shard_range(self.vocabulary, all, rank).as_range().len();
-            blocks.clone().narrow(0, rank.index() * most, rows)
-        });
-        let parts = parts.collect();
+        let parts = all
+            .ranks()
+            .map(|rank| {
+                let rows = shard_range(self.vocabulary, all, rank).as_range().len();
+                blocks.clone().narrow(0, rank.index() * most, rows)
+            })
+            .collect();
         Ok(Embedding {
             weight: replaced(weight, |_| Tensor::cat(parts, 0)),
         })

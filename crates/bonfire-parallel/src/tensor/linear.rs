@@ -57,10 +57,9 @@ impl ColumnParallelLinear {
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide the width of a section.
     pub fn from_fused(linear: Linear, sections: usize, tp: &World) -> Result<Self, ParallelError> {
-        let among = (sections, tp);
-        let bias = linear.bias.map(|bias| part(bias, (BIAS, 0), among));
+        let bias = linear.bias.map(|bias| part(bias, BIAS, 0, tp, sections));
         Ok(Self {
-            weight: part(linear.weight, (WEIGHT, 1), among)?,
+            weight: part(linear.weight, WEIGHT, 1, tp, sections)?,
             bias: bias.transpose()?,
             sections,
             tp: Some(tp.clone()),
@@ -84,10 +83,9 @@ impl ColumnParallelLinear {
         let Some(tp) = &self.tp else {
             return Ok(Linear { weight, bias });
         };
-        let among = (self.sections, tp);
-        let bias = bias.map(|bias| whole(bias, 0, among));
+        let bias = bias.map(|bias| whole(bias, 0, tp, self.sections));
         Ok(Linear {
-            weight: whole(weight, 1, among)?,
+            weight: whole(weight, 1, tp, self.sections)?,
             bias: bias.transpose()?,
         })
     }
@@ -141,7 +139,7 @@ impl RowParallelLinear {
     /// [`ParallelError::Indivisible`] if the ranks do not divide `d_input`.
     pub fn from_linear(linear: Linear, tp: &World) -> Result<Self, ParallelError> {
         Ok(Self {
-            weight: part(linear.weight, (WEIGHT, 0), (1, tp))?,
+            weight: part(linear.weight, WEIGHT, 0, tp, 1)?,
             bias: linear.bias,
             tp: Some(tp.clone()),
             sequence: None,
@@ -164,7 +162,7 @@ impl RowParallelLinear {
         let Self { weight, bias, .. } = self.clone();
         let weight = match &self.tp {
             None => weight,
-            Some(tp) => whole(weight, 0, (1, tp))?,
+            Some(tp) => whole(weight, 0, tp, 1)?,
         };
         Ok(Linear { weight, bias })
     }
@@ -180,17 +178,15 @@ impl RowParallelLinear {
             return linear(x, weight, bias);
         };
         let sum = left(linear(x, weight, None), self.sequence, tp);
-        or_end_pass(
-            sum.and_then(|sum| biased(sum, bias, (self.sequence, tp))),
-            tp,
-        )
+        or_end_pass(sum.and_then(|sum| biased(sum, bias, self.sequence, tp)), tp)
     }
 }
 
 fn biased<const D: usize>(
     sum: Tensor<D>,
     bias: Option<Tensor<1>>,
-    (sequence, tp): (Option<usize>, &World),
+    sequence: Option<usize>,
+    tp: &World,
 ) -> Result<Tensor<D>, ParallelError> {
     let bias = match (bias, sequence) {
         (None, _) => return Ok(sum),

@@ -15,7 +15,8 @@ pub(crate) type Among = Option<World>;
 /// This rank's piece of a parameter, as a parameter of the same identity.
 pub(crate) fn piece<const D: usize>(
     param: Param<Tensor<D>>,
-    (cut, tp): (Cut, &World),
+    cut: Cut,
+    tp: &World,
 ) -> Param<Tensor<D>> {
     tp.note_cut(param.id, cut);
     if tp.world_size() == WorldSize::ONE {
@@ -52,8 +53,10 @@ pub(crate) fn replaced<const D: usize>(
 /// ranks.
 pub(crate) fn part<const D: usize>(
     param: Param<Tensor<D>>,
-    (what, dim): (&'static str, usize),
-    (sections, tp): (usize, &World),
+    what: &'static str,
+    dim: usize,
+    tp: &World,
+    sections: usize,
 ) -> Result<Param<Tensor<D>>, ParallelError> {
     let size = param.lazy_shape()[dim];
     let ranks = tp.world_size();
@@ -65,24 +68,26 @@ pub(crate) fn part<const D: usize>(
             ranks,
         });
     }
-    Ok(piece(param, (Cut { dim, sections }, tp)))
+    Ok(piece(param, Cut { dim, sections }, tp))
 }
 
 /// The parameter that [`part`] took parts of. Every rank calls it.
 pub(crate) fn whole<const D: usize>(
     param: Param<Tensor<D>>,
     dim: usize,
-    (sections, tp): (usize, &World),
+    tp: &World,
+    sections: usize,
 ) -> Result<Param<Tensor<D>>, ParallelError> {
     if tp.world_size() == WorldSize::ONE {
         return Ok(param);
     }
     let part = param.val().without_autodiff();
     let section = part.dims()[dim] / sections;
-    let all = (0..sections).map(|index| {
-        let own = part.clone().narrow(dim, index * section, section);
-        ops::gather(own, dim, tp)
-    });
-    let all = all.collect::<Result<Vec<_>, _>>()?;
+    let all = (0..sections)
+        .map(|index| {
+            let own = part.clone().narrow(dim, index * section, section);
+            ops::gather(own, dim, tp)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(replaced(param, |_| Tensor::cat(all, dim)))
 }

@@ -72,9 +72,9 @@ impl Schedule {
             }
             Algorithm::Chain if self.has_links_of_one() => {
                 let steps = told_evenly(self.world_size(), rank, moved);
-                in_place((self.world_size(), self.collective()), rank, steps)
+                in_place(self.world_size(), self.collective(), rank, steps)
             }
-            _ => in_place((self.world_size(), self.collective()), rank, moved),
+            _ => in_place(self.world_size(), self.collective(), rank, moved),
         }
     }
 
@@ -111,11 +111,7 @@ fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-fn in_place(
-    (world, collective): (WorldSize, Collective),
-    rank: Rank,
-    moved: Vec<Step>,
-) -> Vec<Step> {
+fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     let mut steps = Vec::with_capacity(moved.len());
     for step in moved {
         match step {

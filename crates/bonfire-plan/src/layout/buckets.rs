@@ -93,7 +93,8 @@ pub fn assign(
     let mut seen: Vec<(DType, Division)> = Vec::new();
     for (position, &parameter) in order.iter().enumerate() {
         let extent = extents[parameter];
-        let kind = (extent.dtype, division(parameter));
+        let (dtype, division) = (extent.dtype, division(parameter));
+        let kind = (dtype, division);
         let index = open
             .iter()
             .position(|bucket| bucket.assignment.kind() == kind);
@@ -108,7 +109,8 @@ pub fn assign(
         let first = !seen.contains(&kind);
         seen.push(kind);
         let mut bucket = OpenBucket::new(
-            kind,
+            dtype,
+            division,
             if first {
                 caps.first_bytes_max
             } else {
@@ -132,7 +134,7 @@ struct OpenBucket {
 }
 
 impl OpenBucket {
-    fn new((dtype, division): (DType, Division), bytes_max: usize) -> Self {
+    fn new(dtype: DType, division: Division, bytes_max: usize) -> Self {
         Self {
             assignment: Assignment {
                 dtype,

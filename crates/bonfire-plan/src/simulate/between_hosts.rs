@@ -1,5 +1,7 @@
 //! How a transit passes from host to host: out of one network card and into another.
 
+use std::ops::Range;
+
 use super::card::{Card, Passed};
 use super::engine::Engine;
 use super::events::Hop;
@@ -88,7 +90,7 @@ impl Engine<'_> {
             _ => Lane::NicIn(ends.port_in),
         };
         let passed = self.card(hop, &ends).pass(link, transit, now_s)?;
-        self.note_transfer(lane, &ends, (passed.since_s, now_s));
+        self.note_transfer(lane, &ends, passed.since_s..now_s);
         self.expect_next(hop, &ends);
         Some(passed)
     }
@@ -109,7 +111,11 @@ impl Engine<'_> {
     }
 
     /// A card was busy, until a frame between these ends had passed.
-    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, (start_s, end_s): (f64, f64)) {
+    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, busy_s: Range<f64>) {
+        let Range {
+            start: start_s,
+            end: end_s,
+        } = busy_s;
         if self.detail == Detail::Timeline && end_s > start_s {
             let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
             self.spans.push(Span {

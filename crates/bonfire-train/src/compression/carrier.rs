@@ -279,8 +279,13 @@ impl LowRank {
                 right,
             } = piece.clone()
             {
-                let factors = (&first[left], &second[right]);
-                power_sgd.finish(parameter, &mut bucket[values], factors, presence(parameter));
+                power_sgd.finish(
+                    parameter,
+                    &mut bucket[values],
+                    &first[left],
+                    &second[right],
+                    presence(parameter),
+                );
             }
         }
         Ok(())

@@ -162,10 +162,10 @@ impl PowerSgd {
         &mut self,
         parameter: usize,
         values: &mut [f32],
-        factors: (&[f32], &[f32]),
+        left: &[f32],
+        right: &[f32],
         presence: Presence,
     ) {
-        let (left, right) = factors;
         let warm_start = self.config.warm_start;
         let matrix = self.matrices[parameter].as_mut().expect(IS_MATRIX);
         let dims = matrix.dims;

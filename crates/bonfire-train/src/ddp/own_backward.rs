@@ -154,8 +154,7 @@ impl<M: Module> Ddp<M> {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
                 let exchanges = self.norm_groups.are_used();
-                let entering = (entering, normalizer);
-                lock(&reducer).begin(self.micro_batches, entering, exchanges)?;
+                lock(&reducer).begin(self.micro_batches, entering, normalizer, exchanges)?;
             }
             Last::No => lock(&reducer).begin_accumulating(entering)?,
         }
@@ -202,7 +201,8 @@ impl<M: Module> Ddp<M> {
             self.module(),
             self.no_gradients(),
             None,
-            (&mut *reducer, &mut watch),
+            &mut reducer,
+            &mut watch,
         )?;
         self.forward_backward += reducer.computed();
         reducer.end()?;

@@ -125,12 +125,12 @@ impl<M: Module> Ddp<M> {
                 let reducer = Arc::clone(reducer);
                 let listener = Listener::Reducer(Arc::clone(&reducer));
                 let (start, step) = self.pass(forward, &listener)?;
-                let times = (begin, &mut watch);
-                (self.synchronise_buckets(&reducer, start, times)?, step)
+                let gradients = self.synchronise_buckets(&reducer, start, begin, &mut watch)?;
+                (gradients, step)
             }
             Synchroniser::Naive(_) => {
                 let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.synchronise_naively(start, (begin, &mut watch))?, step)
+                (self.synchronise_naively(start, begin, &mut watch)?, step)
             }
         };
         let presence = self.micro_batches.presence();
@@ -151,7 +151,8 @@ impl<M: Module> Ddp<M> {
         &mut self,
         shared: &Arc<Mutex<Reducer>>,
         start: Start,
-        (begin, watch): (Instant, &mut Stopwatch),
+        begin: Instant,
+        watch: &mut Stopwatch,
     ) -> Result<Gradients, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
         let none = self.no_gradients();
@@ -163,7 +164,7 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
         }
         let exchanges = self.norm_groups.are_used();
-        lock(shared).begin(micro_batches, (entering, normalizer), exchanges)?;
+        lock(shared).begin(micro_batches, entering, normalizer, exchanges)?;
         // Gradients travel from here on.
         let gradients = self.backward_pass(start)?;
         lock(shared).check()?;
@@ -175,7 +176,7 @@ impl<M: Module> Ddp<M> {
         watch.add(reducer.waited());
 
         reducer.settle(watch)?;
-        let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
+        let averages = averages(module, none, gradients, &mut reducer, watch)?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)
@@ -196,7 +197,8 @@ impl<M: Module> Ddp<M> {
     fn synchronise_naively(
         &mut self,
         start: Start,
-        (begin, watch): (Instant, &mut Stopwatch),
+        begin: Instant,
+        watch: &mut Stopwatch,
     ) -> Result<Gradients, TrainError> {
         let none = self.no_gradients();
         let Synchroniser::Naive(naive) = &mut self.synchroniser else {

@@ -132,7 +132,7 @@ impl<M: Module> Ddp<M> {
             let shards = route.shards.groups().shards().with_timeout(group.timeout());
             let id = ids[field.parameter].val();
             kept.push(
-                gathers.add((name, field.dtype, field.shape.clone(), id), move || {
+                gathers.add(name, field.dtype, field.shape.clone(), id, move || {
                     let whole = shards.gather_v::<u8>(&rows, WRITER)?;
                     Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
                 }),
@@ -321,8 +321,10 @@ impl Collector<'_> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape.num_elements() * dtype.size();
         let read = move || {
-            let data = tensor.clone().try_into_data();
-            let data = data.map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
+            let data = tensor
+                .clone()
+                .try_into_data()
+                .map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
             Ok(data.into_parts().0)
         };
         let id = Some(id.val());
@@ -359,8 +361,8 @@ impl ModuleVisitor for Collector<'_> {
             let probe = Param::from_mapped_value(id, probe, mapper.clone());
             probe.transform_for_save().val().dims().to_vec()
         });
-        let about = (self.name(), rows.dtype(), shape, id.val());
-        let tensor = self.gathers.add(about, move || {
+        let (name, dtype) = (self.name(), rows.dtype());
+        let tensor = self.gathers.add(name, dtype, shape, id.val(), move || {
             let whole = gatherer.untracked(index, rows.clone())?;
             let whole = Param::from_mapped_value(id, whole, mapper.clone());
             Ok(whole
@@ -385,8 +387,9 @@ impl ModuleVisitor for Collector<'_> {
 
 /// The shape of a parameter as it is saved, perhaps transposed: that is seen on one of a few rows.
 fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
-    let rows = (1..).find(|rows| !whole[1..].contains(rows));
-    let rows = rows.expect("some number is no dimension");
+    let rows = (1..)
+        .find(|rows| !whole[1..].contains(rows))
+        .expect("some number is no dimension");
     let mut probe = whole.to_vec();
     probe[0] = rows;
     let mut shape = saved(probe);

@@ -28,7 +28,8 @@ impl Synchroniser {
     pub(super) fn new<M: Module>(
         model: &M,
         group: &WarmUp,
-        (table, shards): (&Arc<ParameterTable>, &Arc<Shards>),
+        table: &Arc<ParameterTable>,
+        shards: &Arc<Shards>,
         config: &DdpConfig,
     ) -> Result<Self, TrainError> {
         let device = device_of(model);
@@ -46,8 +47,14 @@ impl Synchroniser {
             (0..table.len()).map(|index| table.get(index).compressible()),
             group.world_size(),
         );
-        let parameters = (Arc::clone(table), Arc::clone(shards));
-        let reducer = Reducer::new(group.clone(), parameters, (config.caps(), compressor), way)?;
+        let reducer = Reducer::new(
+            group.clone(),
+            Arc::clone(table),
+            Arc::clone(shards),
+            config.caps(),
+            compressor,
+            way,
+        )?;
         if group.rank().get() == 0 {
             tracing::info!(
                 parameters = table.len(),
@@ -66,7 +73,8 @@ pub(super) fn averages<M: Module>(
     module: &M,
     none: Gradients,
     own: Option<burn::tensor::Gradients>,
-    (reducer, watch): (&mut Reducer, &mut Stopwatch),
+    reducer: &mut Reducer,
+    watch: &mut Stopwatch,
 ) -> Result<Gradients, TrainError> {
     if reducer.site() == Site::Host {
         let average = |parameter, shape: &[usize]| reducer.average(parameter, shape);

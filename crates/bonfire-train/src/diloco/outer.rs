@@ -140,7 +140,7 @@ impl Diloco {
         }
         let (workers, inner) = (workers.group().clone(), inner.group().clone());
         let fragments = deal(&lengths, count);
-        let parameters = owned(&model, &lengths, &fragments, (&workers, &inner), state)?;
+        let parameters = owned(&model, &lengths, &fragments, &workers, &inner, state)?;
         let fragments = fragments.into_iter().map(|parameters| Fragment {
             parameters,
             ..Fragment::default()
@@ -278,8 +278,10 @@ impl Diloco {
     fn begin<M: Module>(&mut self, fragment: usize, model: &M) -> Result<(), DilocoError> {
         let fragment = &mut self.fragments[fragment];
         fragment.steps = 0;
-        let owned = fragment.parameters.iter().copied();
-        let owned: Vec<usize> = owned
+        let owned: Vec<usize> = fragment
+            .parameters
+            .iter()
+            .copied()
             .filter(|index| self.parameters[*index].outer.is_some())
             .collect();
         let own = floats::read(model, &owned)?;
@@ -468,7 +470,8 @@ fn owned<M: Module>(
     model: &M,
     lengths: &[usize],
     fragments: &[Vec<usize>],
-    (workers, inner): (&ProcessGroup, &ProcessGroup),
+    workers: &ProcessGroup,
+    inner: &ProcessGroup,
     state: Option<DilocoState>,
 ) -> Result<Vec<Parameter>, DilocoError> {
     let mut owners = vec![Rank::new(0); lengths.len()];

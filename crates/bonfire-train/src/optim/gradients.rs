@@ -132,7 +132,8 @@ impl Gradients {
     /// Adds that of a parameter, after those of all parameters that are defined before it.
     pub(crate) fn push<const D: usize>(
         &mut self,
-        (parameter, id): (usize, ParamId),
+        parameter: usize,
+        id: ParamId,
         gradient: Tensor<D>,
     ) {
         self.entries.push(Entry {
@@ -216,8 +217,10 @@ impl Gradients {
         } else {
             DType::F32
         };
-        let squares = self.entries.iter();
-        let squares = squares.map(|entry| cast(entry.values.row_squares(&self.factors), widest));
+        let squares = self
+            .entries
+            .iter()
+            .map(|entry| cast(entry.values.row_squares(&self.factors), widest));
         let squares = match &self.rest {
             None => squares.collect(),
             Some(rest) => self.all_rows(squares.collect(), rest)?,
@@ -232,8 +235,11 @@ impl Gradients {
             .parts
             .as_ref()
             .is_none_or(|group| group.rank() == Rank::new(0));
-        let own = self.entries.iter().zip(squares);
-        let own = own.filter(|(entry, _)| entry.is_part || is_first);
+        let own = self
+            .entries
+            .iter()
+            .zip(squares)
+            .filter(|(entry, _)| entry.is_part || is_first);
         let sum = self.over_others(own.map(|(_, squares)| squares).collect())?;
         let sum = |(device, dtype)| Tensor::from_data(TensorData::new(sum, [1]), (&device, dtype));
         Ok(options.map(|options| sum(options).sqrt()))
@@ -303,8 +309,11 @@ impl Gradients {
         let Some(norm) = self.norm()? else {
             return Ok(self);
         };
-        let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
-        let factor = factor.clamp_max(1.0);
+        let factor = norm
+            .add_scalar(EPSILON)
+            .recip()
+            .mul_scalar(max)
+            .clamp_max(1.0);
         Ok(if Offload::device() == Some(factor.device()) {
             // Nothing is waited for.
             match factor.into_scalar::<f64>() {
@@ -469,8 +478,10 @@ impl From<Gradients> for GradientsParams {
 
 impl fmt::Debug for Gradients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.entries.iter();
-        let names = names.map(|entry| &self.table.get(entry.parameter).name);
+        let names = self
+            .entries
+            .iter()
+            .map(|entry| &self.table.get(entry.parameter).name);
         f.debug_set().entries(names).finish()
     }
 }
@@ -485,11 +496,12 @@ fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
 }
 
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
-    let data = squares.try_into_data();
-    let data = data.map_err(|cause| TrainError::UnreadableTensor {
-        what: "the squares of the gradients".to_owned(),
-        cause: format!("{cause:?}"),
-    })?;
+    let data = squares
+        .try_into_data()
+        .map_err(|cause| TrainError::UnreadableTensor {
+            what: "the squares of the gradients".to_owned(),
+            cause: format!("{cause:?}"),
+        })?;
     Ok(data.iter::<f64>().collect())
 }
 
@@ -529,8 +541,9 @@ impl<const D: usize> AnyRank for Tensor<D> {
         if let Some(squares) = factors.row_squares(self, rows) {
             return squares;
         }
-        let gradient = factors.multiply(cast(self.clone(), wide));
-        let gradient = gradient.reshape([rows, elems / rows]);
+        let gradient = factors
+            .multiply(cast(self.clone(), wide))
+            .reshape([rows, elems / rows]);
         gradient.square().sum_dim(1).reshape([rows])
     }
 

@@ -18,7 +18,7 @@ const SOURCE: Rank = Rank::new(0);
 
 /// Broadcasts the model of rank 0. All ranks have the same shapes: their fingerprints agree.
 pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, TrainError> {
-    replicated(model, group, (None, Where::default())).map(|(model, _)| model)
+    replicated(model, group, None, Where::default()).map(|(model, _)| model)
 }
 
 /// The same, and leaves this rank with its rows of the trainable parameters that are cut, or in the placement alone
@@ -28,7 +28,8 @@ pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, 
 /// All ranks have the same names and shapes: their [outlines](outline) agree.
 pub(crate) fn replicate_rows<M: Module>(
     model: M,
-    (placement, shards): (Placement, &ProcessGroup),
+    placement: Placement,
+    shards: &ProcessGroup,
     place: Where<'_>,
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
@@ -37,7 +38,7 @@ pub(crate) fn replicate_rows<M: Module>(
         shards: shards.clone(),
         lister: Lister::default(),
     };
-    let (model, cutting) = replicated(model, group, (Some(cutting), place))?;
+    let (model, cutting) = replicated(model, group, Some(cutting), place)?;
     let cutting = cutting.expect("it was given");
     Ok((model, cutting.lister.table()?))
 }
@@ -45,7 +46,8 @@ pub(crate) fn replicate_rows<M: Module>(
 fn replicated<M: Module>(
     model: M,
     group: &ProcessGroup,
-    (cutting, place): (Option<Cutting>, Where<'_>),
+    cutting: Option<Cutting>,
+    place: Where<'_>,
 ) -> Result<(M, Option<Cutting>), TrainError> {
     let mut replicator = Replicator {
         group,
@@ -120,7 +122,7 @@ impl Cutting {
     ) -> Option<Range<usize>> {
         self.lister.float(id, tensor);
         let ranks = self.shards.world_size();
-        let layout = layout([&tensor.dims()[..]], (self.placement, ranks), computing);
+        let layout = layout([&tensor.dims()[..]], self.placement, ranks, computing);
         let is_cut = tensor.is_require_grad() && layout.is_cut(0);
         is_cut.then(|| layout.rows(0, self.shards.rank()))
     }

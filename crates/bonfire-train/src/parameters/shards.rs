@@ -30,7 +30,7 @@ impl Shards {
         let shapes = (0..table.len()).map(|parameter| &table.get(parameter).shape[..]);
         let ranks = groups.shards().world_size();
         Self {
-            layout: layout(shapes, (placement, ranks), computing.as_ref()),
+            layout: layout(shapes, placement, ranks, computing.as_ref()),
             rank: groups.shards().rank(),
             groups,
             computing,
@@ -126,7 +126,8 @@ impl Shards {
 /// Who has which rows of parameters; of those that are offloaded from the device that computes, if there is one.
 pub(crate) fn layout<'a>(
     shapes: impl IntoIterator<Item = &'a [usize]>,
-    (placement, ranks): (Placement, WorldSize),
+    placement: Placement,
+    ranks: WorldSize,
     computing: Option<&Device>,
 ) -> Layout {
     match computing {

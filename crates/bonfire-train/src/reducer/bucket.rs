@@ -81,8 +81,10 @@ enum State {
 impl Bucket {
     /// An empty bucket, in memory of the group, that has so many flags if it can.
     pub(crate) fn new(
-        (assignment, flags): (&Assignment, usize),
-        (shards, spare): (&Shards, &Spare),
+        assignment: &Assignment,
+        flags: usize,
+        shards: &Shards,
+        spare: &Spare,
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {
@@ -225,8 +227,11 @@ impl Bucket {
                 };
                 // The mean over the ranks of a copy, then over the copies, which are equally large.
                 let block = self.block();
-                let then = self.copies.clone().filter(|_| !block.is_empty());
-                let then = then.map(|copies| (copies, block));
+                let then = self
+                    .copies
+                    .clone()
+                    .filter(|_| !block.is_empty())
+                    .map(|copies| (copies, block));
                 let elems = self.elems + self.flags;
                 State::Away(values.start_then(&self.group, elems, travel, then))
             }

@@ -131,15 +131,17 @@ impl Buckets {
     pub(super) fn send(
         &mut self,
         index: usize,
-        (entering, factor): (Entering, f64),
-        (flags, compressor): (&[bool], &mut Compressor),
+        entering: Entering,
+        factor: f64,
+        flags: &[bool],
+        compressor: &mut Compressor,
     ) -> Result<(), TrainError> {
         match self {
             Self::Host(buckets) => {
                 buckets[index].send(factor, flags, compressor);
                 Ok(())
             }
-            Self::Device(buckets) => buckets.send(index, (entering, factor)),
+            Self::Device(buckets) => buckets.send(index, entering, factor),
         }
     }
 
@@ -155,11 +157,12 @@ impl Buckets {
         &mut self,
         entering: Entering,
         targets: Vec<(usize, usize, DeviceTensor)>,
-        watches: (&mut Stopwatch, &mut Stopwatch),
+        computing: &mut Stopwatch,
+        waiting: &mut Stopwatch,
     ) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => unreachable!("{ELSEWHERE}"),
-            Self::Device(buckets) => buckets.deliver(entering, targets, watches),
+            Self::Device(buckets) => buckets.deliver(entering, targets, computing, waiting),
         }
     }
 

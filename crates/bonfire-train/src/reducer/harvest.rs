@@ -214,7 +214,7 @@ impl<F: FnMut(usize, &[usize]) -> Option<TensorData>> ModuleVisitor for Writer<'
         };
         let device = param.lazy_device().without_autodiff();
         let gradient = Tensor::<D>::from_data(average, (&device, parameter.tensor_dtype));
-        self.averages.push((index, param.id), gradient);
+        self.averages.push(index, param.id, gradient);
     }
 }
 
@@ -249,7 +249,7 @@ impl ModuleVisitor for Keeper<'_> {
             return;
         };
         if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
-            self.kept.push((index, param.id), gradient);
+            self.kept.push(index, param.id, gradient);
         }
     }
 }
@@ -309,8 +309,10 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         index: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<(), TrainError> {
-        let own = self.own.as_mut();
-        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
+        let own = self
+            .own
+            .as_mut()
+            .and_then(|gradients| param.val().grad_remove(gradients));
         if !(self.present)(index) {
             return Ok(());
         }
@@ -323,7 +325,7 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         let claim = claim(own, &shell).map_err(|cause| unreadable(self.table, index, &cause))?;
         let (id, finish) = (param.id, claim.finish);
         self.claims.memory.push((index, claim.memory));
-        let finish = move |averages: &mut Averages| averages.push((index, id), finish());
+        let finish = move |averages: &mut Averages| averages.push(index, id, finish());
         self.claims.finish.push(Box::new(finish));
         Ok(())
     }

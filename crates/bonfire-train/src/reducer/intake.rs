@@ -103,15 +103,16 @@ impl Reducer {
                 ..
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
-            let sent = (*entering, factor);
+            let entering = *entering;
             // With the last bucket all others are complete: it is known which parameters have a gradient.
             let flags = if self.next + 1 == self.assignments.len() {
                 self.verdict().flags()
             } else {
                 Vec::new()
             };
-            let with = (&flags[..], &mut self.compressor);
-            self.buckets.send(self.next, sent, with)?;
+            let compressor = &mut self.compressor;
+            self.buckets
+                .send(self.next, entering, factor, &flags, compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;

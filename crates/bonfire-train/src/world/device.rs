@@ -18,9 +18,9 @@ pub(crate) fn first_that_answers(
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
         // What is no part of the build is no disappointment.
         let Ok(devices) = devices(kind) else { continue };
-        let opened = match kind.lacks(&devices, (local, occupancy)) {
+        let opened = match kind.lacks(&devices, local, occupancy) {
             Some(lack) => Err(lack),
-            None => open((kind, occupancy), local).map_err(|error| error.to_string()),
+            None => open(kind, occupancy, local).map_err(|error| error.to_string()),
         };
         match opened {
             Ok(opened) => return Ok(opened),
@@ -33,12 +33,13 @@ pub(crate) fn first_that_answers(
             reasons.join("; ")
         );
     }
-    open((DeviceKind::Cpu, occupancy), local)
+    open(DeviceKind::Cpu, occupancy, local)
 }
 
 /// A device and its name, seen to work.
 pub(crate) fn open(
-    (kind, occupancy): (DeviceKind, Occupancy),
+    kind: DeviceKind,
+    occupancy: Occupancy,
     local: LocalRank,
 ) -> Result<(Device, String), TrainError> {
     let devices = devices(kind)?;
@@ -124,11 +125,7 @@ impl DeviceKind {
 
     /// Why the devices of this kind are not worth choosing unasked, if they are not: there must be a GPU
     /// for each rank with CUDA, and no graphics driver that only computes on the CPU.
-    fn lacks(
-        self,
-        devices: &[Device],
-        (local, occupancy): (LocalRank, Occupancy),
-    ) -> Option<String> {
+    fn lacks(self, devices: &[Device], local: LocalRank, occupancy: Occupancy) -> Option<String> {
         let ranks = local.local_world_size as usize;
         let may_be_fewer = occupancy == Occupancy::Oversubscribed || sees_own_devices();
         match (self, devices) {

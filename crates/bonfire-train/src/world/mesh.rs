@@ -54,8 +54,9 @@ impl World {
         let rank = self.rank();
         let part = |name: &str, ranks: &[Rank]| self.part(name, ranks);
         let along = Axis::ALL.iter();
-        let subs = along.map(|axis| part(axis.name(), &grid.along(rank, *axis)));
-        let mut subs = subs.collect::<Result<Vec<_>, _>>()?;
+        let mut subs = along
+            .map(|axis| part(axis.name(), &grid.along(rank, *axis)))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut data = match grid.size(Axis::DpReplicate) {
             1 => subs[Axis::DpShard.index()].clone(),
             _ => part("data", &grid.data(rank))?,
@@ -87,8 +88,9 @@ impl World {
     /// is among.
     #[track_caller]
     fn part(&self, name: &str, ranks: &[Rank]) -> Result<Self, TrainError> {
-        let part = self.split(Some(ranks[0].get()), 0)?;
-        let part = part.expect("every rank has a color");
+        let part = self
+            .split(Some(ranks[0].get()), 0)?
+            .expect("every rank has a color");
         let named = |group: &ProcessGroup| group.named(name).with_timeout(self.group.timeout());
         Ok(Self {
             group: named(&part.group),
@@ -130,7 +132,7 @@ impl Mesh {
     /// not divided among them is the same on all, and so must be what dropout makes of it. Inside of divided layers
     /// the ranks then drop the same places of their parts. Ranks that differ on another axis draw other numbers.
     pub fn seed_step(&self, seed: u64, step: u64) {
-        self.sub(Axis::Tp).seed_as(Rank::new(0), (seed, step));
+        self.sub(Axis::Tp).seed_as(seed, Rank::new(0), step);
     }
 
     /// A placement for [`replicas`](Self::replicas): see [`Grid::placement`].
@@ -143,8 +145,10 @@ impl fmt::Display for Mesh {
     /// Such as `dp_shard=2,tp=2, rank 3 at dp_shard 1, tp 1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, rank {} at ", self.grid, self.rank)?;
-        let places = Axis::ALL.iter().zip(self.coordinates());
-        let places = places.filter(|(axis, _)| self.grid.size(**axis) > 1);
+        let places = Axis::ALL
+            .iter()
+            .zip(self.coordinates())
+            .filter(|(axis, _)| self.grid.size(**axis) > 1);
         let places: Vec<String> = places
             .map(|(axis, place)| format!("{axis} {place}"))
             .collect();

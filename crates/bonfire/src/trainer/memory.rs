@@ -14,10 +14,11 @@ use crate::error::Result;
 pub(super) fn planned<M: Module>(
     world: &World,
     config: &Config,
-    (model, accumulation): (&M, u64),
+    model: &M,
+    accumulation: u64,
     activations: Activations,
 ) -> Result<Training> {
-    let mut training = configured((model, accumulation), config, world.world_size());
+    let mut training = configured(model, accumulation, config, world.world_size());
     let ranks_per_host = WorldSize::new(world.local_world_size());
     training.ranks_per_host = ranks_per_host.unwrap_or(world.world_size());
     training.program = around(&training)?;
@@ -28,7 +29,8 @@ pub(super) fn planned<M: Module>(
 /// A training of a model as a configuration has it, on so many ranks of one host that have the same parameters, but for its
 /// activations; with so many micro-batches in a step.
 pub(crate) fn configured<M: Module>(
-    (model, micro_batches): (&M, u64),
+    model: &M,
+    micro_batches: u64,
     config: &Config,
     ranks: WorldSize,
 ) -> Training {

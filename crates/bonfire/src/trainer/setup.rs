@@ -69,8 +69,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let ranks = place.data().world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
     let flops = all_or_none(world, model_flops(config, flops_per_sample))?;
-    let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
-    let micro = micro.unwrap_or(NonZeroUsize::MIN);
+    let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX))
+        .unwrap_or(NonZeroUsize::MIN);
     let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
@@ -83,9 +83,10 @@ pub fn prepare<M: Module, B: Send + 'static>(
             all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?
         }
     };
-    let passes = (&model, batches.accumulation);
-    let planned = activations
-        .map(|activations| memory::planned(place.replicas(), config, passes, activations));
+    let accumulation = batches.accumulation;
+    let planned = activations.map(|activations| {
+        memory::planned(place.replicas(), config, &model, accumulation, activations)
+    });
     let planned = all_or_none(world, planned.transpose())?;
     let (replicas, ddp_config) = (place.replicas(), ddp_config(config));
     let mut ddp = Ddp::with_offload(model, replicas, ddp_config, offload.parameters)?;

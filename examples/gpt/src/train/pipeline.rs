@@ -94,9 +94,9 @@ pub(super) fn train(
     };
     let initial = Digest::of(&whole(&pipeline)?)?;
     let evaluate = |journal: &mut Journal, pipeline: &mut Pipeline<Part>| {
-        let sizes = (settings.reporting.eval_windows, settings.micro_batch());
+        let (windows, batch) = (settings.reporting.eval_windows, settings.micro_batch());
         journal.time(Activity::Evaluation, || {
-            validation_loss(data, sizes, &corpus.validation, |batches| {
+            validation_loss(data, windows, &corpus.validation, batch, |batches| {
                 Ok(pipeline.evaluate(batches, Part::forward)?)
             })
         })
@@ -116,8 +116,9 @@ pub(super) fn train(
         let done = pipeline.backward(&micro_batches, Part::forward)?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || -> Result<()> {
-            let gradients = done.gradients;
-            let gradients = gradients.sharded_along(tp, |parameter| divided.contains(&parameter));
+            let gradients = done
+                .gradients
+                .sharded_along(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,

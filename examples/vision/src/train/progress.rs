@@ -38,7 +38,8 @@ pub(crate) fn resumed(
     world: &World,
     config: &Config,
     checkpoints: &Checkpoints,
-    (ddp, optimizer): (&mut Ddp<Model>, &mut ModuleOptimizer),
+    ddp: &mut Ddp<Model>,
+    optimizer: &mut ModuleOptimizer,
 ) -> Result<Option<(Progress, u64)>> {
     if !config.train.auto_resume {
         let path = checkpoints.folder().display();

@@ -33,7 +33,7 @@ impl<'a> Trainer<'a> {
         let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
         let mut ddp = Ddp::new(model, world)?;
         let mut optimizer = sgd(&config.optim);
-        let resumed = resumed(world, config, &checkpoints, (&mut ddp, &mut optimizer));
+        let resumed = resumed(world, config, &checkpoints, &mut ddp, &mut optimizer);
         let (progress, steps) = all_or_none(world, resumed)?.unwrap_or_else(|| {
             let progress = Progress {
                 seed,

@@ -153,14 +153,15 @@ impl PackKernel {
         &self,
         stream: &Stream,
         table: &mut PackTable,
-        (pieces, direction): (&[Piece], Direction),
+        pieces: &[Piece],
+        direction: Direction,
     ) -> Result<(), CudaError> {
         let copies = Copies::checked(self.pack.element, pieces, direction);
         if copies.tiles.count() == 0 {
             return Ok(());
         }
         let launch = self.pack.cuda_launch(&copies.tiles);
-        queue_copies(self, stream, (&copies, &launch), table)
+        queue_copies(self, stream, &copies, &launch, table)
     }
 }
 

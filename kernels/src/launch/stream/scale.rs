@@ -41,7 +41,8 @@ impl ScaleKernel {
         &self,
         stream: &Stream,
         buffer: &Span,
-        (factor, cubes_max): (f64, u32),
+        factor: f64,
+        cubes_max: u32,
     ) -> Result<(), CudaError> {
         let size = Element::from(self.scale.element).bytes();
         assert!(
@@ -62,7 +63,7 @@ impl ScaleKernel {
                 .scale
                 .cuda_launch(spread, factor)
                 .expect("a piece has no more elements than a launch");
-            queue_scale(self, stream, (&piece, &launch))?;
+            queue_scale(self, stream, &piece, &launch)?;
         }
         Ok(())
     }

@@ -183,9 +183,9 @@ fn tensors_are_packed_scaled_and_unpacked() {
         (&mut there, Direction::Pack),
         (&mut back, Direction::Unpack),
     ] {
-        pack.launch(&stream, table, (&pieces, direction)).unwrap();
+        pack.launch(&stream, table, &pieces, direction).unwrap();
         scale
-            .launch(&stream, &buffer.part(0..offset).unwrap(), (0.5, 8))
+            .launch(&stream, &buffer.part(0..offset).unwrap(), 0.5, 8)
             .unwrap();
     }
     for (index, piece) in pieces.iter().enumerate() {

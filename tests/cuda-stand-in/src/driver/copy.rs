@@ -115,7 +115,7 @@ fn queue(stream: &Stream, copy: Copy, way: Way) -> Result<(), Status> {
     Ok(())
 }
 
-fn copy_async(target: u64, source: u64, len: usize, (stream, way): (usize, Way)) -> Status {
+fn copy_async(target: u64, source: u64, len: usize, way: Way, stream: usize) -> Status {
     let copy = Copy {
         target,
         source,
@@ -128,7 +128,7 @@ fn copy_async(target: u64, source: u64, len: usize, (stream, way): (usize, Way))
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyAsync(target: u64, source: u64, len: usize, stream: usize) -> Status {
     tell("cuMemcpyAsync");
-    copy_async(target, source, len, (stream, Way::Any))
+    copy_async(target, source, len, Way::Any, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -139,7 +139,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
     stream: usize,
 ) -> Status {
     tell("cuMemcpyHtoDAsync_v2");
-    copy_async(target, source, len, (stream, Way::ToDevice))
+    copy_async(target, source, len, Way::ToDevice, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -150,7 +150,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: usize,
 ) -> Status {
     tell_of("cuMemcpyDtoHAsync_v2", &format!("{len} bytes"));
-    copy_async(target, source, len, (stream, Way::ToHost))
+    copy_async(target, source, len, Way::ToHost, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -161,7 +161,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
     stream: usize,
 ) -> Status {
     tell("cuMemcpyDtoDAsync_v2");
-    copy_async(target, source, len, (stream, Way::OnDevices))
+    copy_async(target, source, len, Way::OnDevices, stream)
 }
 
 #[unsafe(no_mangle)]

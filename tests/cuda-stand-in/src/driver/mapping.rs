@@ -114,8 +114,8 @@ fn create(len: usize, properties: &Properties) -> Result<usize, Status> {
 
 /// What another process has given, or this one.
 fn import(descriptor: i32) -> Result<usize, Status> {
-    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"));
-    let link = link.map_err(|_| Status::InvalidValue)?;
+    let link =
+        fs::read_link(format!("/proc/self/fd/{descriptor}")).map_err(|_| Status::InvalidValue)?;
     let name = link.to_string_lossy();
     let device = name
         .strip_prefix("/memfd:")
@@ -179,7 +179,7 @@ fn map(address: u64, len: usize, allocation: Arc<Allocation>) -> Result<(), Stat
     } else {
         Kind::Imported(allocation.device)
     };
-    place(address, len, (kind, Mapped::of(allocation)));
+    place(address, len, kind, Mapped::of(allocation));
     Ok(())
 }
 
@@ -285,8 +285,10 @@ pub extern "C" fn cuMemExportToShareableHandle(
         return Status::NotSupported;
     }
     done(ALLOCATIONS.get(handle as usize).and_then(|allocation| {
-        let file = allocation.file.try_clone();
-        let file = file.map_err(|_| Status::OutOfMemory)?;
+        let file = allocation
+            .file
+            .try_clone()
+            .map_err(|_| Status::OutOfMemory)?;
         give(descriptor, file.into_raw_fd())
     }))
 }

@@ -71,7 +71,7 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
 }
 
 /// Makes a range known that was mapped.
-pub(crate) fn place(base: u64, len: usize, (kind, mapped): (Kind, Mapped)) {
+pub(crate) fn place(base: u64, len: usize, kind: Kind, mapped: Mapped) {
     let block = Block {
         len,
         kind,
@@ -84,8 +84,9 @@ pub(crate) fn place(base: u64, len: usize, (kind, mapped): (Kind, Mapped)) {
 /// Forgets such a range.
 pub(crate) fn displace(base: u64, len: usize) -> Result<(), Status> {
     let mut blocks = lock(&BLOCKS);
-    let found = blocks.get(&base);
-    let found = found.filter(|block| block.len == len && block.mapped.is_some());
+    let found = blocks
+        .get(&base)
+        .filter(|block| block.len == len && block.mapped.is_some());
     found.ok_or(Status::InvalidValue)?;
     blocks.remove(&base);
     Ok(())
@@ -100,8 +101,9 @@ pub(crate) fn set_open(
 ) -> Result<(), Status> {
     let mut blocks = lock(&BLOCKS);
     let block = blocks.get_mut(&base).filter(|block| block.len == len);
-    let mapped = block.and_then(|block| block.mapped.as_mut());
-    let mapped = mapped.ok_or(Status::InvalidValue)?;
+    let mapped = block
+        .and_then(|block| block.mapped.as_mut())
+        .ok_or(Status::InvalidValue)?;
     if !reaches(&mapped.allocation) {
         return Err(Status::PeerAccessUnsupported);
     }
@@ -279,8 +281,10 @@ pub extern "C" fn cuMemGetAddressRange_v2(
     address: u64,
 ) -> Status {
     let blocks = lock(&BLOCKS);
-    let found = blocks.range(..=address).next_back();
-    let found = found.filter(|(base, block)| ((address - **base) as usize) < block.len);
+    let found = blocks
+        .range(..=address)
+        .next_back()
+        .filter(|(base, block)| ((address - **base) as usize) < block.len);
     done(found.ok_or(Status::NotFound).and_then(|(start, block)| {
         base.map_or(Ok(()), |base| give(Some(base), *start))?;
         len.map_or(Ok(()), |len| give(Some(len), block.len))

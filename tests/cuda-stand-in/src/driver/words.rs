@@ -182,7 +182,7 @@ pub extern "C" fn cuStreamBatchMemOp_v2(
     }))
 }
 
-fn one(stream: usize, kind: u32, address: u64, (value, flags): (u64, u32)) -> Status {
+fn one(stream: usize, kind: u32, address: u64, flags: u32, value: u64) -> Status {
     let operation = Operation {
         kind,
         address,
@@ -202,7 +202,7 @@ pub extern "C" fn cuStreamWaitValue32_v2(
     flags: u32,
 ) -> Status {
     tell("cuStreamWaitValue32_v2");
-    one(stream, WAIT_32, address, (value.into(), flags))
+    one(stream, WAIT_32, address, flags, value.into())
 }
 
 #[unsafe(no_mangle)]
@@ -213,5 +213,5 @@ pub extern "C" fn cuStreamWriteValue32_v2(
     flags: u32,
 ) -> Status {
     tell("cuStreamWriteValue32_v2");
-    one(stream, WRITE_32, address, (value.into(), flags))
+    one(stream, WRITE_32, address, flags, value.into())
 }

@@ -48,12 +48,13 @@ impl State {
 impl Member {
     /// Begins to join.
     pub(super) fn join(
+        rank: usize,
         group: &str,
-        (rank, ranks): (usize, usize),
-        device: usize,
+        ranks: usize,
+        device: u64,
     ) -> io::Result<Arc<Self>> {
         let mut devices = vec![None; ranks];
-        devices[rank] = Some(device as u64);
+        devices[rank] = Some(device);
         let member = Arc::new(Self {
             rank,
             mailbox: Mailbox::open(group, rank)?,
@@ -68,8 +69,9 @@ impl Member {
             reader: Mutex::new(None),
         });
         let (own, name) = (Arc::clone(&member), "stand-in NCCL".to_owned());
-        let reader = thread::Builder::new().name(name);
-        let reader = reader.spawn(move || own.listen(Note::Here(device as u64)))?;
+        let reader = thread::Builder::new()
+            .name(name)
+            .spawn(move || own.listen(Note::Here(device)))?;
         *lock(&member.reader) = Some(reader);
         Ok(member)
     }
@@ -141,7 +143,7 @@ impl Member {
             let place = if rank == self.rank {
                 Place::of(source)?
             } else {
-                self.next_offer(rank, Lane::Together, (number, source.bytes))?
+                self.next_offer(rank, Lane::Together, number, source.bytes)?
             };
             if what.needs(rank, self.rank) {
                 let mut brought = self.read(place)?;
@@ -182,7 +184,7 @@ impl Member {
         }
         for operation in operations {
             if let Operation::Recv { target, peer } = *operation {
-                let place = self.next_offer(peer, Lane::Message, (0, target.bytes))?;
+                let place = self.next_offer(peer, Lane::Message, 0, target.bytes)?;
                 write(&self.read(place)?, target);
                 self.tell(peer, Note::Taken(Lane::Message));
             }
@@ -212,7 +214,7 @@ impl Member {
     }
 
     /// Waits for the peer's next offer, which must be of this kind and length.
-    fn next_offer(&self, peer: usize, lane: Lane, (what, bytes): (u64, usize)) -> Option<Place> {
+    fn next_offer(&self, peer: usize, lane: Lane, what: u64, bytes: usize) -> Option<Place> {
         let offer = self.wait(|state| state.of(peer, lane).offers.pop_front())?;
         if (offer.what, offer.place.bytes) == (what, bytes as u64) {
             return Some(offer.place);

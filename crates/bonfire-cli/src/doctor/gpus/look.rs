@@ -38,12 +38,15 @@ fn found() -> Result<Found, CudaError> {
         .iter()
         .map(|device| nvml.as_ref()?.device(address(device)?).ok())
         .collect();
-    let gpus = devices.iter().zip(&handles).map(|(d, h)| gpu(d, *h));
-    let gpus = gpus.collect();
+    let gpus = devices
+        .iter()
+        .zip(&handles)
+        .map(|(d, h)| gpu(d, *h))
+        .collect();
     let mut pairs = Vec::new();
     for from in devices.iter().zip(&handles) {
         for to in devices.iter().zip(&handles).filter(|to| to.0 != from.0) {
-            pairs.push(pair((from.0, *from.1), (to.0, *to.1))?);
+            pairs.push(pair(from.0, *from.1, to.0, *to.1)?);
         }
     }
     Ok(Found {
@@ -140,9 +143,12 @@ fn numa_node(address: PciAddress) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-type Known<'a> = (&'a Device, Option<NvmlDevice<'a>>);
-
-fn pair((from, from_nvml): Known<'_>, (to, to_nvml): Known<'_>) -> Result<Pair, CudaError> {
+fn pair(
+    from: &Device,
+    from_nvml: Option<NvmlDevice<'_>>,
+    to: &Device,
+    to_nvml: Option<NvmlDevice<'_>>,
+) -> Result<Pair, CudaError> {
     let access = peer_access(from, to)?;
     let handles = from_nvml.zip(to_nvml);
     let wires = handles.map(|(a, b)| Wires {

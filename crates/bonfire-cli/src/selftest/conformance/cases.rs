@@ -137,7 +137,7 @@ impl<'g, G: Collectives> Cases<'g, G> {
             task => {
                 let all = process.all_gather(&own)?;
                 let part = |rank: usize, range: Range<usize>| &all[rank * count..][range];
-                for (rank, range) in sources(task, (me, ranks), count) {
+                for (rank, range) in sources(task, ranks, me, count) {
                     result[range.clone()].copy_from_slice(part(rank, range));
                 }
             }
@@ -213,11 +213,7 @@ impl<'g, G: Collectives> Cases<'g, G> {
 }
 
 /// Which ranks' elements this one ends with, where they are not its own.
-fn sources(
-    task: Option<Task>,
-    (me, ranks): (Rank, usize),
-    count: usize,
-) -> Vec<(usize, Range<usize>)> {
+fn sources(task: Option<Task>, ranks: usize, me: Rank, count: usize) -> Vec<(usize, Range<usize>)> {
     let shard = |owner| shard_of(count, ranks, owner);
     let of_all = || (0..ranks).map(|rank| (rank, shard(rank))).collect();
     match task {

@@ -51,7 +51,7 @@ pub(super) fn pace(world: &World, size: Size, rounds: usize) -> anyhow::Result<P
     let learning = |network: &Network| network.loss(input.clone(), target.clone());
     let mut times = Times::default();
     for round in 0..WARM_UP_ROUNDS + rounds.max(1) {
-        let (without, with) = both(world, (&plain, &mut ddp), learning)?;
+        let (without, with) = both(world, &plain, &mut ddp, learning)?;
         if round >= WARM_UP_ROUNDS {
             times.plain.push(without);
             times.synchronised.push(with);
@@ -60,7 +60,7 @@ pub(super) fn pace(world: &World, size: Size, rounds: usize) -> anyhow::Result<P
         if world.world_size().get() == 1 {
             continue;
         }
-        let (without, with) = both(world, (&plain, &mut ddp), Network::weight_decay)?;
+        let (without, with) = both(world, &plain, &mut ddp, Network::weight_decay)?;
         if round >= WARM_UP_ROUNDS {
             times.communication.push(with - without);
         }
@@ -71,7 +71,8 @@ pub(super) fn pace(world: &World, size: Size, rounds: usize) -> anyhow::Result<P
 /// Seconds of a step with and without averages.
 fn both(
     world: &World,
-    (plain, ddp): (&Network, &mut Ddp<Network>),
+    plain: &Network,
+    ddp: &mut Ddp<Network>,
     loss: impl Fn(&Network) -> Tensor<1>,
 ) -> anyhow::Result<(f64, f64)> {
     let device = world.device();

@@ -17,17 +17,9 @@ pub(super) struct Place {
 
 impl Place {
     /// A rank of a group that is formed already, the `local_rank`-th of so many on this host.
-    pub(super) fn world(
-        &self,
-        group: ProcessGroup,
-        (local_rank, local_world_size): (u32, u32),
-    ) -> anyhow::Result<World> {
-        let local = LocalRank {
-            local_rank,
-            local_world_size,
-        };
-        let devices = (self.kind, Occupancy::Oversubscribed);
-        Ok(World::with_occupancy(group, local, devices)?)
+    pub(super) fn world(&self, group: ProcessGroup, local: LocalRank) -> anyhow::Result<World> {
+        let occupancy = Occupancy::Oversubscribed;
+        Ok(World::with_occupancy(group, local, self.kind, occupancy)?)
     }
 
     /// How their groups are formed.
@@ -44,7 +36,10 @@ pub(super) fn on_threads<R: Send>(
 ) -> anyhow::Result<Vec<R>> {
     let groups = ProcessGroup::local(ranks, place.group_options())?;
     as_threads(groups, |group| {
-        let here = (group.rank().get(), ranks.get());
-        body(&place.world(group, here)?)
+        let local = LocalRank {
+            local_rank: group.rank().get(),
+            local_world_size: ranks.get(),
+        };
+        body(&place.world(group, local)?)
     })
 }

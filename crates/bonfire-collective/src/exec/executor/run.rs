@@ -31,14 +31,16 @@ impl<'a> Run<'a> {
     pub(super) fn new(
         executor: &'a mut Executor,
         prepared: &'a Prepared,
-        place: (u64, Option<u32>),
+        seq: u64,
+        step: Option<u32>,
         patience: &'a Patience<'a>,
     ) -> Self {
         Self::of(
             executor,
             &prepared.operation,
             prepared.header,
-            place,
+            seq,
+            step,
             patience,
         )
     }
@@ -48,7 +50,8 @@ impl<'a> Run<'a> {
         executor: &'a mut Executor,
         like: &'a Operation,
         mut header: [u8; HEADER_BYTES],
-        (seq, step): (u64, Option<u32>),
+        seq: u64,
+        step: Option<u32>,
         patience: &'a Patience<'a>,
     ) -> Self {
         wire::set_place(&mut header, seq, step);

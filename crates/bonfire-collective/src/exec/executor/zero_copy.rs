@@ -47,7 +47,7 @@ impl Executor {
         self.recorder.begin(prepared.call, seq, bytes);
         let mut board = self.board.take().expect("may_share has seen it");
         let mut attempt = Attempt {
-            run: Run::new(self, &prepared, (seq, request.step), patience),
+            run: Run::new(self, &prepared, seq, request.step, patience),
             prepared: &prepared,
             request,
         };

@@ -118,9 +118,14 @@ fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, 
     } else {
         Clients::OneHost
     };
-    let place = (env.master_addr.as_str(), env.master_port);
-    let token = env.connection_token();
-    let server = TcpStoreServer::bind_host(place, &token, tls, clients, deadline.left())?;
+    let server = TcpStoreServer::bind_host(
+        &env.master_addr,
+        env.master_port,
+        &env.connection_token(),
+        tls,
+        clients,
+        deadline.left(),
+    )?;
     Ok(server)
 }
 

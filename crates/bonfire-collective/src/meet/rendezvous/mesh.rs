@@ -91,7 +91,7 @@ impl Mesh<'_> {
                     Err(_) => break,
                 }
             }
-            let mut gathering = Gathering::new(self, (calls, reception), callers);
+            let mut gathering = Gathering::new(self, calls, reception, callers);
             let gathered = gathering.gather(scope, &listeners, deadline, guard);
             gathering.say_how_it_went(&gathered);
             gathered.map(|()| gathering.into_connections())

@@ -157,7 +157,8 @@ impl fmt::Display for Reach {
 pub(super) fn check(
     env: &RankEnv,
     store: &TcpStore,
-    (addresses, listeners): (&[Address], &Listeners),
+    addresses: &[Address],
+    listeners: &Listeners,
     deadline: Deadline,
 ) -> Result<(), ConnectError> {
     let leaders = leaders(addresses);
@@ -360,7 +361,7 @@ mod tests {
         };
         let deadline = Deadline::after(PATIENCE);
         std::thread::scope(|scope| {
-            let comparing = scope.spawn(|| check(&env, &store, (&addresses, &listeners), deadline));
+            let comparing = scope.spawn(|| check(&env, &store, &addresses, &listeners, deadline));
             for _ in 0..20 {
                 let mut caller = std::net::TcpStream::connect(mine).unwrap();
                 caller.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -62,7 +62,7 @@ impl Probe<'_> {
             let theirs = part(Writer::Stream)?;
             let told = StreamOps::new().write(&theirs, WRITTEN).queue(self.stream);
             let what = "its stream writes no words there";
-            refuse(told, (me, peer), what, refusals)?;
+            refuse(told, me, peer, what, refusals)?;
             tells.push(Signal::Tell(part(Writer::Kernel)?, WRITTEN));
         }
         let Waiting { kernel, abort } = self.waiting;
@@ -84,7 +84,7 @@ impl Probe<'_> {
         for (writer, peer) in self.writers(me) {
             let own = self.memory.own().part(word(writer, peer))?;
             let heard = StreamOps::new().wait(&own, WRITTEN).queue(self.stream);
-            refuse(heard, (me, peer), "its stream waits for no words", refusals)?;
+            refuse(heard, me, peer, "its stream waits for no words", refusals)?;
         }
         let event = Event::new(self.context)?;
         self.stream.record(&event)?;
@@ -140,7 +140,8 @@ impl Probe<'_> {
 /// Makes a call that the driver refused a reason not to use that way; a lost context is an error.
 fn refuse(
     result: Result<(), CudaError>,
-    (by, of): (Rank, Rank),
+    by: Rank,
+    of: Rank,
     what: &str,
     refusals: &mut Vec<Refusal>,
 ) -> Result<(), CudaError> {

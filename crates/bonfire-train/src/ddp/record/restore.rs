@@ -40,7 +40,8 @@ impl<M: Module> Ddp<M> {
     pub(crate) fn restore(
         &mut self,
         optimizer: &mut ModuleOptimizer,
-        (group, parts): (&ProcessGroup, Option<&Parts>),
+        group: &ProcessGroup,
+        parts: Option<&Parts>,
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.passes = 0;

@@ -206,12 +206,12 @@ fn check_processes(path: &Path) {
 fn train_as_rank(env: &RankEnv, path: &Path) {
     let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
     let group = ProcessGroup::connect(env, options).unwrap();
-    let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
+    let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
     let local = LocalRank {
         local_rank: env.local_rank,
         local_world_size: env.local_world_size,
     };
-    let world = World::with_occupancy(group, local, devices).unwrap();
+    let world = World::with_occupancy(group, local, kind, occupancy).unwrap();
     let meet = || world.group().barrier().unwrap();
     let buckets = train_marked(&world, routed(GradientRoute::Device), (path, &meet));
     println!("{BUCKETS}{buckets}");

@@ -15,20 +15,20 @@ mod nccl;
 
 /// Runs `body` on ranks that share the devices of this machine; nothing without any.
 pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
-    let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
+    let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
     let place = |group: ProcessGroup| {
         let local = LocalRank {
             local_rank: group.rank().get(),
             local_world_size: group.world_size().get(),
         };
-        World::with_occupancy(group, local, devices)
+        World::with_occupancy(group, local, kind, occupancy)
     };
     // Asked by one rank first: where one skips, all must.
     let alone = LocalRank {
         local_rank: 0,
         local_world_size: 1,
     };
-    match open(devices, alone) {
+    match open(kind, occupancy, alone) {
         Ok((_, name)) => println!("{ranks} ranks on {name} and those behind it"),
         Err(error) => {
             println!("skipped: {error}");

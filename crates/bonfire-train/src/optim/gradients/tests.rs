@@ -33,9 +33,9 @@ impl Three {
         let table = Arc::new(ParameterTable::of(self).unwrap());
         let mut gradients = Gradients::new(table);
         let values = Tensor::<2>::from_data([matrix.0], (&device, matrix.1));
-        gradients.push((0, self.matrix.id), values);
+        gradients.push(0, self.matrix.id, values);
         let values = Tensor::<1>::from_data([vector.0], (&device, vector.1));
-        gradients.push((1, self.vector.id), values);
+        gradients.push(1, self.vector.id, values);
         gradients
     }
 }

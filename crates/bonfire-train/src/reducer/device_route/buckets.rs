@@ -140,7 +140,8 @@ impl DeviceBuckets {
     pub(crate) fn send(
         &mut self,
         index: usize,
-        (entering, factor): (Entering, f64),
+        entering: Entering,
+        factor: f64,
     ) -> Result<(), TrainError> {
         assert_eq!(
             self.is_complete(index),
@@ -153,15 +154,11 @@ impl DeviceBuckets {
         }
         self.busy = true;
         self.engine.queue(Action::Behind)?;
-        self.travel(index, (entering, factor))
+        self.travel(index, entering, factor)
     }
 
     /// Queues a bucket's way, all that leads to its memory being ordered already.
-    fn travel(
-        &mut self,
-        index: usize,
-        (entering, factor): (Entering, f64),
-    ) -> Result<(), TrainError> {
+    fn travel(&mut self, index: usize, entering: Entering, factor: f64) -> Result<(), TrainError> {
         let mends = self.buckets[index].mends(|present, kept| match (present, kept) {
             (true, false) => None,
             (true, true) => Some(Mend::Add),
@@ -263,7 +260,8 @@ impl DeviceBuckets {
         &mut self,
         entering: Entering,
         targets: Vec<(usize, usize, DeviceTensor)>,
-        (computing, waiting): (&mut Stopwatch, &mut Stopwatch),
+        computing: &mut Stopwatch,
+        waiting: &mut Stopwatch,
     ) -> Result<(), TrainError> {
         match self.engine.timing() {
             Timing::Overlapped => {
@@ -297,7 +295,7 @@ impl DeviceBuckets {
         }
         self.busy = true;
         for (index, factor) in mem::take(&mut self.held) {
-            self.travel(index, (entering, factor))?;
+            self.travel(index, entering, factor)?;
         }
         for (bucket, moves) in moves.into_iter().enumerate() {
             if !moves.is_empty() {

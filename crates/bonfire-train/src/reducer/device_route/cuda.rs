@@ -171,7 +171,8 @@ impl<G: GpuGroup> CudaEngine<G> {
     fn copy(
         &mut self,
         index: usize,
-        (moves, direction): (&[Move], Direction),
+        moves: &[Move],
+        direction: Direction,
     ) -> Result<(), TrainError> {
         let bucket = &mut self.buckets[index];
         let mut pieces = Vec::with_capacity(moves.len());
@@ -187,7 +188,7 @@ impl<G: GpuGroup> CudaEngine<G> {
             Direction::Unpack => &mut bucket.unpacking,
         };
         let kernel = &self.kernels[&bucket.dtype].pack;
-        Ok(kernel.launch(&self.place.stream, table, (&pieces, direction))?)
+        Ok(kernel.launch(&self.place.stream, table, &pieces, direction)?)
     }
 
     /// Adds elements of the second of a bucket's two memories to the first.
@@ -231,8 +232,8 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
             Action::Behind => self.behind(),
             Action::Computed => self.client.synchronize(),
             Action::Meet => Ok(self.place.ranks.barrier()?),
-            Action::Pack { bucket, moves } => self.copy(bucket, (&moves, Direction::Pack)),
-            Action::Unpack { bucket, moves } => self.copy(bucket, (&moves, Direction::Unpack)),
+            Action::Pack { bucket, moves } => self.copy(bucket, &moves, Direction::Pack),
+            Action::Unpack { bucket, moves } => self.copy(bucket, &moves, Direction::Unpack),
             Action::Clear { bucket, range } => {
                 Ok(stream.fill(&self.buckets[bucket].part(&range)?, 0)?)
             }
@@ -240,7 +241,7 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
                 let bucket = &self.buckets[bucket];
                 let buffer = bucket.part(&(0..bucket.elems))?;
                 let kernel = &self.kernels[&bucket.dtype].scale;
-                Ok(kernel.launch(stream, &buffer, (factor, self.cubes_max()))?)
+                Ok(kernel.launch(stream, &buffer, factor, self.cubes_max())?)
             }
             Action::Keep { bucket, range } => {
                 let bucket = &mut self.buckets[bucket];

@@ -71,7 +71,7 @@ mod tests {
             local_rank: 0,
             local_world_size: 1,
         };
-        let opened = open((DeviceKind::Cuda, Occupancy::Oversubscribed), alone);
+        let opened = open(DeviceKind::Cuda, Occupancy::Oversubscribed, alone);
         opened
             .inspect_err(|error| println!("skipped: {error}"))
             .ok()

@@ -53,7 +53,8 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
     /// Nobody is there yet. `callers` make the connections to the lower ranks.
     pub(super) fn new(
         mesh: &'a Mesh<'a>,
-        (calls, reception): (&'scope Calls<'a>, &'scope Reception<'a>),
+        calls: &'scope Calls<'a>,
+        reception: &'scope Reception<'a>,
         callers: Vec<thread::ScopedJoinHandle<'scope, ()>>,
     ) -> Self {
         Self {
