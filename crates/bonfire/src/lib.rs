@@ -195,7 +195,7 @@ pub mod parallel {
     /// Collective operations of tensors with gradients, along an axis of a mesh.
     pub mod ops {
         pub use bonfire_parallel::ops::{
-            all_to_all, copy, gather, reduce, reduce_scatter, scatter,
+            Dims, all_to_all, copy, gather, reduce, reduce_scatter, scatter,
         };
     }
 
