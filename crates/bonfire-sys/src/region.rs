@@ -23,7 +23,6 @@ use rustix::process::{Resource, getrlimit};
 /// that the processor looks addresses up in, where small pages take 512.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A shared region cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -33,51 +32,27 @@ pub enum RegionError {
         "{bytes} bytes of shared memory asked for, {available} available: give the job or the \
          container more memory, or choose smaller chunks"
     )]
-    TooLarge {
-        /// Size asked for.
-        bytes: usize,
-        /// What the machine can still give.
-        available: u64,
-    },
-    /// The operating system refused memory.
+    TooLarge { bytes: usize, available: u64 },
     #[error(
         "no {bytes} bytes of shared memory to be had ({source}): give the job or the container \
          more memory, or choose smaller chunks"
     )]
-    NoMemory {
-        /// Size asked for.
-        bytes: usize,
-        /// What the operating system said.
-        source: Errno,
-    },
+    NoMemory { bytes: usize, source: Errno },
     /// A descriptor from another process is not the region it should be.
     #[error(
         "the shared region from another process has {found} bytes where {expected} were agreed"
     )]
-    Size {
-        /// Size agreed at set-up.
-        expected: usize,
-        /// Size of what was received.
-        found: u64,
-    },
+    Size { expected: usize, found: u64 },
     /// A descriptor from another process could shrink while it is mapped.
     #[error("the shared region from another process is not sealed against shrinking")]
     NotSealed,
-    /// Another call failed.
     #[error("{call} failed on a shared region")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What the operating system said.
-        source: Errno,
-    },
+    System { call: &'static str, source: Errno },
 }
 
-/// The memory of another process cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// Somebody else holds the end that belongs to this process.
@@ -201,14 +176,12 @@ impl Region {
         })
     }
 
-    /// The same region on a machine with larger pages.
     #[cfg(test)]
     pub(crate) fn in_pages(mut self, page: usize) -> Self {
         self.page = page;
         self
     }
 
-    /// Bytes of a page.
     pub(crate) fn page(&self) -> usize {
         self.page
     }
@@ -371,7 +344,6 @@ impl Region {
         unsafe { Self::open(file) }
     }
 
-    /// The mapping alone, without its descriptor.
     fn map(file: &OwnedFd, len: usize) -> Result<Self, RegionError> {
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched;
         // the file has `len` bytes and is sealed against shrinking, so every page stays backed.
@@ -449,7 +421,6 @@ impl Drop for Region {
     }
 }
 
-/// Bytes of a page of this machine.
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
@@ -477,7 +448,6 @@ pub fn can_share_memory() -> bool {
     rustix::fs::memfd_create("bonfire-probe", MemfdFlags::CLOEXEC).is_ok()
 }
 
-/// Bytes of memory that the machine has.
 pub fn memory_bytes() -> usize {
     let info = rustix::system::sysinfo();
     info.totalram as usize * info.mem_unit as usize

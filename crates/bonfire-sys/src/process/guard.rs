@@ -32,7 +32,6 @@ pub struct Guard {
     post: Mutex<Post>,
 }
 
-/// The process that stands guard now, and what it has to know.
 #[derive(Debug)]
 struct Post {
     process: Child,
@@ -161,7 +160,7 @@ fn stand_guard() -> io::Result<()> {
     unsafe { libc::_exit(0) }
 }
 
-/// A new group, or, as a negative number, one that is no more.
+/// Records a new group, or removes the one given as a negative number.
 fn note(groups: &mut [Option<Pid>], message: i32) {
     let (wanted, then) = if message > 0 {
         (None, Pid::from_raw(message))
