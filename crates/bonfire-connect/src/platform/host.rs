@@ -2,7 +2,6 @@
 
 use std::num::NonZero;
 
-/// Threads that can run at one time.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -57,7 +57,7 @@ pub struct TcpStoreServer {
 }
 
 impl TcpStoreServer {
-    /// Serves at `address` (port 0: any free one) for whoever proves the token, without TLS.
+    /// Serves at `address` (port 0: any free one) every client that proves the token, without TLS.
     pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
         Self::bind_with(address, token, Tls::Off)
     }
@@ -124,12 +124,10 @@ impl TcpStoreServer {
         })
     }
 
-    /// Where it serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it serves, for the process that serves it.
     pub fn store(&self) -> &MemoryStore {
         &self.tables
     }
@@ -241,7 +239,6 @@ impl Shortage {
     }
 }
 
-/// Returns the connection once its other end has proved the token, all within a set time.
 fn prove(
     stream: TcpStream,
     token: &JobToken,
@@ -277,7 +274,6 @@ fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Res
     Ok(())
 }
 
-/// A client of a [`TcpStoreServer`].
 #[derive(Debug)]
 pub struct TcpStore {
     line: Mutex<Line>,
@@ -319,7 +315,7 @@ impl TcpStore {
         Self::connect_with(host, port, token, Tls::Off, timeout)
     }
 
-    /// As [`connect`](Self::connect), with what the server was told of TLS.
+    /// As [`connect`](Self::connect), with the TLS setting of the server.
     pub fn connect_with(
         host: &str,
         port: u16,

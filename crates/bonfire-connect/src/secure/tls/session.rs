@@ -1,8 +1,8 @@
 //! A TCP connection with TLS on it, as a byte stream that may or may not block.
 //!
-//! What is written may wait here for room in the kernel until the next write or flush; what was read
-//! and not asked for waits here, too, and goes before any look at the socket. So whoever reads until
-//! nothing comes may then sleep until the kernel has news, as on a plain socket.
+//! What is written may wait here for room in the kernel until the next write or flush; what was
+//! read and not asked for waits here, too, and goes before any look at the socket. So a caller that
+//! reads until nothing comes may then sleep until the kernel has news, as on a plain socket.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
@@ -14,13 +14,11 @@ use crate::platform::net::TcpStream;
 use crate::secure::handshake::Role;
 use crate::secure::lobby::Hurried;
 
-/// Bytes of the value that binds a challenge to a connection.
 pub(crate) const BINDING_BYTES: usize = 32;
 
-/// As in RFC 9266.
+/// The exporter label of RFC 9266.
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// An encrypted connection.
 #[derive(Debug)]
 pub struct TlsStream {
     socket: TcpStream,
