@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-/// A version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
-    /// First number.
     pub major: u32,
-    /// Second number.
     pub minor: u32,
 }
 
