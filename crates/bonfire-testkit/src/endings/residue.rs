@@ -14,7 +14,6 @@ use crate::job::is_running;
 /// The variable that holds the mark.
 pub(super) const MARK: &str = "BONFIRE_TEST_MARK";
 
-/// Pause between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// One job among all processes of the machine.
@@ -41,7 +40,6 @@ impl Residue {
         &self.mark
     }
 
-    /// Notes the sockets that the job has at this moment.
     pub(super) fn note_sockets(&mut self) {
         for pid in self.processes() {
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {

@@ -19,7 +19,6 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 /// How long processes may outlive their launcher.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-/// What the file is called whose appearance starts the training.
 const GO: &str = "go";
 
 /// A good end, and how long it took.
@@ -34,8 +33,8 @@ pub struct Ending {
 /// How long a bad end took.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// From the misfortune to the first rank that heard of it; zero for one that nobody had to hear
-    /// of.
+    /// From the misfortune to the first rank that noticed it; zero for one that no rank had to
+    /// notice.
     pub to_detection: Duration,
     /// From there until no process was left.
     pub to_the_end: Duration,

@@ -10,9 +10,7 @@ const FOLDERS: [&str; 2] = ["book/src", "examples"];
 /// One command of one page.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
-    /// The page, from the root of the workspace.
     pub page: String,
-    /// The command and its arguments, without variables before it.
     pub words: Vec<String>,
 }
 
@@ -95,7 +93,8 @@ fn find_pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of blocks in `sh`, each with what it goes on with; and the spans of code that start with `cargo run`.
+/// The lines of blocks in `sh`, each joined with its continuations; and the spans of code that
+/// start with `cargo run`.
 fn lines_of(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut block = None;

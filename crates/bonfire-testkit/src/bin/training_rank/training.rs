@@ -13,7 +13,6 @@ use bonfire_testkit::endings::{Misfortune, Scenario};
 
 use super::BoxError;
 
-/// How often rank 0 saves.
 const STEPS_PER_CHECKPOINT: u64 = 4;
 
 /// How long the judge may take to say go.
@@ -22,7 +21,6 @@ const GO_WAIT: Duration = Duration::from_secs(60);
 /// What computing takes, so that the process that watches has a core, too.
 const STEP_TIME: Duration = Duration::from_micros(500);
 
-/// One rank's training.
 pub(crate) struct Training<'a> {
     group: &'a ProcessGroup,
     scenario: Scenario,
@@ -121,7 +119,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Rank 0 saves; the others go on when it is done.
+    /// Rank 0 saves; the others continue when it is done.
     fn save(&self, step: u64) -> Result<(), BoxError> {
         if self.group.rank().get() == 0 {
             let weights = self.weights.clone();
