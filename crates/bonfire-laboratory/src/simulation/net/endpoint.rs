@@ -10,7 +10,7 @@ pub(crate) enum Segment {
     Bytes(Vec<u8>),
     /// No more bytes will come.
     End,
-    /// The connection is no more.
+    /// The connection does not exist any more.
     Reset,
 }
 
@@ -24,7 +24,6 @@ pub(crate) enum Phase {
     Full,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) process: usize,
@@ -47,7 +46,7 @@ pub(crate) struct Endpoint {
     pub(crate) is_read_shut: bool,
     pub(crate) is_write_shut: bool,
     pub(crate) is_closed: bool,
-    /// Counts what has come.
+    /// The number of arrivals so far.
     pub(crate) news: u64,
     pub(crate) blocks: bool,
     pub(crate) read_timeout: Option<Duration>,

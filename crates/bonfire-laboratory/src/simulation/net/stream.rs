@@ -245,12 +245,11 @@ impl TcpStream {
     }
 }
 
-/// There is one user.
+/// The simulation has only one user.
 pub fn is_of_this_user(_stream: &UnixStream) -> bool {
     true
 }
 
-/// The process at the other end.
 pub fn process_of(stream: &UnixStream) -> Option<u32> {
     let state = stream.0.place.lock();
     let peer = state.wires.endpoint(stream.0.id).peer?;
