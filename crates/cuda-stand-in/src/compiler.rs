@@ -17,7 +17,7 @@ use crate::driver::module::MAGIC;
 use crate::settings::{Fault, Settings};
 use crate::table::{Table, lock};
 
-/// An `nvrtcResult`.
+/// Has the values of `nvrtcResult`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {

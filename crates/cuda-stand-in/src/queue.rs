@@ -9,7 +9,6 @@ use crate::table::lock;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// One stream's work.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -141,7 +140,6 @@ impl Tick {
         }
     }
 
-    /// When it came.
     pub(crate) fn at(&self) -> Option<Instant> {
         lock(&self.state).at
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-/// A `CUresult`.
+/// Has the values of `CUresult`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {

@@ -19,7 +19,7 @@ use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 use crate::table::{Table, lock};
 
-/// A `CUmemLocation`.
+/// Has the layout of `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Location {
@@ -27,7 +27,7 @@ pub struct Location {
     id: i32,
 }
 
-/// A `CUmemAllocationProp`.
+/// Has the layout of `CUmemAllocationProp`.
 #[repr(C)]
 pub struct Properties {
     kind: u32,
@@ -37,7 +37,7 @@ pub struct Properties {
     flags: [u8; 8],
 }
 
-/// A `CUmemAccessDesc`.
+/// Has the layout of `CUmemAccessDesc`.
 #[repr(C)]
 pub struct Access {
     location: Location,

@@ -1,8 +1,9 @@
 //! A rank of a communicator, which does its part of every operation.
 //!
-//! It tells the others where its data are, reads theirs, and writes to its own memory when all have read that:
-//! whether they are threads of one process or processes makes no difference. It waits for the others until
-//! it gives up, as NCCL does: that one of them is gone somebody else must notice.
+//! It sends the others the place of its data, reads theirs, and writes to its own memory when all
+//! have read that: whether they are threads of one process or processes makes no difference. It
+//! waits for the others until it gives up, as NCCL does: that one of them is gone somebody else
+//! must notice.
 
 use std::collections::HashMap;
 use std::env;
@@ -46,7 +47,6 @@ impl State {
 }
 
 impl Member {
-    /// Begins to join.
     pub(super) fn join(
         group: &str,
         (rank, ranks): (usize, usize),
@@ -83,7 +83,7 @@ impl Member {
         let _ = reader.map(JoinHandle::join);
     }
 
-    /// An `ncclResult_t`.
+    /// The state as an `ncclResult_t`.
     pub(super) fn state(&self) -> c_int {
         let state = lock(&self.state);
         let mut devices: Vec<u64> = state.devices.iter().copied().flatten().collect();

@@ -2,17 +2,15 @@
 
 use super::number::Reduction;
 
-/// Device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data {
     pub(super) address: u64,
     pub(super) bytes: usize,
 }
 
-/// Of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// With all ranks.
+    /// An operation with all ranks.
     Together {
         source: Data,
         target: Data,
@@ -38,7 +36,7 @@ pub(super) enum Together {
 }
 
 impl Together {
-    /// Tells it from others.
+    /// A number that identifies it.
     pub(super) fn number(self) -> u64 {
         let (kind, root, reduction) = match self {
             Self::Reduce(reduction, None) => (0, 0, reduction.number()),
