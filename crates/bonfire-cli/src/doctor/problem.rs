@@ -7,23 +7,20 @@ use serde::Serialize;
 use super::gpus::{Access, Found, Gpus, Library, Memory, Refusal, Version};
 use super::host::{Host, Ptrace};
 
-/// Something that gets in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
     pub(super) weight: Weight,
     pub(super) what: String,
-    /// What to do about it.
     pub(super) remedy: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Weight {
-    /// Ranks do not run.
+    /// Ranks cannot run before it is solved.
     Stops,
     /// They run, slower or with less.
     Slows,
-    /// Worth knowing.
     Notice,
 }
 

@@ -7,7 +7,6 @@ use super::gpus::{Found, Gpu, Gpus, Memory};
 use super::host::Host;
 use super::problem::{Weight, ptrace};
 
-/// Bytes as people write them.
 struct Size(u64);
 
 impl fmt::Display for Size {

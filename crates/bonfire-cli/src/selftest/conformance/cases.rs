@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 << 20;
 pub(in super::super) struct Cases<'g, G: Collectives> {
     group: &'g G,
     buffer: G::Buffer,
-    /// Where an all-to-all goes.
+    /// Where an all-to-all writes its result.
     output: G::Buffer,
     done: usize,
 }
@@ -234,7 +234,6 @@ fn sources(
     }
 }
 
-/// The balanced shard of a rank.
 pub(super) fn shard_of(count: usize, ranks: usize, rank: usize) -> Range<usize> {
     let (base, longer) = (count / ranks, count % ranks);
     let start = rank * base + rank.min(longer);

@@ -15,12 +15,11 @@ use super::super::conformance::{connect, job, launch};
 use super::super::part::Part;
 use super::{FAULTS_RANKS, conformance, ranks_of};
 
-/// The folder in which each rank that was told of a death leaves a file.
+/// The folder in which each rank that received news of a death leaves a file.
 const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
 
 const CULPRIT: Rank = Rank::new(1);
 
-/// Starts this program again, once per rank, for each number of ranks.
 pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         let cases = conformance(&join(&env)?)?;
@@ -39,7 +38,6 @@ pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What a rank is started with.
 fn arguments(part: Part) -> [&'static str; 4] {
     ["selftest", "--cuda", "--part", part.name()]
 }
@@ -50,8 +48,8 @@ fn join(env: &RankEnv) -> anyhow::Result<NcclGroup> {
     Ok(NcclGroup::new(group, &context, timeout)?)
 }
 
-/// One of three processes dies while the others wait for it on their devices. Each of those must learn which it
-/// was, and end: NCCL itself tells them nothing.
+/// One of three processes dies while the others wait for it on their devices. Each of those must
+/// learn which it was, and end: NCCL itself does not notify them.
 pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         return with_dying_rank(&join(&env)?);
