@@ -31,14 +31,12 @@ pub struct Segment {
     pub source: u64,
     /// The first element in the target.
     pub target: u64,
-    /// How many.
     pub elems: u64,
 }
 
 /// One variant of the kernel: all elements of a size are copied alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pack {
-    /// What the buffers hold.
     pub element: Element,
 }
 

@@ -12,7 +12,6 @@ use bonfire_cuda::{
 use super::flags::{AbortArgs, FLAGS_SOURCE, FlagPage, RANKS_MAX, Waiter};
 use crate::element::{Element, Fold};
 
-/// Threads of a block.
 const THREADS: u32 = 512;
 
 /// Bytes that a thread moves in one instruction.
@@ -21,10 +20,8 @@ const PACK_BYTES: usize = 16;
 /// Bytes of data in as many bytes of packets.
 const LINE_BYTES: usize = PACK_BYTES / 2;
 
-/// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OneShotKey {
-    /// The elements.
     pub element: Element,
     /// How they are combined; a mean is a sum that is divided.
     pub fold: Fold,
@@ -66,7 +63,7 @@ pub struct TwoShotLaunch<'a> {
     pub shards: &'a [Span],
     /// This rank, and what frees it.
     pub waiter: Waiter<'a>,
-    /// The first of the two numbers of this operation, which follow those of the ones before.
+    /// The bytes of a rank's inboxes for packets of `ranks` ranks, each of up to `bytes` of data.
     pub seq: u32,
     /// What the result is divided by; 1 for nothing.
     pub divisor: u32,
@@ -74,7 +71,7 @@ pub struct TwoShotLaunch<'a> {
     pub blocks: u32,
 }
 
-/// As in two_shot.cu.
+/// Has the layout of `TwoShotArgs` in two_shot.cu.
 #[repr(C)]
 #[derive(Default)]
 struct TwoShotArgs {
@@ -92,7 +89,7 @@ struct TwoShotArgs {
 
 const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + size_of::<AbortArgs>() + 40);
 
-/// As in one_shot.cu.
+/// Has the layout of `OneShotArgs` in one_shot.cu.
 #[repr(C)]
 #[derive(Default)]
 struct OneShotArgs {
@@ -151,7 +148,6 @@ impl OneShotKernel {
         })
     }
 
-    /// What it is compiled for.
     pub fn key(&self) -> OneShotKey {
         self.key
     }

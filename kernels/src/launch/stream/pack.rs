@@ -14,7 +14,6 @@ use crate::element::Element;
 use crate::pack::{Pack, Segment, TILE_BYTES, Tiles};
 use crate::reduce::VECTOR_BYTES;
 
-/// Bytes of the table for each tile.
 const ENTRY_BYTES: usize = 3 * size_of::<u64>();
 
 /// How long a table's last copy may take. It lies on the stream behind what the program has waited for
@@ -28,7 +27,8 @@ pub struct PackKernel {
     pub(super) function: Function,
 }
 
-/// A tensor, and its place in the buffer.
+/// Checks that all copies are of whole elements at multiples of their size, and that nothing that
+/// is written is written twice or read.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The tensor's elements, in row-major order.
@@ -37,12 +37,9 @@ pub struct Piece {
     pub slot: Span,
 }
 
-/// Which way elements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the tensors to the buffer.
     Pack,
-    /// From the buffer to the tensors.
     Unpack,
 }
 
@@ -126,7 +123,7 @@ impl PackKernel {
     /// [`CodeError::Compile`] if NVRTC is too old for the device. All else is a defect of this crate.
     ///
     /// # Panics
-    /// If no element has so many bytes.
+    /// If no element has that many bytes.
     pub fn load(context: &Context, nvrtc: Nvrtc, element_bytes: usize) -> Result<Self, CodeError> {
         let element = match element_bytes {
             1 => Element::U8,
@@ -147,7 +144,7 @@ impl PackKernel {
     /// What the driver says.
     ///
     /// # Panics
-    /// If a piece's sides differ in length or are no whole elements, if what is written overlaps
+    /// If a piece's sides differ in length or are not whole elements, if what is written overlaps
     /// anything, or if the table is too small for the pieces.
     pub fn launch(
         &self,
@@ -209,7 +206,6 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// One copy, as addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) source: u64,
