@@ -113,7 +113,6 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Every pass, message and sum is there once.
     fn check_complete(&self) -> Result<(), Broken> {
         let has_sums = self
             .schedule

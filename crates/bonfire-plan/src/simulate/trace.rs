@@ -22,7 +22,6 @@ pub(super) struct Transit {
     pub(super) queued_in_s: f32,
 }
 
-/// What a rank was blocked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The arrival of this transit.
@@ -31,7 +30,7 @@ pub(super) enum Cause {
     Slot(u32),
 }
 
-/// A rank goes on with the step at which it was blocked.
+/// A rank continues with the step at which it was blocked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wake {
     pub(super) op: u32,
@@ -51,7 +50,7 @@ pub(super) struct SlotReturn {
 /// A row of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// What a rank does.
+    /// What one rank does over time.
     Rank(Rank),
     /// What leaves a host's network card.
     NicOut(u32),
@@ -59,13 +58,13 @@ pub enum Lane {
     NicIn(u32),
 }
 
-/// Something that took time.
+/// A stretch of time in a timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
-    /// Where it happened.
+    /// The row that it belongs to.
     pub lane: Lane,
-    /// What it was.
+    /// The activity that took the time.
     pub activity: Activity,
     /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
@@ -73,7 +72,7 @@ pub struct Span {
     pub bytes: u64,
     /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended.
+    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 

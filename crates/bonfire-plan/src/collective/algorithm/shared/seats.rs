@@ -41,7 +41,6 @@ impl Seats {
         members[place % members.len()]
     }
 
-    /// The other ranks of this party.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
         let members = &self.members[self.party];
         members.iter().copied().filter(|&peer| peer != self.rank)

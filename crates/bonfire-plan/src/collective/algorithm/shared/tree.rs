@@ -1,6 +1,7 @@
 //! What trees share: a rank's neighbours, and one chunk on its way down or up.
 //!
-//! No deadlock, even with one slot: frames only ever travel away from the root, or only towards it.
+//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards
+//! it.
 
 use super::chunking::receive;
 use crate::{ElemRange, Rank, Source, Stage, Step};
@@ -14,9 +15,8 @@ pub(crate) struct Place {
     pub(crate) rank: Rank,
 }
 
-/// The neighbours of a rank in a tree.
 pub(crate) struct Family {
-    /// Nobody above the root.
+    /// `None` at the root alone.
     pub(crate) parent: Option<Rank>,
     /// In the order in which their data is folded.
     pub(crate) children: Vec<Rank>,
