@@ -56,7 +56,7 @@ pub enum StoreError {
     Bind { address: String, source: io::Error },
     /// The text is neither a name nor an address of a host.
     #[error(
-        "{host:?} is no name and no address of a host: give --master-addr (MASTER_ADDR) the one of \
+        "{host:?} is neither a name nor an address of a host: give --master-addr (MASTER_ADDR) the one of \
          node 0"
     )]
     NotAName { host: String },
@@ -73,7 +73,7 @@ pub enum StoreError {
     },
     /// The host that is to serve does not have the address.
     #[error(
-        "this is node 0, but {address} is no address of this host: give --master-addr (MASTER_ADDR) \
+        "this is node 0, but {address} is not an address of this host: give --master-addr (MASTER_ADDR) \
          an address of node 0 that the other nodes can reach"
     )]
     NotMyAddress { address: String },

@@ -97,7 +97,7 @@ fn agree<'a, S: Read + Write>(
 fn nonsense() -> HandshakeError {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the other end is no process of this version of Bonfire",
+        "the other end is not a process of this version of Bonfire",
     )
     .into()
 }

@@ -428,7 +428,7 @@ fn say_hello(
 ) -> Result<Result<(Stream, SocketAddr), HandshakeError>, StoreError> {
     let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
     let identity = identity(tls, peer.ip())?;
-    // Longer than the server waits for us, which may have others to hear first.
+    // Longer than the server waits for us, which may have others to serve first.
     let patience = HANDSHAKE_TIMEOUT * 2;
     let secrecy = Secrecy::of(identity.as_ref());
     let stream = Stream::Tcp(stream);

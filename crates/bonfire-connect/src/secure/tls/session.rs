@@ -91,7 +91,7 @@ impl Read for TlsStream {
                 return Ok(0);
             }
             if let Err(error) = self.connection.process_new_packets() {
-                // Tells the other end why, if it can be told at once.
+                // Sends the other end the reason, if that is possible at once.
                 let _ = self.connection.write_tls(&mut self.socket);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
