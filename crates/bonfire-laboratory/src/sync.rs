@@ -170,7 +170,7 @@ pub struct Turnstile {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use = "whoever comes later waits for this ticket's turn"]
+#[must_use = "every later ticket waits for this one's turn"]
 pub struct Ticket(u64);
 
 /// The right to continue; passes to the next ticket when dropped.

@@ -190,7 +190,7 @@ impl Region {
     /// process that maps the region.
     pub(crate) fn discard(&self, range: Range<usize>) {
         self.assert_whole_pages(&range);
-        // Failing costs memory and nothing else: whoever commits the range again clears it.
+        // Failing costs memory and nothing else: the next commit of the range clears it.
         let _ = match &self.file {
             Some(file) => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

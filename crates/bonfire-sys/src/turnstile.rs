@@ -25,7 +25,7 @@ const TURN: u64 = 1 << 20;
 /// A place in the order, to be used with the turnstile that issued it. One that is never used stops
 /// everybody behind it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use = "whoever comes later waits for this ticket's turn"]
+#[must_use = "every later ticket waits for this one's turn"]
 pub struct Ticket(u64);
 
 /// The right to continue; passes to the next ticket when dropped, also by a panic.

@@ -291,7 +291,7 @@ fn check_addresses(reduce: &Reduce, addresses: &[u64], bytes: usize) {
     let size = reduce.element().bytes() as u64;
     assert!(
         (bytes as u64).is_multiple_of(size),
-        "{bytes} bytes are no whole number of {}",
+        "{bytes} bytes are not a whole number of {}",
         reduce.element()
     );
     let align = reduce.width().align_bytes(reduce.element()) as u64;

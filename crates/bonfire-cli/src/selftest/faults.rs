@@ -158,7 +158,7 @@ fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()>
         meet(&group);
         group.context().synchronize()?;
         let Err(error) = group.synchronize() else {
-            bail!("rank {culprit} failed and the group goes on");
+            bail!("rank {culprit} failed and the group continues");
         };
         let text = error.to_string();
         ensure!(text.contains(&format!("rank {culprit}")), "{text}");

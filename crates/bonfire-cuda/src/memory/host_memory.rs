@@ -107,7 +107,7 @@ impl Drop for HostMemory {
         let address = self.as_mut_ptr().cast();
         // A lost context has unlocked its pages already.
         if context.bind().is_ok() {
-            // SAFETY: the driver was told of this address once and is told once that it is over; no copy
+            // SAFETY: the address was registered with the driver once and is unregistered once; no copy
             // is under way, since copies borrow the memory.
             let _ = unsafe { sys::cuMemHostUnregister(address) };
         }

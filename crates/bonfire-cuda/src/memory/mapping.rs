@@ -170,7 +170,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Addresses { start, bytes } = self.addresses;
-        // SAFETY: it was mapped so and is unmapped once; whoever has the mapping has waited for all work that used it.
+        // SAFETY: it was mapped so and is unmapped once; the owner of the mapping has waited for all work that used it.
         let _ = unsafe { sys::cuMemUnmap(start, bytes) };
     }
 }

@@ -232,7 +232,7 @@ impl NcclRank {
         );
         assert!(
             data.len().is_multiple_of(kind.bytes()),
-            "{} bytes are no whole number of {kind:?}",
+            "{} bytes are not a whole number of {kind:?}",
             data.len()
         );
         data.used_by(&self.context);

@@ -99,7 +99,7 @@ impl Guard {
 
 impl Post {
     fn tell(&self, message: i32) {
-        // One that somebody has killed hears nothing; `renew` tells the next one.
+        // A killed guard receives nothing; `renew` sends it to the next one.
         if let Some(mut messages) = self.messages.as_ref() {
             let _ = messages.write_all(&message.to_ne_bytes());
         }
@@ -153,7 +153,7 @@ fn stand_guard() -> io::Result<()> {
         }
     }
     for group in groups.into_iter().flatten() {
-        // One that has ended by itself is no error.
+        // A guard that has ended by itself is not an error.
         let _ = kill_process_group(group, Signal::KILL);
     }
     // SAFETY: `_exit` ends the process without running anything of it.

@@ -269,7 +269,7 @@ fn times(scenario: &Scenario, course: &Course) -> Result<Times, String> {
         // Nobody is left to hear it, and the kernel needs nobody.
         (Misfortune::KillLauncher, _) => course.struck.expect("it was struck"),
         (_, Some(heard)) => heard,
-        (_, None) => return Err("no rank heard of it".to_owned()),
+        (_, None) => return Err("no rank noticed it".to_owned()),
     };
     Ok(Times {
         to_detection: course

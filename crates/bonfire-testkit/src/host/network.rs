@@ -183,7 +183,7 @@ impl Network {
     /// Kills every process on a host with SIGKILL.
     pub fn kill(&self, host: usize) {
         for pid in self.processes(host) {
-            // One that has ended meanwhile is no error.
+            // A process that has ended meanwhile is not an error.
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = kill_process(pid, Signal::KILL);
             }

@@ -228,7 +228,7 @@ pub extern "C" fn cuMemAddressFree(address: u64, len: usize) -> Status {
         return Status::InvalidValue;
     }
     reserved.remove(&address);
-    // SAFETY: the range was reserved here, and whoever frees it has unmapped what was there.
+    // SAFETY: the range was reserved here, and the caller has unmapped what was there.
     unsafe { libc::munmap(address as *mut c_void, len) };
     Status::Success
 }

@@ -74,7 +74,7 @@ unsafe fn image_at(address: *const u8) -> Result<&'static [u8], Status> {
     if address.is_null() {
         return Err(Status::InvalidValue);
     }
-    // SAFETY: the caller vouches for so many bytes.
+    // SAFETY: the caller vouches for that many bytes.
     let front = unsafe { slice::from_raw_parts(address, MAGIC.len() + 8) };
     let (magic, len) = front.split_at(MAGIC.len());
     let len = <[u8; 8]>::try_from(len).map(u64::from_le_bytes);

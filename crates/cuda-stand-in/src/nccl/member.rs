@@ -254,7 +254,7 @@ impl Member {
 
     /// Reads notes until this rank gives up. Never waits for a peer to read one: that may be waiting for this.
     fn listen(&self, here: Note) {
-        // Who joins later says so, and is told then.
+        // A rank that joins later says so, and gets the answer then.
         let mut untold = self.peers();
         while !lock(&self.state).is_gone {
             untold.retain(|peer| self.mailbox.send(*peer, here) == Sent::Full);

@@ -222,7 +222,7 @@ pub(super) fn check_ranges(size: u64, ranges: &[Range]) {
             [range.source, range.target, range.bytes]
                 .iter()
                 .all(|number| number.is_multiple_of(size)),
-            "{range:x?} are no whole elements of {size} bytes"
+            "{range:x?} are not whole elements of {size} bytes"
         );
     }
     let occupied = |range: &&Range| range.bytes > 0;

@@ -55,7 +55,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
         return with_dying_rank(&join(&env)?);
     }
     let folder = env::temp_dir().join(format!("bonfire-selftest-{}", process::id()));
-    fs::create_dir(&folder).context("cannot make a folder for what the ranks are told")?;
+    fs::create_dir(&folder).context("cannot make a folder for the notices of the ranks")?;
     let started = Instant::now();
     let end = job_with_dying_rank(FAULTS_RANKS, &folder).map(|job| job.run());
     let elapsed = started.elapsed().as_secs_f64();
@@ -66,7 +66,10 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
         other => bail!("the job ended with {other:?}"),
     }
     let told = told?;
-    ensure!(told == FAULTS_RANKS as usize - 1, "{told} ranks were told");
+    ensure!(
+        told == FAULTS_RANKS as usize - 1,
+        "{told} ranks were notified"
+    );
     println!(
         "a process died, and the others knew which and ended after {elapsed:.1} s, start included"
     );
@@ -74,7 +77,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
 }
 
 fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> {
-    // The others have as long as NCCL may take to be told, and are not asked to end before.
+    // The others get as long as NCCL may take to notice, and are not asked to end before.
     let graces = Graces {
         after_failure: Duration::from_secs(60),
         ..Graces::default()
@@ -104,8 +107,8 @@ fn with_dying_rank(group: &NcclGroup) -> anyhow::Result<()> {
     match sum() {
         Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause })) => {
             ensure!(rank == CULPRIT, "rank {rank} was blamed: {cause}");
-            println!("told that rank {rank} failed: {cause}");
-            let folder = env::var_os(TOLD).context("started without a folder to tell in")?;
+            println!("notified that rank {rank} failed: {cause}");
+            let folder = env::var_os(TOLD).context("started without a folder for notices")?;
             fs::write(Path::new(&folder).join(group.rank().to_string()), [])?;
             Ok(())
         }

@@ -132,7 +132,7 @@ fn distance(one: &[f32], other: &[f32]) -> f64 {
         .iter()
         .fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
     let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs() / largest;
-    // A value that is no number is as far away as can be.
+    // A value that is not a number is as far away as can be.
     let further = |most: f64, apart: f64| {
         if apart.is_nan() {
             f64::INFINITY

@@ -229,7 +229,7 @@ impl State {
         let target = self.wires.endpoint_mut(socket);
         target.piped_bytes -= bytes.len();
         if target.is_closed {
-            // Nobody will read it: the sender is told.
+            // Nobody will read it: the sender is notified.
             if let Some(peer) = target.peer {
                 self.send(peer, Segment::Reset);
             }

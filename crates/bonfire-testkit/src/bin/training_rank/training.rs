@@ -100,7 +100,7 @@ impl<'a> Training<'a> {
 
     fn step(&mut self, batch: &Batch, mishap: Option<Misfortune>) -> Result<(), BoxError> {
         let gradient = batch.gradient(&self.weights);
-        // The first half travels while the second is computed, as buckets do.
+        // The first half is sent while the second is computed, as buckets do.
         let (first, second) = gradient.split_at(gradient.len() / 2);
         let under_way = self.group.background(first.to_vec(), |group, data| {
             group.all_reduce(data, ReduceOp::Sum)
