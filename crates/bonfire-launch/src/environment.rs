@@ -91,7 +91,7 @@ struct Place {
     local_world_size: u32,
 }
 
-/// What becomes of this process's output, which the process itself, seeing a pipe, could not tell.
+/// What becomes of this process's output, which the process itself, seeing a pipe, cannot find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LauncherOutput {
     /// No launcher of this project reads it.
@@ -179,7 +179,6 @@ fn rank_from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<RankEnv
     }
 }
 
-/// What torchrun's variables say.
 fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankEnv, EnvError> {
     let rank = source.required_number(RANK, (0, u32::MAX - 1))?;
     let world_size = source.required_number(WORLD_SIZE, (1, u32::MAX))?;
@@ -280,7 +279,7 @@ fn at<F: Fn(&str) -> Option<OsString>>(
     })
 }
 
-/// Whether whoever started this rank has shown it CUDA devices of its own, as Slurm does with
+/// Whether the launcher of this rank has shown it CUDA devices of its own, as Slurm does with
 /// `--gpus-per-task`. An agent, which hands its own environment to all ranks, has not.
 pub fn sees_own_devices() -> bool {
     sees_own_devices_in(process_variable)
@@ -340,7 +339,6 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     Ok((!token.is_empty()).then_some(token))
 }
 
-/// What `BONFIRE_AGENT_STORE` says.
 fn store_host_variable(host: StoreHost) -> &'static str {
     match host {
         StoreHost::Agent => "1",

@@ -35,7 +35,6 @@ const INTERRUPTS_MAX: usize = 16;
 /// kept its output open makes this matter.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
 
-/// What the agent waits for.
 enum Event {
     Ended {
         local_rank: usize,
@@ -48,7 +47,6 @@ enum Event {
     Unguarded,
 }
 
-/// How an attempt of the job ended.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) result: Result<(), LaunchError>,
@@ -224,7 +222,7 @@ impl Supervisor {
         }
     }
 
-    /// Stops the ranks and this process, and has the ranks go on when this process does.
+    /// Stops the ranks and this process, and has the ranks continue when this process does.
     fn stop_together(&mut self) -> Result<(), LaunchError> {
         let since = Instant::now();
         self.signal_all(ChildSignal::Stop)?;
@@ -469,7 +467,7 @@ impl Supervisor {
     }
 }
 
-/// Tells when the process that stands guard ends before the supervisor does.
+/// Reports when the process that stands guard ends before the supervisor does.
 fn watch_guard(guard: &Guard, events: SyncSender<Event>) -> io::Result<JoinHandle<()>> {
     let name = "bonfire-wait-guard".to_owned();
     wait_for(name, guard.exit_watch(), move || {

@@ -1,6 +1,6 @@
 //! Folders among the system's temporary files in which failed jobs left their flight records.
 //!
-//! They outlive their job, because whoever asks what went wrong comes after it, and nobody else removes
+//! They outlive their job, because users ask what went wrong after it, and nobody else removes
 //! them. So each launcher removes those that are old.
 
 use std::fs::{self, DirEntry};

@@ -23,7 +23,6 @@ const TAIL_LINES: usize = 20;
 /// How much of a line is kept for that report.
 const TAIL_LINE_BYTES: usize = 1 << 10;
 
-/// The last lines of a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -49,19 +48,15 @@ impl Tail {
     }
 }
 
-/// What to do with a rank's stream.
 pub(crate) struct Relay {
     pub(crate) rank: Rank,
-    /// Goes before each line.
+    /// Goes before each printed line.
     pub(crate) prefix: String,
-    /// Where the lines go.
     pub(crate) channel: Channel,
     pub(crate) screen: Arc<Screen>,
     /// What ranks have ended with.
     pub(crate) told: Arc<Told>,
-    /// Keeps the last lines.
     pub(crate) tail: Tail,
-    /// Where else it goes.
     pub(crate) sink: Sink,
 }
 

@@ -1,8 +1,8 @@
 //! The terminal in front of the user, which the launcher lends to rank 0.
 //!
-//! A program that draws on all of the screen puts the terminal into raw mode. That is how the launcher
-//! knows: nobody has to tell it when drawing begins and ends, and a rank that was killed while it drew
-//! leaves the mark behind that says what to put in order.
+//! A program that draws on all of the screen puts the terminal into raw mode. That is how the
+//! launcher knows: nobody has to report when drawing begins and ends, and a rank that was killed
+//! while it drew leaves the mark behind that says what to put in order.
 
 use std::ffi::OsStr;
 use std::io;
@@ -129,7 +129,7 @@ impl Terminal {
         tcsetattr(&self.device, OptionalActions::Now, &modes)
     }
 
-    /// Puts in order what whoever drew has left, if anything.
+    /// Puts in order what a drawing program has left, if anything.
     fn restore(&self) -> rustix::io::Result<()> {
         // In the background the kernel would stop this process for trying.
         if !self.is_drawn_on() || !is_in_front(&self.device) {
