@@ -166,7 +166,7 @@ impl CudaGroup {
         })
     }
 
-    /// This rank.
+    /// Returns this rank's number in the group.
     pub fn rank(&self) -> Rank {
         self.inner.rank()
     }
@@ -186,8 +186,8 @@ impl CudaGroup {
         &self.inner.core.context
     }
 
-    /// The stream that operations are queued on. Let it wait for the event of whoever makes the data, and
-    /// record one on it for whoever uses them.
+    /// The stream that operations are queued on. Let it wait for the event of the stream that makes
+    /// the data, and record one on it for the stream that uses them.
     pub fn stream(&self) -> Arc<Stream> {
         Arc::clone(&self.inner.state().stream)
     }
@@ -275,7 +275,6 @@ fn log(peers: &Peers, SyncChoice { sync, limited }: SyncChoice, choice: &CudaCho
     tracing::info!("rank 0: {choice}");
 }
 
-/// The two sets of inboxes of each rank.
 fn halves(inboxes: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
     let half = |number: usize| -> Result<Vec<Span>, CudaError> {
         let range = number * bytes..(number + 1) * bytes;

@@ -35,7 +35,6 @@ pub(crate) enum Connection {
         /// How fast that is, where it was measured.
         bandwidths: Option<PairBandwidths>,
     },
-    /// Host memory.
     Host,
 }
 

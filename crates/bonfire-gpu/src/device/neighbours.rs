@@ -125,7 +125,6 @@ impl Neighbours {
         &self.inner.one_shots
     }
 
-    /// The kernel that tells and hears.
     pub(crate) fn signals(&self) -> &Compiled<(), Cubin> {
         &self.inner.signals
     }

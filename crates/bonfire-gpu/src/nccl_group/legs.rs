@@ -20,8 +20,8 @@ pub(crate) enum Way {
     Own,
 }
 
-/// The legs of a rank for so many elements. Each that is sent has its counterpart at its peer, and the
-/// messages of a pair come in the same order at both.
+/// The legs of a rank for that many elements. Each that is sent has its counterpart at its peer,
+/// and the messages of a pair come in the same order at both.
 ///
 /// # Panics
 /// For operations of another kind.
@@ -61,7 +61,7 @@ pub(crate) fn legs(
             };
             vec![leg(Way::Send, peer, own), leg(Way::Recv, peer, other)]
         }
-        other => unreachable!("{other} is no exchange of messages"),
+        other => unreachable!("{other} is not an exchange of messages"),
     };
     legs.into_iter()
         .filter(|leg| !leg.range.is_empty())

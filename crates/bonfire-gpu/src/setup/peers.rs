@@ -87,7 +87,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// What the ranks have told each other.
+    /// What the ranks have reported to each other.
     pub(crate) fn cards(&self) -> &Cards {
         &self.cards
     }
@@ -227,7 +227,7 @@ impl Peers {
         }
         let handles = self.group.all_gather_bytes(&handle)?;
         for (given, (peer, handle)) in given.iter_mut().zip(handles.into_iter().enumerate()) {
-            // One that gave none has told why.
+            // A rank that gave none has reported why.
             if !handle.is_empty() && others.contains(&Rank::new(peer as u32)) {
                 *given = Some(Given::Handle(handle));
             }
@@ -252,7 +252,7 @@ impl Peers {
             } else if let Some(given) = given {
                 self.open(peer, given, len)?
             } else {
-                continue; // Somebody has told why.
+                continue; // A rank has reported why.
             };
             match opened {
                 Ok(span) => spans.push(span),

@@ -65,7 +65,7 @@ pub(crate) struct Probe<'a> {
     pub(crate) stream: &'a Stream,
     /// Frees the other from waiting.
     pub(crate) control: &'a Stream,
-    /// That tells and hears.
+    /// The kernel that signals and waits.
     pub(crate) waiting: &'a Waiting,
     pub(crate) memory: &'a Shared,
 }
