@@ -94,6 +94,7 @@ impl ChildProcess {
         })
     }
 
+    /// The process id, which is the id of its group too.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

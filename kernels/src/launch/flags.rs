@@ -12,6 +12,7 @@ use bonfire_cuda::{
 /// In front of every kernel that uses flags; it needs RANKS_MAX.
 pub(super) const FLAGS_SOURCE: &str = include_str!("flags.cuh");
 
+/// Ranks that a page has words for, and that one kernel takes.
 pub const RANKS_MAX: usize = 16;
 
 const WORD_BYTES: usize = 4;

@@ -23,6 +23,10 @@ const TOKEN_BYTES: usize = 32;
 /// More than a token and the white space around it; a longer file is not a token.
 const FILE_BYTES_MAX: u64 = 256;
 
+/// The shared secret of a job: 32 random bytes, or nothing.
+///
+/// The empty token is the one of jobs whose processes were started without a launcher of this
+/// project and without the variable; it keeps different programs apart, not attackers.
 #[derive(Clone)]
 pub struct JobToken {
     /// All zero for the empty token: HMAC pads its key with zeros, so this is the empty key.
@@ -33,6 +37,7 @@ pub struct JobToken {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenError {
+    /// The text is not 64 hexadecimal digits. The text itself is not repeated: it is a secret.
     #[error(
         "a job token is 64 hexadecimal digits, but this one has {length} characters or others \
          among them; `openssl rand -hex 32` makes one"

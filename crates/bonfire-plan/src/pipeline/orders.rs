@@ -11,6 +11,7 @@ use super::kind::Kind;
 use super::shape::Shape;
 use crate::Rank;
 
+/// The passes of a rank, of a shape that is possible.
 pub(super) fn passes(shape: &Shape, rank: Rank) -> Vec<Compute> {
     let (ranks, micro_batches) = (shape.ranks.get(), shape.micro_batches.get());
     assert!(rank.get() < ranks, "rank {rank} of {ranks}");

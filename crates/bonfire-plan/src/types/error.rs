@@ -53,6 +53,7 @@ pub enum PlanError {
     PartitionSum {
         /// Their sum; `None` when it overflows.
         sum: Option<usize>,
+        /// The element count that was asked for, over all ranks.
         count: usize,
     },
     /// An all-to-all of equal blocks whose count is not divisible by their number.

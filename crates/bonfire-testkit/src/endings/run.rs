@@ -19,6 +19,7 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 /// How long processes may outlive their launcher.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
+/// What the file is called whose appearance starts the training.
 const GO: &str = "go";
 
 /// A good end, and how long it took.
