@@ -1,11 +1,12 @@
 //! What the ranks were doing when their group failed, and what follows from it.
 //!
-//! Each rank gives an account of itself from its flight recorder: threads of one process look into each
-//! other's, processes send theirs over the control channel when they hear of the failure. The thread
-//! that does so runs while the program hangs, so the only ranks without an account are those whose
-//! process is stopped or dead or cannot be reached.
+//! Each rank gives an account of itself from its flight recorder: threads of one process look into
+//! each other's, processes send theirs over the control channel when they learn of the failure. The
+//! thread that does so runs while the program hangs, so the only ranks without an account are those
+//! whose process is stopped or dead or cannot be reached.
 //!
-//! A group that runs can be asked for the same: each process then tells the asker its ranks' records.
+//! A group that runs can be asked for the same: each process then sends the asker its ranks'
+//! records.
 
 mod doings;
 mod running;
@@ -30,13 +31,11 @@ pub use running::GroupReport;
 /// Culprits that are named one by one.
 const CULPRITS_MAX: usize = 4;
 
-/// What a rank says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Account {
     pub(crate) rank: Rank,
     /// Its last operation of the group, if it has called any.
     pub(crate) last: Option<Record>,
-    /// What its program says of itself.
     #[serde(default)]
     pub(crate) progress: Progress,
     /// Whom it waits for while it joins the group.
@@ -70,7 +69,6 @@ impl Account {
     }
 }
 
-/// The accounts of the ranks of one group.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// Of the ranks of this process.
@@ -88,7 +86,6 @@ pub(crate) struct Accounts {
     written: OnceLock<()>,
 }
 
-/// A rank of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     pub(crate) recorder: Arc<Recorder>,
@@ -98,7 +95,7 @@ pub(crate) struct Witness {
 /// What other processes have answered.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Which question it was.
+    /// The number of the question.
     round: u64,
     records: BTreeMap<Rank, FlightRecord>,
 }
@@ -131,7 +128,6 @@ impl Accounts {
         });
     }
 
-    /// The ranks of this process.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
         lock(&self.witnesses).values().cloned().collect()
     }
@@ -154,7 +150,6 @@ impl Accounts {
         *lock(&self.stragglers) = Some(report);
     }
 
-    /// What rank 0 found out last.
     pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
         lock(&self.stragglers).clone()
     }
@@ -175,7 +170,6 @@ impl Accounts {
         }
     }
 
-    /// What has been answered so far.
     pub(crate) fn answers(&self) -> BTreeMap<Rank, FlightRecord> {
         lock(&self.answers).records.clone()
     }
@@ -272,7 +266,7 @@ fn call(account: Option<&Account>, operation: &Operation) -> String {
 /// How far a rank is, compared with an operation.
 #[derive(Debug)]
 enum Standing<'a> {
-    /// Nobody knows.
+    /// Nobody knows how far it is.
     Silent,
     /// It is still joining the group, and waits for these.
     Joining(&'a [Rank]),
@@ -457,7 +451,7 @@ impl fmt::Display for Aside<'_> {
     }
 }
 
-/// With one decimal.
+/// Displays seconds with one decimal.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {

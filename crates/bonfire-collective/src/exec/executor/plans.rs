@@ -96,7 +96,6 @@ impl Plans {
         }
     }
 
-    /// What was prepared for a call like this one.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Prepared>> {
         self.ready.get(key).cloned()
     }

@@ -1,4 +1,4 @@
-//! What a rank tells the others about itself before they connect.
+//! What a rank publishes about itself for the others before they connect.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,6 @@ use crate::options::GroupOptions;
 use crate::options::builds::Build;
 use crate::options::place::HostId;
 
-/// Where a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) host: HostId,
@@ -50,11 +49,10 @@ pub(crate) struct Settings {
     tls: String,
     checksums: String,
     call_sites: String,
-    /// Unless any will do.
+    /// `None` if any build will do.
     build: Option<Build>,
 }
 
-/// What a rank publishes in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
     pub(super) settings: Settings,

@@ -31,7 +31,7 @@ const PORTER_SLICE: Duration = Duration::from_millis(5);
 /// Connections tried at one time.
 const TRIES_MAX: usize = 64;
 
-/// Who reaches whom.
+/// Which hosts of a job reach each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// The first rank of each host and its address.
@@ -151,9 +151,9 @@ impl fmt::Display for Reach {
 
 /// Finds out, together with all ranks, whether the hosts reach each other; nothing to do on one host.
 ///
-/// Meanwhile this rank accepts whoever tries it, and lets go at once: what nobody accepts fills the
-/// listener's queue, and the next one would seem to be unreachable. A rank that is through already and
-/// wants to stay tries again.
+/// Meanwhile this rank accepts every rank that tries it, and lets go at once: what nobody accepts
+/// fills the listener's queue, and the next one would seem to be unreachable. A rank that is
+/// through already and wants to stay tries again.
 pub(super) fn check(
     env: &RankEnv,
     store: &TcpStore,
@@ -232,7 +232,6 @@ fn compare(
     }
 }
 
-/// The first rank of each host, in rank order.
 fn leaders(addresses: &[Address]) -> Vec<Rank> {
     let mut leaders: Vec<Rank> = Vec::new();
     for (rank, address) in (0..).map(Rank::new).zip(addresses) {
@@ -244,7 +243,7 @@ fn leaders(addresses: &[Address]) -> Vec<Rank> {
     leaders
 }
 
-/// Connects to the first rank of every other host. Whoever listens there drops a connection that says
+/// Connects to the first rank of every other host. The listener there drops a connection that says
 /// nothing; that it came to be is all that matters.
 fn try_all(own: usize, leaders: &[Rank], addresses: &[Address]) -> Row {
     let hosts: Vec<usize> = (0..leaders.len()).collect();

@@ -18,7 +18,6 @@ pub(super) enum Purpose {
     Data(u8),
 }
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: Rank,
