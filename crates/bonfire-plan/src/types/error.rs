@@ -53,14 +53,17 @@ pub enum PlanError {
     PartitionSum {
         /// Their sum; `None` when it overflows.
         sum: Option<usize>,
-        /// The element count that was asked for, over all ranks.
         count: usize,
     },
     /// An all-to-all of equal blocks whose count is not divisible by their number.
     #[error(
         "{count} elements are not {blocks} equal blocks; pad them, or give the length of each block"
     )]
-    UnequalBlocks { count: usize, blocks: usize },
+    UnequalBlocks {
+        /// The element count that was asked for, over all ranks.
+        count: usize,
+        blocks: usize,
+    },
     /// Hosts for another number of ranks than the world has.
     #[error("hosts are given for {given} ranks in a world of {world_size}; give one per rank")]
     HostsLength { given: usize, world_size: WorldSize },
