@@ -159,9 +159,8 @@ impl Spread {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
-    /// Elements behind the last whole vector.
     pub(crate) vectors: u32,
-    /// Elements behind them.
+    /// Elements behind the last whole vector.
     pub(crate) tail: u32,
     /// Vectors of a buffer, the last one perhaps not whole.
     pub(crate) length: usize,

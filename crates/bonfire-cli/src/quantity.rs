@@ -59,6 +59,7 @@ fn strip_prefix_letter<'a>(text: &'a str, letter: &str) -> Option<&'a str> {
         .or_else(|| text.strip_suffix(&letter.to_lowercase()))
 }
 
+/// Reads a number that is finite and not negative.
 fn number(digits: &str) -> Option<f64> {
     let number: f64 = digits.trim().parse().ok()?;
     (number.is_finite() && number >= 0.0).then_some(number)

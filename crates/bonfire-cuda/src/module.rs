@@ -1,4 +1,4 @@
-//! Code on a device.
+//! Code on a device: cubins, modules and functions.
 
 pub(crate) mod nvrtc;
 pub(crate) mod toolkit;

@@ -39,7 +39,7 @@ pub enum Place {
     Device(usize),
     /// The memory of the host.
     Cpu,
-    /// An error that prevents a device map.
+    /// The file of the parameters.
     Disk,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why there is no device map.
+/// An error that prevents a device map.
 #[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -199,6 +199,7 @@ impl Inner {
 }
 
 impl Gaps {
+    /// Takes from the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
         let granule = granule_of(bytes, self.page);
         let place = |start: usize| {

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from variables of the environment, read once.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! What calls return.
+//! The status codes that calls return.
 
 use std::ffi::{CStr, c_char};
 

@@ -63,7 +63,7 @@ pub struct TwoShotLaunch<'a> {
     pub shards: &'a [Span],
     /// This rank, and what frees it.
     pub waiter: Waiter<'a>,
-    /// The bytes of a rank's inboxes for packets of `ranks` ranks, each of up to `bytes` of data.
+    /// The first of the two numbers of this operation, which follow those of the ones before.
     pub seq: u32,
     /// What the result is divided by; 1 for nothing.
     pub divisor: u32,
@@ -281,7 +281,7 @@ impl OneShotKernel {
         u32::try_from(blocks).map_or(FlagPage::BLOCKS_MAX, |b| b.min(FlagPage::BLOCKS_MAX))
     }
 
-    /// The inboxes of a rank for the packets of so many ranks, each of up to `bytes` of data.
+    /// The bytes of a rank's inboxes for packets of `ranks` ranks, each of up to `bytes` of data.
     pub const fn inboxes_bytes(ranks: usize, bytes: usize) -> usize {
         ranks * bytes.div_ceil(LINE_BYTES) * PACK_BYTES
     }

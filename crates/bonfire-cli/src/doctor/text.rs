@@ -1,4 +1,4 @@
-//! The report as text.
+//! Prints the report as text for a terminal.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What the machine has.
+//! The part that lists what the machine has.
 
 use anyhow::Context as _;
 use bonfire_gpu::{Context, Device, Driver, Nvrtc, peer_access};

@@ -121,7 +121,7 @@ impl Selector {
         self.hosts.clone()
     }
 
-    /// The figures that [`learn`](Self::learn) received.
+    /// The figures that the ranks agreed on.
     pub(crate) fn learn(&mut self, mut figures: Figures) {
         if self.hosts.host_count() > 1 {
             // No message takes longer within a host than between hosts. One that did waited for a core.
@@ -141,7 +141,7 @@ impl Selector {
         self.figures = Some(figures);
     }
 
-    /// What [`learn`](Self::learn) was told.
+    /// The figures that [`learn`](Self::learn) received.
     pub(crate) fn figures(&self) -> Option<Figures> {
         self.figures
     }

@@ -1,4 +1,4 @@
-//! Which machine this is.
+//! Which machine this is, and what it has for ranks.
 
 use std::num::NonZero;
 

@@ -44,11 +44,7 @@ pub enum TokenError {
     )]
     NotHex { length: usize },
     #[error("cannot read the job token from {}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// Others than the owner can read or write the file of the token.
     #[error(
         "{} has mode {mode:o}, so others can read or change the job token: chmod 600 it", .path.display()

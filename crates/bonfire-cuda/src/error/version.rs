@@ -1,4 +1,4 @@
-//! Versions of CUDA.
+//! Versions of CUDA, as its functions return them.
 
 use std::fmt;
 

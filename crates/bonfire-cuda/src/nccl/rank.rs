@@ -1,4 +1,4 @@
-//! A rank's communicator.
+//! A rank's communicator, and the operations that it queues.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Queues programs on streams.
+//! Queues the programs of a group on streams.
 
 use bonfire_cuda::{CudaError, Span, Stream};
 use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey, OneShotLaunch, TwoShotLaunch};

@@ -18,7 +18,6 @@ use crate::options::CudaPath;
 pub(crate) struct Refusal {
     pub(crate) by: u32,
     pub(crate) of: u32,
-    /// Why not.
     pub(crate) reason: String,
 }
 

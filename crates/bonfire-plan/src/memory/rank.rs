@@ -1,4 +1,4 @@
-//! The count.
+//! Counts the bytes that a rank holds in each phase of a training.
 
 use super::held::{Held, Phase, RankMemory};
 use super::{Evaluation, Parameter, Start, Training};

@@ -1,4 +1,4 @@
-//! What there is.
+//! The devices that there are, and their attributes.
 
 use std::ffi::c_char;
 

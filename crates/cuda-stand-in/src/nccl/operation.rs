@@ -31,7 +31,7 @@ pub(super) enum Operation {
 pub(super) enum Together {
     /// To one rank, or to all.
     Reduce(Reduction, Option<usize>),
-    /// From one rank.
+    /// From one rank to all.
     Broadcast(usize),
 }
 

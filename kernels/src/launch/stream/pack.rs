@@ -27,8 +27,7 @@ pub struct PackKernel {
     pub(super) function: Function,
 }
 
-/// Checks that all copies are of whole elements at multiples of their size, and that nothing that
-/// is written is written twice or read.
+/// A tensor, and its place in the buffer.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The tensor's elements, in row-major order.
@@ -213,8 +212,8 @@ pub(super) struct Range {
     pub(super) bytes: u64,
 }
 
-/// That all copies are of whole elements at multiples of their size, and that nothing that is written
-/// is written twice or read.
+/// Checks that all copies are of whole elements at multiples of their size, and that nothing that
+/// is written is written twice or read.
 #[track_caller]
 pub(super) fn check_ranges(size: u64, ranges: &[Range]) {
     for range in ranges {

@@ -1,4 +1,4 @@
-//! The network interfaces.
+//! The network interfaces of the host.
 
 use std::net::IpAddr;
 

@@ -56,7 +56,6 @@ impl Size {
     }
 }
 
-/// The network.
 #[derive(Module, Debug)]
 pub(super) struct Network {
     encoder: TransformerEncoder,

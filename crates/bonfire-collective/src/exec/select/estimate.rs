@@ -4,6 +4,7 @@ use bonfire_plan::{DType, LinkCosts, LinkFigures, ScheduleShape};
 
 use crate::exec::executor::{Figures, LinkCost};
 
+/// The closed form of the plan, in seconds.
 pub(super) fn estimate(shape: &ScheduleShape, figures: &Figures, dtype: DType) -> f64 {
     let costs = |link: LinkCost| LinkCosts {
         alpha_s: link.seconds,
