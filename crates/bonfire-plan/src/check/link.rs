@@ -55,7 +55,6 @@ impl Clock {
 }
 
 impl Link {
-    /// The frames that occupy a slot.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }

@@ -167,7 +167,6 @@ fn in_place(
     steps
 }
 
-/// A barrier of all ranks.
 fn met(world: WorldSize, rank: Rank) -> Vec<Step> {
     let mut steps = Vec::new();
     meet(world.ranks(), rank, &mut steps);

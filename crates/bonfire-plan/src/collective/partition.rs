@@ -145,7 +145,6 @@ impl Blocks {
         }
     }
 
-    /// The block that `source` has for `target`.
     pub(crate) fn between(&self, source: Rank, target: Rank) -> ElemRange {
         match &self.layout {
             Layout::Equal { len, ranks } => {

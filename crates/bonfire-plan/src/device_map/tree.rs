@@ -104,7 +104,6 @@ impl ModuleTree {
         &self.ties
     }
 
-    /// The class of a module.
     pub(super) fn class(&self, node: usize) -> Option<&str> {
         match &self.nodes[node].part.kind {
             PartKind::Module { class } => Some(class),
@@ -130,7 +129,6 @@ impl ModuleTree {
         &self.nodes[node].children
     }
 
-    /// The modules right below a node.
     pub(super) fn modules(&self, node: usize) -> impl DoubleEndedIterator<Item = usize> {
         let children = self.children(node).iter().copied();
         children.filter(|&child| self.class(child).is_some())

@@ -80,7 +80,6 @@ impl<'a> Verifier<'a> {
         Ok(verifier)
     }
 
-    /// All actions, with where they are.
     fn actions(&self) -> impl Iterator<Item = (Rank, usize, Action)> + use<'a> {
         let schedule = self.schedule;
         schedule.ranks().ranks().flat_map(move |rank| {

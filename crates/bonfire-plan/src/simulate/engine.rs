@@ -96,7 +96,6 @@ pub(super) struct Launch {
     pub(super) link: u32,
     pub(super) op: u32,
     pub(super) issued_s: f64,
-    /// When it reaches the port out.
     pub(super) reach_s: f64,
     /// Its turn among those that reach it at the same time.
     pub(super) turn: u32,

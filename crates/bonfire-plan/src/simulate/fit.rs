@@ -269,7 +269,6 @@ impl Sample {
 }
 
 impl Sample {
-    /// Whether all its frames are short ones.
     fn is_short(&self) -> bool {
         let elem_bytes = self.dtype.size_bytes() as u64;
         let mut puts = self.program.ops.iter().filter(|op| op.kind() == Kind::Put);

@@ -113,7 +113,6 @@ impl PathTotals {
     }
 }
 
-/// The path to the end of `rank`.
 pub(super) fn critical_path(engine: &Engine<'_>, rank: u32) -> Vec<Segment> {
     let mut trail = Trail {
         engine,

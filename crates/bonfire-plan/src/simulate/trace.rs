@@ -24,7 +24,6 @@ pub(super) struct Transit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The arrival of this transit.
     Arrival(u32),
     /// The return of a slot; an index into the list of returns.
     Slot(u32),
@@ -40,7 +39,6 @@ pub(super) struct Wake {
 /// A slot that a sender waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotReturn {
-    /// When the sender could use it.
     pub(super) time_s: f64,
     /// The release, counted over all ranks.
     pub(super) op: u32,

@@ -5,7 +5,6 @@ use crate::Rank;
 /// Who sits where. A party is the ranks of a host, or some of them.
 pub(crate) struct Seats {
     pub(crate) rank: Rank,
-    /// The party of this rank.
     pub(crate) party: usize,
     /// The ranks of each party, ascending.
     pub(crate) members: Vec<Vec<Rank>>,

@@ -11,7 +11,6 @@ use crate::{ElemRange, Rank, Source, Stage, Step};
 pub(crate) struct Place {
     /// The rank that the data comes from, or goes to.
     pub(crate) root: Rank,
-    /// The rank whose steps are wanted.
     pub(crate) rank: Rank,
 }
 
