@@ -306,8 +306,8 @@ impl Region {
         let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
         let (len, offset) = (pages.len(), pages.start as u64);
         // SAFETY: replaces whole pages of this mapping, which `self` owns, by a private view of the same
-        // bytes of the same file: every pointer into them stays valid, and whoever reads through one
-        // reads what was there before. The file cannot shrink, so the pages stay backed.
+        // bytes of the same file: every pointer into them stays valid, and a reader through one
+        // sees what was there before. The file cannot shrink, so the pages stay backed.
         unsafe { rustix::mm::mmap(start, len, protection, flags, file, offset) }.map(drop)
     }
 
@@ -411,8 +411,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; whoever
-        // points into the region holds the Arc around it, so nobody does any more.
+        // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; every
+        // pointer into the region comes with the Arc around it, so there is none any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(
             unmapped.is_ok(),
