@@ -83,7 +83,6 @@ pub enum StoreError {
          other node can reach it: give --master-addr (MASTER_ADDR) an address of node 0"
     )]
     LoopbackMaster { host: String, ip: IpAddr },
-    /// The store cannot be reached.
     #[error(
         "no store at {address} within {} s: is rank 0's host up, and are MASTER_ADDR and \
          MASTER_PORT the same everywhere?",

@@ -17,7 +17,6 @@ use crate::platform::sync::{Mutex, MutexGuard};
 /// that come in one moment need, few enough that their threads and descriptors cost little.
 pub(crate) const UNPROVEN_MAX: usize = 128;
 
-/// The connections that have proved nothing yet.
 #[derive(Debug, Default)]
 pub struct Lobby {
     waiting: Mutex<Waiting>,
@@ -58,7 +57,6 @@ impl Lobby {
         self.lock().connections.remove(&place.0);
     }
 
-    /// Ends all connections that have proved nothing.
     pub fn clear(&self) {
         for connection in self.lock().connections.values() {
             connection.hang_up();

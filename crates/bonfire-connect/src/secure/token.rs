@@ -33,7 +33,6 @@ pub struct JobToken {
     bytes: [u8; TOKEN_BYTES],
 }
 
-/// A job token could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenError {

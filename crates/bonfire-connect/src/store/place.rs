@@ -20,7 +20,6 @@ const NAME_BYTES_MAX: usize = 253;
 /// Longest part of it between two dots.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// From where ranks reach the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clients {
     /// All are on the host that serves.

@@ -85,8 +85,8 @@ impl Read for TlsStream {
             if let Some(taken) = self.take(parts)? {
                 return Ok(taken);
             }
-            // The end of the stream without a word is an end as on a plain socket: what must be
-            // heard before an end, as a farewell, is said in what is encrypted.
+            // The end of the stream without a word is an end as on a plain socket: what must
+            // arrive before an end, as a farewell, is sent encrypted.
             if self.connection.read_tls(&mut self.socket)? == 0 {
                 return Ok(0);
             }
