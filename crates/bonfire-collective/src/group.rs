@@ -70,7 +70,6 @@ pub struct ProcessGroup {
     name: Name,
     /// What the ranks compare of that name; nothing if 0.
     agreed: u32,
-    /// How long one of them may take.
     timeout: Duration,
 }
 

@@ -38,7 +38,6 @@ use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
 use run::Run;
 
-/// What the caller asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) collective: Collective,
@@ -56,7 +55,6 @@ pub(crate) struct Request {
     pub(crate) timeout: Duration,
 }
 
-/// Why an operation did not complete.
 #[derive(Debug)]
 pub(crate) enum RunError {
     Usage(PlanError),

@@ -92,7 +92,6 @@ pub(crate) struct Witness {
     pub(crate) desk: Desk,
 }
 
-/// What other processes have answered.
 #[derive(Debug, Default)]
 struct Answers {
     /// The number of the question.
@@ -145,7 +144,6 @@ impl Accounts {
         witnesses.iter().map(record).collect()
     }
 
-    /// Rank 0 has compared the ranks.
     pub(crate) fn keep_stragglers(&self, report: StragglerReport) {
         *lock(&self.stragglers) = Some(report);
     }
@@ -184,7 +182,6 @@ impl Accounts {
         }
     }
 
-    /// A rank that was joining has joined.
     pub(crate) fn joined(&self, rank: Rank) {
         let mut received = lock(&self.received);
         if received.get(&rank).is_some_and(Account::is_of_joining) {
@@ -274,7 +271,6 @@ enum Standing<'a> {
     Idle(&'a Progress),
     /// It has left this earlier operation and not entered the next.
     Outside(&'a Record, &'a Progress),
-    /// It is still in this earlier operation.
     Behind(&'a Record),
     There(&'a Record),
     /// It has been there, or is in an operation of which the order is not known.
@@ -362,7 +358,6 @@ fn leave_out_who_waits(missing: &mut Vec<(Rank, Standing<'_>)>) {
     });
 }
 
-/// Whether the operation is still waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tense {
     Over,
@@ -391,7 +386,6 @@ fn sentences(missing: Vec<(Rank, Standing<'_>)>, tense: Tense) -> String {
     sentences.join("; ")
 }
 
-/// What is known of one rank.
 struct Sentence<'a>(Rank, &'a Standing<'a>, Tense);
 
 impl fmt::Display for Sentence<'_> {

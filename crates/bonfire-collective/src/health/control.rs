@@ -147,8 +147,8 @@ impl Control {
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
-        // Whoever leaves because of a failure is not the one who failed; a peer that has not heard of it
-        // yet must not take it for that.
+        // A rank that leaves because of a failure is not the one that failed; a peer that does not know
+        // of it yet must not take it for that.
         if let Some(failure) = self.poison.failure() {
             send_all(&self.peers, Kind::Failure, &failure);
         }

@@ -66,7 +66,6 @@ pub(crate) struct Patience<'a> {
     /// When the first wait had looked in vain for a while, and the clock was read for the first time.
     /// A small operation is over before: reading the clock would be a tenth of it.
     started: OnceCell<Instant>,
-    /// When the clock was read last.
     looked: Cell<Option<Instant>>,
     /// For how long this process stood still since it was read first.
     stood_still: Cell<Duration>,
@@ -75,7 +74,6 @@ pub(crate) struct Patience<'a> {
     poison: &'a Poison,
 }
 
-/// The course of one wait.
 #[derive(Debug)]
 pub(crate) struct Vigil {
     looks: u32,
@@ -117,7 +115,6 @@ impl<'a> Patience<'a> {
         self.poison
     }
 
-    /// How long the operation has been waiting.
     pub(crate) fn elapsed(&self) -> Duration {
         let started = self.started.get();
         started.map_or(Duration::ZERO, |started| clock::since(*started))

@@ -83,7 +83,6 @@ pub(crate) struct Record {
     /// How long ago it was called, if it had to wait for those before it.
     #[serde(default)]
     pub(crate) enqueued_ago: Option<Duration>,
-    /// How long ago it began.
     pub(crate) started_ago: Duration,
     /// How long ago it ended, if it has.
     pub(crate) ended_ago: Option<Duration>,

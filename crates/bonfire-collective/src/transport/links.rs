@@ -16,14 +16,13 @@ use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
 use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
-/// third rank may need them before the second can go on.
+/// third rank may need them before the second can continue.
 const MIXED_NAP: Duration = Duration::from_millis(1);
 
 /// One link failed or a wait on it ended.
 #[derive(Debug)]
 pub(crate) enum LinkError {
     Interrupted(Interrupt),
-    /// The peer's end is closed.
     Ended,
     /// The stream to or from this rank, perhaps not the one that was waited for, is unusable.
     Broken {
@@ -71,9 +70,7 @@ enum Way {
 /// What a wait on a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// A frame from the peer.
     Frame,
-    /// Room for a frame to the peer.
     Room,
 }
 
@@ -265,8 +262,8 @@ impl Links {
     ) -> Result<Arrival, LinkError> {
         let mut vigil = patience.vigil();
         loop {
-            // Frames in memory are there before the farewell. Those of a socket travel on another
-            // connection than it does and may come later; what comes last there is its end.
+            // Frames in memory are there before the farewell. Those of a socket are sent on another
+            // connection than it is and may come later; what comes last there is its end.
             let departed = match self.link(peer).way {
                 Way::Memory(_) => patience.has_departed(peer),
                 Way::Socket(_) => false,

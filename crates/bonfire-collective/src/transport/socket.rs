@@ -72,7 +72,6 @@ struct Flow {
 pub(super) enum Dispatch {
     /// This many more bytes are sent, and there are more.
     Bytes(usize),
-    /// All of the frame is sent.
     Frame,
 }
 

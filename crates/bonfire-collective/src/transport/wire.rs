@@ -32,7 +32,6 @@ const STEPS: u64 = 1 << (u64::BITS - SEQ_BITS);
 const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
 const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
-/// Where the sum of the payload is.
 const PAYLOAD_SUM_AT: usize = 120;
 const _: () = assert!(CALL_SITE_AT + CallSite::BYTES_MAX == PAYLOAD_SUM_AT);
 const NO_REDUCE: u8 = u8::MAX;
@@ -50,7 +49,6 @@ pub(crate) enum WireError {
     /// The header is not as it was sent.
     #[error("a header was changed on the way")]
     Changed,
-    /// A code without a meaning.
     #[error("unknown {field} code {code} in a frame header")]
     Code { field: &'static str, code: u8 },
 }

@@ -49,7 +49,6 @@ struct Proposal {
     place: Result<Option<Address>, String>,
 }
 
-/// How the connecting went for a rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Verdict {
     failed: Option<String>,

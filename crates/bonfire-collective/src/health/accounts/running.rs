@@ -132,7 +132,7 @@ impl GroupReport {
         }
     }
 
-    /// That all ranks have been in one call of the program for long, and in no operation.
+    /// The report that all ranks have been in one call of the program for long, and in no operation.
     fn standstill(&self) -> Option<String> {
         let first = self.records.first()?.progress.phase.as_ref()?;
         let mut shortest = Duration::MAX;

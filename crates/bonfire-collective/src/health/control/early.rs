@@ -52,7 +52,7 @@ impl Early {
         self.peer.rank
     }
 
-    /// To wait for news of it; nothing if none is to be heard.
+    /// To wait for news of it; nothing if it is not read yet.
     pub(crate) fn handle(&self) -> Option<&Handle> {
         let is_heard = self.hearing == Hearing::Heard && self.inbox.is_open;
         is_heard.then_some(&self.inbox.handle)

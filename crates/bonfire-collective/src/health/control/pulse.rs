@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// If the thread that listens did not run for so long, the silence is its own.
 const OWN_GAP: Duration = Duration::from_secs(2);
 
-/// When a rank beats, and whom it has heard.
+/// When a rank beats, and whose beats it has received.
 #[derive(Debug)]
 pub(super) struct Pulse {
     me: Rank,

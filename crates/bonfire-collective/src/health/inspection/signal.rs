@@ -59,7 +59,7 @@ impl FrontDesk {
                     text.push_str(&keep(folder, &record));
                 }
             }
-            // A closed stream has nobody to tell.
+            // A closed stream cannot report it.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
     }

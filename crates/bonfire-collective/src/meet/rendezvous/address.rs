@@ -13,7 +13,6 @@ use crate::options::place::HostId;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) host: HostId,
-    /// Name of the abstract Unix-domain socket.
     pub(crate) unix: String,
     pub(crate) tcp: SocketAddr,
     /// Whether it can make memory that processes share, which filters of system calls may refuse.

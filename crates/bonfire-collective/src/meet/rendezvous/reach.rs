@@ -28,7 +28,6 @@ const ROW_WAIT: Duration = Duration::from_secs(10);
 /// Longest sleep of who accepts those that try, and so what it adds to set-up.
 const PORTER_SLICE: Duration = Duration::from_millis(5);
 
-/// Connections tried at one time.
 const TRIES_MAX: usize = 64;
 
 /// Which hosts of a job reach each other.
@@ -46,7 +45,7 @@ type Row = Vec<Option<String>>;
 impl Reach {
     /// The first ranks of the hosts that are to blame, as far as the pairs show: those that did not say
     /// whom they reach; else those that have part in the most failures, and of these the ones that most
-    /// others cannot reach. Where a single pair fails both ways nobody can tell, so both are named.
+    /// others cannot reach. Where a single pair fails both ways the cause is unknown, so both are named.
     pub fn culprits(&self) -> Vec<Rank> {
         let rank = |host: usize| Rank::new(self.hosts[host].0);
         let hosts = || 0..self.hosts.len();
@@ -68,7 +67,6 @@ impl Reach {
         hosts().filter(is_worst).map(rank).collect()
     }
 
-    /// All pairs that cannot connect, and why.
     fn failures(&self) -> impl Iterator<Item = (usize, usize, &str)> {
         let rows = self.rows.iter().enumerate();
         rows.flat_map(|(source, row)| {

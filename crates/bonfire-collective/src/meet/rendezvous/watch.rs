@@ -57,7 +57,7 @@ impl<'a> Watch<'a> {
     /// still missing. Waits for nothing.
     pub(super) fn look(&self, missing: &[Rank]) -> Result<(), ConnectError> {
         let first = Rank::new(0);
-        // Rank 0 serves until all are connected to it, and tells those that are how it fares.
+        // Rank 0 serves until all are connected to it, and keeps those that are informed.
         let is_needed = self.env.agent_store == StoreHost::Agent
             || self.env.rank == first
             || missing.contains(&first);

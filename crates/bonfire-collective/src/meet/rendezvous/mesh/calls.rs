@@ -92,7 +92,6 @@ impl<'a> Calls<'a> {
         std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why a connection failed last.
     pub(super) fn reason(&self, hello: Hello) -> String {
         let waiting = self.waiting();
         let call = waiting.iter().find(|call| call.hello == hello);

@@ -213,7 +213,6 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
         }
     }
 
-    /// Who is not there, at the deadline.
     fn explain(&self, deadline: Deadline) -> ConnectError {
         let mesh = self.mesh;
         let missing = self.missing();

@@ -10,7 +10,6 @@ use std::io::{self, Read, Write};
 
 use bonfire_plan::Rank;
 
-/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Control,
