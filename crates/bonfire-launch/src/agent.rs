@@ -118,7 +118,7 @@ impl AgentOptions {
                 _ => None,
             };
             if let Some(verdict) = said.map(|said| flights.verdict(&end.flights, said)) {
-                // A closed stream has nobody to tell.
+                // A closed stream cannot report it.
                 let _ = io::stderr().write_all(verdict.as_bytes());
             }
             if let Err(LaunchError::Rank(failure)) = &mut end.result {

@@ -23,7 +23,6 @@ pub use self::error::EnvError;
 
 /// This process's number among all processes of the job, from 0.
 pub(crate) const RANK: &str = "RANK";
-/// The number of processes of the job.
 pub(crate) const WORLD_SIZE: &str = "WORLD_SIZE";
 /// This process's number among those of its host, from 0: it picks the device.
 pub(crate) const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -31,7 +30,6 @@ pub(crate) const LOCAL_RANK: &str = "LOCAL_RANK";
 pub(crate) const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 /// The host name or address where the store listens.
 pub(crate) const MASTER_ADDR: &str = "MASTER_ADDR";
-/// The TCP port where the store listens.
 pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 /// The job's secret, as 64 hexadecimal digits; empty or missing for none.
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";

@@ -223,7 +223,6 @@ const SIGNAL_NAMES: [(i32, &str); 22] = [
     (31, "SIGSYS"),
 ];
 
-/// A signal's name, for people.
 pub(crate) fn signal_name(signal: i32) -> &'static str {
     SIGNAL_NAMES
         .iter()

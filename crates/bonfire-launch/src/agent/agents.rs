@@ -71,7 +71,6 @@ struct Card {
     nproc_per_node: u32,
 }
 
-/// How the ranks of one host ended.
 #[derive(Debug, Serialize, Deserialize)]
 enum NodeEnd {
     Done,

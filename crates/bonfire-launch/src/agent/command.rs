@@ -50,7 +50,6 @@ pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv
     command
 }
 
-/// What kept it from starting.
 pub(super) fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> LaunchError {
     let path = PathBuf::from(program);
     match source.kind() {

@@ -26,11 +26,9 @@ enum Phase {
     Failing {
         until: Instant,
     },
-    /// The ranks have been asked to end.
     Terminating {
         until: Instant,
     },
-    /// The ranks have been killed.
     Killing {
         until: Instant,
     },

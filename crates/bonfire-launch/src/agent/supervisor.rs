@@ -41,7 +41,6 @@ enum Event {
         at: Instant,
     },
     Wished(Wish),
-    /// A rank of another host has failed.
     FailedElsewhere,
     /// The process that ends the ranks if this one cannot was itself ended.
     Unguarded,
@@ -482,7 +481,7 @@ fn wait_for(
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
         // A child that cannot be waited for was reaped: the supervisor is gone, and with it
-        // whoever wanted to know.
+        // the receiver of the news.
         if watch.wait().is_ok() {
             on_end();
         }

@@ -27,7 +27,7 @@ pub(crate) fn folder() -> io::Result<PathBuf> {
     Ok(std::env::temp_dir().join(name))
 }
 
-/// Removes the old ones of this user. What cannot be removed stays: it is no reason not to start.
+/// Removes the old ones of this user. What cannot be removed stays: it does not prevent the start.
 pub(crate) fn sweep() {
     sweep_in(&std::env::temp_dir(), KEPT);
 }

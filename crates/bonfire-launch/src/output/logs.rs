@@ -119,12 +119,10 @@ impl FromStr for StreamChoice {
     }
 }
 
-/// Where one stream of a rank goes.
 #[derive(Debug)]
 pub(crate) struct Sink {
     /// Keeps it as it is.
     pub(crate) file: Option<File>,
-    /// Whether it is on the screen.
     pub(crate) is_shown: bool,
 }
 

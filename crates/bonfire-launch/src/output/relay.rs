@@ -14,7 +14,6 @@ use super::logs::Sink;
 use super::screen::{Channel, Screen};
 use super::told::Told;
 
-/// How much is read at once.
 const READ_BYTES: usize = 16 << 10;
 
 /// How many lines are kept for the report on a failed rank.
@@ -29,7 +28,6 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// The lines so far, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()

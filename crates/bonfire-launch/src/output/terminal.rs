@@ -37,7 +37,6 @@ const LEAVE: &[u8] =
 /// A special character that no key has.
 const NO_KEY: u8 = 0;
 
-/// The rank that may draw.
 pub(crate) const ARTIST: Rank = Rank::new(0);
 
 /// The screen of this process, and its terminal, if it has one and a rank of it may draw there.
@@ -101,7 +100,6 @@ impl Terminal {
         (!terminal.is_drawn_on()).then_some(terminal)
     }
 
-    /// Where another process finds it.
     fn path(&self) -> &OsStr {
         OsStr::from_bytes(&self.path)
     }
@@ -191,7 +189,7 @@ impl Drop for TerminalWatch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // There is nobody to tell, and the verdict matters more.
+        // There is no reader for an error, and the verdict matters more.
         let _ = self.terminal.restore();
         self.terminal.was_drawn_on.store(false, Ordering::Relaxed);
     }
