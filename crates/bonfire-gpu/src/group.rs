@@ -318,7 +318,7 @@ impl Drop for Inner {
         if rested.is_ok() {
             let _ = self.core.group.barrier();
         } else if state.peers.cards().has_other_processes() {
-            // They have yet to learn of the failure, and may work with it: how that goes on is not defined once
+            // They have yet to learn of the failure, and may work with it: what comes of that is not defined once
             // it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
             return drop_later(own, KEPT);
         }

@@ -120,7 +120,6 @@ impl Neighbours {
         &self.inner.reductions
     }
 
-    /// The kernels that exchange and fold.
     pub(crate) fn one_shots(&self) -> &Compiled<OneShotKey, Cubin> {
         &self.inner.one_shots
     }

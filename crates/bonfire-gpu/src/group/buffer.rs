@@ -55,7 +55,6 @@ impl CudaBuffer {
         self.memory.own_part(elements)
     }
 
-    /// Checks that the elements are in it.
     pub(crate) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
         elements.fit(self.bytes())
     }

@@ -13,7 +13,6 @@ use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 
-/// What a rank joins with.
 pub(crate) struct Ticket<'a> {
     pub(crate) nccl: &'a Arc<Nccl>,
     pub(crate) context: &'a Context,

@@ -2,7 +2,6 @@
 
 use bonfire_plan::{Collective, ElemRange, Rank, WorldSize, shard_range};
 
-/// One rank's end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) way: Way,

@@ -134,7 +134,6 @@ impl NcclGroup {
         })
     }
 
-    /// Checks an operation and queues it.
     fn queue(
         &self,
         collective: Collective,

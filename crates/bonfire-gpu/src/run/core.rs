@@ -80,7 +80,7 @@ impl Core {
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
             Waited::Done if has_marks && is_marked(&self.marks) => {
-                // Not done, but told by a rank that was freed, whose failure this one has yet to learn.
+                // Not done, but signalled by a rank that was freed, whose failure this one has yet to learn.
                 match self.failure_until(Instant::now() + NEWS) {
                     Some(failure) => {
                         self.free(state);

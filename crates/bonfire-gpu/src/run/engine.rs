@@ -27,7 +27,6 @@ pub(crate) struct Job<'a> {
     pub(crate) moves: Moves<'a>,
 }
 
-/// How elements move that are not combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Moves<'a> {
     /// By a kernel, to the same range of other buffers.
@@ -73,7 +72,6 @@ impl Job<'_> {
         }
     }
 
-    /// The kernel of a fold.
     pub(crate) fn kernel(&self, fold: &Fold) -> ReduceKey {
         ReduceKey::new(self.elements.dtype, self.reduce, fold)
     }

@@ -217,12 +217,10 @@ impl Cards {
         )
     }
 
-    /// Whether any rank is in another process.
     pub(crate) fn has_other_processes(&self) -> bool {
         self.pairs().any(|(a, b)| a.neighbours != b.neighbours)
     }
 
-    /// Whether two ranks are in different processes.
     pub(crate) fn are_apart(&self, a: u32, b: u32) -> bool {
         let [a, b] = [a, b].map(|rank| self.cards.get(rank as usize));
         a.map(|card| card.neighbours) != b.map(|card| card.neighbours)

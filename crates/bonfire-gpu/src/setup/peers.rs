@@ -27,7 +27,6 @@ pub(crate) struct Peers {
     way: Way,
 }
 
-/// How memory is given to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Handles of CUDA IPC, which are bytes.
@@ -42,7 +41,6 @@ enum Given {
     Descriptor(OwnedFd, usize),
 }
 
-/// Why memory is not shared.
 #[derive(Debug, thiserror::Error)]
 enum ShareError {
     #[error(transparent)]
