@@ -54,7 +54,6 @@ impl Simulation {
         }
     }
 
-    /// Adds a process, which ends with `body`.
     pub fn process(
         &mut self,
         name: &str,

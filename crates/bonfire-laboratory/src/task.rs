@@ -5,7 +5,6 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// The end of a thread.
     Task(usize),
     /// A lock or a condition variable, by where it lies.
     Address(usize),
@@ -14,7 +13,6 @@ pub(crate) enum Key {
     Room(usize),
 }
 
-/// Whether a thread can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ready,

@@ -13,7 +13,6 @@ struct Queue<T> {
     bound: usize,
 }
 
-/// Which ends of a channel are there.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     senders: usize,

@@ -14,7 +14,6 @@ pub(crate) enum Segment {
     Reset,
 }
 
-/// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting,
@@ -34,7 +33,6 @@ pub(crate) struct Endpoint {
     pub(crate) phase: Phase,
     /// The other end, once there is one.
     pub(crate) peer: Option<usize>,
-    /// What has come and was not read.
     pub(crate) inbox: VecDeque<u8>,
     /// What is on its way here, in order.
     pub(crate) pipe: VecDeque<Segment>,
@@ -82,7 +80,6 @@ impl Endpoint {
         }
     }
 
-    /// Whether a read would return at once.
     pub(crate) fn is_readable(&self) -> bool {
         !self.inbox.is_empty() || self.error.is_some() || self.has_ended || self.is_read_shut
     }
@@ -109,7 +106,6 @@ impl Endpoint {
         Some(Ok(read))
     }
 
-    /// Why nothing can be written, if so.
     pub(crate) fn write_fault(&self) -> Option<ErrorKind> {
         match self.phase {
             Phase::Open if self.is_write_shut => Some(ErrorKind::BrokenPipe),

@@ -13,7 +13,6 @@ use crate::simulation::state::State;
 use crate::task::Key;
 
 impl State {
-    /// Ends one direction or both.
     pub(super) fn shut(&mut self, id: usize, [reading, writing]: [bool; 2]) {
         let endpoint = self.wires.endpoint_mut(id);
         endpoint.is_read_shut |= reading;

@@ -25,7 +25,6 @@ pub(crate) struct Listener {
     pub(crate) is_shut: bool,
 }
 
-/// A socket, by its number.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Listener(Listener),
