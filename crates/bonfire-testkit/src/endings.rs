@@ -20,11 +20,8 @@ pub use run::{Ending, Times, now, run};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfortune {
-    /// A rank cannot read a sample.
     DatasetError,
-    /// The model of a rank panics.
     Panic,
-    /// A rank has seen enough.
     EarlyStop,
     /// A rank has one batch fewer, and all stop with it.
     OneBatchFewer,
@@ -102,7 +99,6 @@ pub struct Scenario {
     pub world_size: u32,
     /// The rank that it happens to.
     pub rank: u32,
-    /// The step in which it happens.
     pub step: u64,
     /// The batches of a rank, unless it has one fewer.
     pub batches: u64,

@@ -63,7 +63,6 @@ impl Job {
         }
     }
 
-    /// The process id of the command itself.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -51,7 +51,6 @@ impl Batch {
     }
 }
 
-/// Weights before the first step.
 pub fn start() -> Vec<f32> {
     vec![0.0; WEIGHTS]
 }

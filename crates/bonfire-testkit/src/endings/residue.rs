@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::job::is_running;
 
-/// The variable that holds the mark.
 pub(super) const MARK: &str = "BONFIRE_TEST_MARK";
 
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
@@ -60,7 +59,6 @@ impl Residue {
         self.sockets.len()
     }
 
-    /// The processes of the job that run.
     pub(super) fn processes(&self) -> Vec<u32> {
         let wanted = format!("{MARK}={}", self.mark);
         let is_ours = |pid: &u32| {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// Where such pages are, from the root of the workspace.
 const FOLDERS: [&str; 2] = ["book/src", "examples"];
 
-/// One command of one page.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
     pub page: String,
@@ -22,7 +21,6 @@ impl CommandLine {
         rest.nth(1).map(String::as_str)
     }
 
-    /// What comes behind the first `--`.
     pub fn behind_dashes(&self) -> &[String] {
         let place = self.words.iter().position(|word| word == "--");
         place.map_or(&[], |place| &self.words[place + 1..])
