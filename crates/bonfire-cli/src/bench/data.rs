@@ -94,7 +94,6 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Writes what this rank brings.
     pub(super) fn fill<T: Value>(self, input: &mut [T]) {
         let numbers = Numbers::new::<T>(self, self.place.me);
         for (index, element) in input.iter_mut().enumerate() {
@@ -177,7 +176,6 @@ impl Data {
     }
 }
 
-/// The numbers that one rank brings.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     seed: u32,

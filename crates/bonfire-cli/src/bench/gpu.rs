@@ -67,7 +67,6 @@ fn blocks(operation: Operation, ranks: usize) -> usize {
     }
 }
 
-/// Where input and output are among them.
 fn starts(operation: Operation, place: Place) -> Starts {
     match operation {
         // The lower rank of a pair brings the first one.

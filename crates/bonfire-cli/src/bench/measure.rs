@@ -82,7 +82,6 @@ pub(super) struct Timing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     pub(super) samples: usize,
-    /// How long they lasted together.
     pub(super) timed: Duration,
     /// As `timed`, with what is done off the clock.
     pub(super) spent: Duration,

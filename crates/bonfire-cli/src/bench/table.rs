@@ -48,7 +48,6 @@ struct Record {
     time_us: f64,
     min_us: f64,
     mean_us: f64,
-    /// Samples of all repeats together.
     samples: usize,
     /// The operations timed as one sample.
     batch: usize,
@@ -197,12 +196,10 @@ impl Form {
     }
 }
 
-/// The columns that every row has once.
 fn fixed([size, count, dtype, redop, root]: [&str; 5]) -> String {
     format!("{size:>12} {count:>12} {dtype:>6} {redop:>7} {root:>5}")
 }
 
-/// The columns of each form.
 fn times([time, mean, algbw, busbw, wrong, algorithm]: [&str; 6]) -> String {
     format!("  {time:>11} {mean:>11} {algbw:>12} {busbw:>8} {wrong:>7} {algorithm:>16}")
 }

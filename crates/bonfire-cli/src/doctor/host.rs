@@ -41,7 +41,6 @@ pub(super) struct Processors {
     pub(super) numa_nodes: Vec<NumaNode>,
 }
 
-/// Processors with memory of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct NumaNode {
     pub(super) node: u32,

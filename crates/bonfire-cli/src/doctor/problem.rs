@@ -87,7 +87,7 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
             }
         }
     }
-    // Without NVRTC nobody can tell, and that is said above.
+    // Without NVRTC this is unknown, and that is said above.
     if let (Library::Missing(reason), Library::Version(_)) = (&found.toolkit, &found.nvrtc) {
         add(
             Weight::Stops,

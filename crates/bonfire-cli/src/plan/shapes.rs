@@ -18,7 +18,6 @@ const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 /// What a folder of a model has, in the order in which it is looked for.
 const NAMES: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];
 
-/// A tensor: its name, shape and type.
 pub(super) type Shape = (String, Vec<usize>, DType);
 
 #[derive(Deserialize)]

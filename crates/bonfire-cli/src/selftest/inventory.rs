@@ -11,7 +11,6 @@ pub(super) fn require() -> anyhow::Result<Vec<Device>> {
     Ok(driver.devices()?)
 }
 
-/// Whether all ranks share one device.
 pub(super) fn is_shared() -> anyhow::Result<bool> {
     Ok(require()?.len() == 1)
 }

@@ -47,7 +47,6 @@ pub(crate) struct Curve {
 }
 
 impl Plot<'_> {
-    /// Draws all curves that have a point.
     pub(crate) fn svg(&self) -> String {
         let mut svg = String::new();
         let drawn = match self.against {

@@ -11,7 +11,6 @@ use crate::connections;
 pub(in crate::bench) struct Fleet {
     devices: Vec<Device>,
     driver: String,
-    /// What the ranks of this process share.
     neighbours: Neighbours,
 }
 
