@@ -26,7 +26,6 @@ mod tests;
 /// Buffers that one kernel takes; more are folded in several steps.
 pub const BUFFERS_MAX: usize = 64;
 
-/// What a kernel does with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Source,

@@ -151,7 +151,6 @@ impl AbortFlag {
     }
 }
 
-/// A rank whose kernels wait for others.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter<'a> {
     /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in
@@ -253,7 +252,7 @@ impl SignalKernel {
         Ok(Self { function })
     }
 
-    /// Queues messages. Those that tell, or that hear, without one of the other kind between them
+    /// Queues messages. Those that signal, or that wait, without one of the other kind between them
     /// are done at once, so no two of them may be about one word; else they are done in this order.
     /// The kernel waits on the device, with one warp, until its words have been written or it gives
     /// up; from then on it raises no word.

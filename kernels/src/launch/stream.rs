@@ -28,7 +28,6 @@ use pack::Copies;
 pub use pack::{Direction, PackKernel, PackTable, Piece};
 pub use scale::ScaleKernel;
 
-/// A kernel that cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
