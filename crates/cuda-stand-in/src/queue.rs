@@ -66,7 +66,6 @@ impl Queue {
         state.closed && state.done == state.queued
     }
 
-    /// Waits for what is queued now.
     pub(crate) fn wait(&self) {
         let mut state = lock(&self.state);
         let last = state.queued;

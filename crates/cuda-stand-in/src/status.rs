@@ -93,7 +93,6 @@ pub(crate) fn done(result: Result<(), Status>) -> Status {
     result.err().unwrap_or(Status::Success)
 }
 
-/// Gives a value back through an argument.
 pub(crate) fn give<T>(place: Option<&mut T>, value: T) -> Result<(), Status> {
     *place.ok_or(Status::InvalidValue)? = value;
     Ok(())

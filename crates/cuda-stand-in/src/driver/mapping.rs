@@ -73,7 +73,6 @@ impl Drop for Allocation {
 
 static ALLOCATIONS: Table<Allocation> = Table::new(0xa_0000_0000);
 
-/// The lengths of reserved ranges.
 static RESERVED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn has_descriptors() -> bool {

@@ -20,7 +20,6 @@ use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 use crate::table::lock;
 
-/// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Of this device and process.
@@ -70,7 +69,6 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
     (end <= block.len).then_some((*base, block.kind))
 }
 
-/// Makes a range known that was mapped.
 pub(crate) fn place(base: u64, len: usize, (kind, mapped): (Kind, Mapped)) {
     let block = Block {
         len,
