@@ -60,6 +60,7 @@ pub struct Slot<'a> {
     pub bytes: &'a mut [u8],
 }
 
+/// A published frame, which belongs to the consumer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// As the producer left it.
