@@ -12,34 +12,23 @@ use half::{bf16, f16};
 /// [`U8`]: Element::U8
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// 32-bit float.
     F32,
-    /// 64-bit float.
     F64,
     /// 16-bit float with 11 significant bits; partial results are f32.
     F16,
     /// 16-bit float with the exponent of f32; partial results are f32.
     Bf16,
-    /// 8-bit integer.
     I8,
-    /// 16-bit integer.
     I16,
-    /// 32-bit integer.
     I32,
-    /// 64-bit integer.
     I64,
-    /// 8-bit unsigned integer.
     U8,
-    /// 16-bit unsigned integer.
     U16,
-    /// 32-bit unsigned integer.
     U32,
-    /// 64-bit unsigned integer.
     U64,
 }
 
 impl Element {
-    /// All of them.
     pub const ALL: [Self; 12] = [
         Self::F32,
         Self::F64,
@@ -55,7 +44,6 @@ impl Element {
         Self::U64,
     ];
 
-    /// Bytes of one element.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -66,13 +54,11 @@ impl Element {
         }
     }
 
-    /// Whether it is one of the floats.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::Bf16)
     }
 
-    /// Its name, as in Rust.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,21 +84,15 @@ impl std::fmt::Display for Element {
     }
 }
 
-/// The floats among the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FloatElement {
-    /// 32-bit float.
     F32,
-    /// 64-bit float.
     F64,
-    /// 16-bit float with 11 significant bits.
     F16,
-    /// 16-bit float with the exponent of f32.
     Bf16,
 }
 
 impl FloatElement {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::F32, Self::F64, Self::F16, Self::Bf16];
 }
 
@@ -130,26 +110,22 @@ impl From<FloatElement> for Element {
 /// How elements are combined; a fold goes over the sources in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fold {
-    /// Sum; integers wrap around.
+    /// Adds; integers wrap around on overflow.
     Sum,
     /// Sum divided by a number given at launch, integers towards zero.
     Mean,
-    /// Product; integers wrap around.
+    /// Multiplies; integers wrap around on overflow.
     Product,
     /// The smallest, -0 below +0; the one NaN that there is if any is NaN.
     Min,
     /// The largest, +0 above -0; the one NaN that there is if any is NaN.
     Max,
-    /// Bitwise and, of integers.
     And,
-    /// Bitwise or, of integers.
     Or,
-    /// Bitwise exclusive or, of integers.
     Xor,
 }
 
 impl Fold {
-    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Sum,
         Self::Mean,
@@ -161,7 +137,6 @@ impl Fold {
         Self::Xor,
     ];
 
-    /// Whether elements of this type can be combined so.
     #[must_use]
     pub const fn takes(self, element: Element) -> bool {
         match self {
@@ -174,9 +149,7 @@ impl Fold {
 /// The arithmetic of one element type, in the type that partial results are kept in: f32 for the
 /// 16-bit floats, the type itself otherwise.
 pub trait Arithmetic: Pod + PartialEq + std::fmt::Debug + Send + Sync {
-    /// Partial results.
     type Partial: Copy + std::fmt::Debug;
-    /// The name of this type.
     const ELEMENT: Element;
 
     /// The element as a partial result; exact.

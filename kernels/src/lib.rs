@@ -8,6 +8,10 @@
 //! Without it there is the reference of the reduction alone, whose result is that of the kernel, bit for bit but
 //! for the payload of NaN.
 
+#![allow(
+    missing_docs,
+    reason = "part of Bonfire, not an interface for users; docs say what names do not"
+)]
 #![deny(unsafe_code)]
 
 mod element;

@@ -24,21 +24,16 @@ mod tests;
 /// bucket of 25 MiB has some for every multiprocessor.
 pub const TILE_BYTES: usize = 32 << 10;
 
-/// Consecutive elements and where they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// The first element in the source.
     pub source: u64,
-    /// The first element in the target.
     pub target: u64,
-    /// How many.
     pub elems: u64,
 }
 
 /// One variant of the kernel: all elements of a size are copied alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pack {
-    /// What the buffers hold.
     pub element: Element,
 }
 
@@ -49,7 +44,6 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Cuts segments of elements of this type.
     #[must_use]
     pub fn new(element: Element, segments: &[Segment]) -> Self {
         let tile_elems = (TILE_BYTES / element.bytes()) as u64;

@@ -26,32 +26,26 @@ mod tests;
 /// Buffers that one kernel takes; more are folded in several steps.
 pub const BUFFERS_MAX: usize = 64;
 
-/// What a kernel does with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It is read.
     Source,
-    /// It is written.
     Target,
     /// It is read, then written: in place.
     Both,
 }
 
 impl Role {
-    /// Whether the buffer takes part in the fold.
     #[must_use]
     pub const fn is_source(self) -> bool {
         matches!(self, Self::Source | Self::Both)
     }
 
-    /// Whether the result is written to the buffer.
     #[must_use]
     pub const fn is_target(self) -> bool {
         matches!(self, Self::Target | Self::Both)
     }
 }
 
-/// How much a unit of the kernel reads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 16 bytes; every buffer must begin at a multiple of 16 bytes. A remainder of fewer than 16
@@ -62,7 +56,6 @@ pub enum Width {
 }
 
 impl Width {
-    /// Elements read at once.
     #[must_use]
     pub const fn elems(self, element: Element) -> usize {
         match self {
@@ -81,7 +74,6 @@ impl Width {
 /// Bytes that a unit moves in one instruction.
 pub const VECTOR_BYTES: usize = 16;
 
-/// A reduction that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReduceError {
@@ -89,18 +81,10 @@ pub enum ReduceError {
     #[error(
         "{element} elements have no {fold:?}: give the bits to the kernel as unsigned integers"
     )]
-    Fold {
-        /// The elements asked for.
-        element: Element,
-        /// How they were to be combined.
-        fold: Fold,
-    },
+    Fold { element: Element, fold: Fold },
     /// A kernel has that many arguments and no more.
     #[error("{count} buffers, but a kernel takes 1 to {BUFFERS_MAX}: fold in several steps")]
-    Buffers {
-        /// The buffers asked for.
-        count: usize,
-    },
+    Buffers { count: usize },
     /// Nothing to fold or nowhere to write.
     #[error("a reduction needs a source and a target: give one buffer each role, or one both")]
     Roles,
@@ -146,19 +130,16 @@ impl Reduce {
         })
     }
 
-    /// The elements of the buffers.
     #[must_use]
     pub fn element(&self) -> Element {
         self.element
     }
 
-    /// How they are combined.
     #[must_use]
     pub fn fold(&self) -> Fold {
         self.fold
     }
 
-    /// The buffers, in the order of the kernel's arguments.
     #[must_use]
     pub fn roles(&self) -> &[Role] {
         &self.roles

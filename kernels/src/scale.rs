@@ -11,11 +11,8 @@ mod cuda;
 #[cfg(feature = "cuda")]
 pub(crate) mod kernel;
 
-/// One variant of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scale {
-    /// What the buffer holds.
     pub element: FloatElement,
-    /// How much is read at once.
     pub width: Width,
 }

@@ -54,34 +54,19 @@ pub const ELEMS_MAX: usize = 1 << 31;
 /// Threads of one launch, for the same reason.
 const UNITS_MAX: u64 = 1 << 30;
 
-/// A kernel that could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// CubeCL refused it.
     #[error("CubeCL cannot compile {kernel} to CUDA C++; this is a defect of the kernel: {reason}")]
-    Compiler {
-        /// The name of the kernel.
-        kernel: String,
-        /// What the compiler said.
-        reason: String,
-    },
+    Compiler { kernel: String, reason: String },
     /// It includes a header that this crate has no replacement for.
     #[error(
         "the CUDA C++ of {kernel} includes {header}, which NVRTC may not find: add what it uses"
     )]
-    Header {
-        /// The name of the kernel.
-        kernel: String,
-        /// The name of the header.
-        header: String,
-    },
+    Header { kernel: String, header: String },
     /// An index would not fit 32 bits.
     #[error("{elems} elements in one launch, at most {ELEMS_MAX}: split the range")]
-    TooMany {
-        /// The elements asked for.
-        elems: usize,
-    },
+    TooMany { elems: usize },
 }
 
 /// A kernel as text, the same for all launches of the variant.
@@ -91,7 +76,6 @@ pub struct KernelSource {
     pub source: String,
     /// The name of the kernel in it, `extern "C"`.
     pub entry: String,
-    /// Buffers that it takes.
     pub buffers: usize,
     /// Threads per block, as its launch bounds have it.
     pub units: u32,
@@ -103,9 +87,7 @@ pub struct KernelSource {
 /// of elements, not on where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks, in x.
     pub cubes: u32,
-    /// Threads per block, in x.
     pub units: u32,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
@@ -175,19 +157,16 @@ impl Spread {
     }
 }
 
-/// What the units of a launch do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
-    /// Whole vectors.
     pub(crate) vectors: u32,
-    /// Elements behind them.
+    /// Elements behind the last whole vector.
     pub(crate) tail: u32,
     /// Vectors of a buffer, the last one perhaps not whole.
     pub(crate) length: usize,
     pub(crate) grid: Grid,
 }
 
-/// The shape of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) cubes: u32,
@@ -208,7 +187,6 @@ impl Grid {
     }
 }
 
-/// The value of one scalar parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar {
     element: ElemType,
@@ -255,7 +233,6 @@ impl Target {
     }
 }
 
-/// Compiles a kernel of `buffers` buffers to CUDA C++.
 pub(crate) fn compile(
     kernel: &impl cubecl::CubeKernel,
     buffers: usize,

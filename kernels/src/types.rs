@@ -70,7 +70,6 @@ pub(crate) fn divisor(element: Element, divisor: u32) -> (ElemType, InputScalar)
     (divided, InputScalar::new(value, divided))
 }
 
-/// The unsigned integer of the same size.
 pub(crate) fn unsigned(element: Element) -> ElemType {
     ElemType::UInt(match element.bytes() {
         1 => UIntKind::U8,

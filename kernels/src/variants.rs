@@ -8,7 +8,6 @@ use crate::scale::Scale;
 
 const WIDTHS: [Width; 2] = [Width::Vector, Width::Element];
 
-/// Reductions.
 #[must_use]
 pub fn reductions() -> Vec<Reduce> {
     let mut variants = Vec::new();
@@ -52,14 +51,12 @@ fn floats() -> impl Iterator<Item = (FloatElement, Width)> {
     FloatElement::ALL.into_iter().flat_map(widths)
 }
 
-/// Multiplications.
 #[must_use]
 pub fn scales() -> Vec<Scale> {
     let scale = |(element, width)| Scale { element, width };
     floats().map(scale).collect()
 }
 
-/// Copies of segments.
 #[must_use]
 pub fn packs() -> Vec<Pack> {
     let elements = [Element::U8, Element::Bf16, Element::F32, Element::F64];

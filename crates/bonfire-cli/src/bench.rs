@@ -138,7 +138,6 @@ pub(crate) struct BenchArgs {
     json: Option<PathBuf>,
 }
 
-/// Measures and reports how it went.
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
     match bench(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -197,7 +196,6 @@ fn on_threads(fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Starts this program again, once per rank, with the same arguments.
 fn on_processes(args: &BenchArgs) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let options = AgentOptions {
@@ -280,7 +278,6 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
 }
 
 impl BenchArgs {
-    /// The forms of an operation that are wanted.
     fn forms(&self, operation: Operation) -> anyhow::Result<Vec<Form>> {
         let exist = match self.device {
             DeviceKind::Cpu => operation.forms(),
@@ -297,7 +294,6 @@ impl BenchArgs {
         }
     }
 
-    /// The GPUs, if it is them that are measured.
     fn fleet(&self) -> anyhow::Result<Option<Fleet>> {
         match self.device {
             DeviceKind::Cpu => Ok(None),

@@ -15,7 +15,6 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the script of the shell for the command that `C` describes.
 pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> ExitCode {
     let mut command = C::command();
     let name = command.get_name().to_owned();

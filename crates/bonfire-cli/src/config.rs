@@ -51,7 +51,6 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// What the file means, or what is wrong with it.
 fn check(args: &CheckArgs) -> Result<String, Vec<String>> {
     let text = std::fs::read_to_string(&args.file).map_err(|error| vec![error.to_string()])?;
     let lines = |ConfigErrors(errors)| lines(&errors);

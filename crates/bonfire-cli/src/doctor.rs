@@ -32,7 +32,6 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Everything that was found.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
@@ -41,7 +40,6 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Looks at the machine and prints what it found.
 pub(crate) fn run(args: DoctorArgs) -> ExitCode {
     let report = Report::of_this_machine();
     let text = if args.json {

@@ -43,7 +43,6 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     }
 }
 
-/// How much the ranks are asked for.
 #[derive(Clone, Copy, Debug)]
 enum Detail {
     LastOperation,

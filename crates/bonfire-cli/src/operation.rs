@@ -3,7 +3,6 @@
 use bonfire_plan::{Collective, Rank};
 use clap::ValueEnum;
 
-/// An operation of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
     /// Every rank ends with the reduction of all ranks' data
@@ -29,7 +28,6 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The operation with this name, with `_` or `-`.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::from_str(&name.replace('_', "-"), true).ok()
     }
@@ -80,7 +78,7 @@ impl Operation {
         )
     }
 
-    /// How many blocks a message has: its size is that of so many blocks.
+    /// The blocks that make up the size of one message.
     pub(crate) fn blocks_per_message(self, ranks: usize) -> usize {
         match self {
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => 1,

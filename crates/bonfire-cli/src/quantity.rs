@@ -59,13 +59,12 @@ fn strip_prefix_letter<'a>(text: &'a str, letter: &str) -> Option<&'a str> {
         .or_else(|| text.strip_suffix(&letter.to_lowercase()))
 }
 
-/// A number that is finite and not negative.
+/// Reads a number that is finite and not negative.
 fn number(digits: &str) -> Option<f64> {
     let number: f64 = digits.trim().parse().ok()?;
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// A time with three digits and a unit that suits it.
 pub(crate) fn show_seconds(seconds: f64) -> String {
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")];
     let unit = units.into_iter().find(|(scale, _)| seconds >= *scale);

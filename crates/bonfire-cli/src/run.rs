@@ -69,7 +69,6 @@ fn of_torchrun() -> impl Iterator<Item = Arg> {
     })
 }
 
-/// Runs the job and reports how it ended.
 pub(crate) fn run(args: RunArgs) -> ExitCode {
     ended(start(args))
 }

@@ -55,7 +55,6 @@ pub(crate) struct SelftestArgs {
     nccl_max_ctas: Option<u32>,
 }
 
-/// Runs the parts and reports how they went.
 pub(crate) fn run(args: SelftestArgs) -> ExitCode {
     let result = match args.part {
         Some(part) => part.run_here(&args).map(|()| true),

@@ -138,14 +138,12 @@ pub(crate) struct SimulateArgs {
     write_link: Option<PathBuf>,
 }
 
-/// What else can be simulated.
 #[derive(Clone, Debug, Subcommand)]
 enum Other {
     // In a box, for it is larger than all that is usually given.
     Pipeline(Box<pipeline::PipelineArgs>),
 }
 
-/// Which algorithms are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     All,
@@ -164,7 +162,6 @@ impl std::str::FromStr for Choice {
     }
 }
 
-/// Simulates or fits, and reports how it went.
 pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
     let report = match &args.other {
         Some(Other::Pipeline(pipeline)) => pipeline.run(),

@@ -11,7 +11,6 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Something that took time.
 #[derive(Debug, Serialize)]
 pub(crate) struct Event {
     pub(crate) name: String,
@@ -19,23 +18,21 @@ pub(crate) struct Event {
     pub(crate) ph: &'static str,
     pub(crate) pid: u32,
     pub(crate) tid: usize,
-    /// Microseconds.
+    /// The start of the event, in microseconds.
     pub(crate) ts: f64,
     pub(crate) dur: f64,
     pub(crate) args: Value,
 }
 
-/// Says what a process is.
 pub(crate) fn process_name(pid: u32, name: &str) -> Value {
     json!({ "name": "process_name", "ph": "M", "pid": pid, "args": { "name": name } })
 }
 
-/// Says what a thread is.
 pub(crate) fn thread_name(pid: u32, tid: usize, name: &str) -> Value {
     json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } })
 }
 
-/// Something that may overlap with others of its thread; `id` tells it apart from those of its name.
+/// An event that may overlap with others of its thread; `id` separates it from those of its name.
 pub(crate) fn overlapping(event: &Event, id: &str) -> [Value; 2] {
     let Event {
         name,

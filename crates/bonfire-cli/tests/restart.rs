@@ -634,7 +634,10 @@ fn a_master_that_is_no_name_is_one_clear_line() {
         let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
         assert_eq!(end.status.code(), Some(1));
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
-        says(&end, "\"gpu[01-03]\" is no name and no address of a host");
+        says(
+            &end,
+            "\"gpu[01-03]\" is neither a name nor an address of a host",
+        );
     }
 }
 

@@ -377,8 +377,8 @@ fn ranks_over_nccl_learn_which_process_died() {
         };
         assert!(end.status.success(), "{text}");
         for line in [
-            "[rank 0] told that rank 1 failed: ",
-            "[rank 2] told that rank 1 failed: ",
+            "[rank 0] notified that rank 1 failed: ",
+            "[rank 2] notified that rank 1 failed: ",
             "a process died, and the others knew which and ended after ",
         ] {
             assert!(text.contains(line), "{line:?} is missing:\n{text}");

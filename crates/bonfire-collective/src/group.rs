@@ -70,7 +70,6 @@ pub struct ProcessGroup {
     name: Name,
     /// What the ranks compare of that name; nothing if 0.
     agreed: u32,
-    /// How long one of them may take.
     timeout: Duration,
 }
 
@@ -100,7 +99,6 @@ const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 /// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
 const JOBS_MAX: usize = 1024;
 
-/// Work in the background.
 struct Job {
     ticket: Ticket,
     enqueued: Enqueued,
@@ -126,7 +124,6 @@ struct Core {
     communicator: OnceLock<ThreadId>,
 }
 
-/// Everything that set-up makes.
 #[derive(Debug)]
 struct Parts {
     pub(crate) me: Rank,
@@ -313,7 +310,7 @@ impl ProcessGroup {
         })
     }
 
-    /// This rank.
+    /// Returns this rank's number in the group.
     pub fn rank(&self) -> Rank {
         self.core.me
     }
@@ -332,7 +329,7 @@ impl ProcessGroup {
     /// without copies. Any part of it may be passed to an operation.
     ///
     /// # Errors
-    /// [`CollectiveError::Buffer`] if there is no memory for it. The group goes on.
+    /// [`CollectiveError::Buffer`] if there is no memory for it. The group continues.
     pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>, CollectiveError> {
         match &self.core.arena {
             Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),
@@ -397,7 +394,6 @@ impl ProcessGroup {
 }
 
 impl Core {
-    /// Whether the caller is work in the background.
     fn is_in_background(&self) -> bool {
         self.communicator.get() == Some(&std::thread::current().id())
     }

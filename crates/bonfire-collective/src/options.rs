@@ -1,4 +1,4 @@
-//! What a group can be told at set-up.
+//! The options with which a group is set up.
 
 pub(crate) mod builds;
 pub(crate) mod call_sites;
@@ -28,21 +28,16 @@ pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// An option is out of range.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
     /// The chunk size is out of range.
     #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
-    ChunkBytes {
-        /// What was asked for.
-        found: usize,
-    },
+    ChunkBytes { found: usize },
     /// The number of streams is out of range.
     #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
-    Streams {
-        /// What was asked for.
-        found: u32,
-    },
+    Streams { found: u32 },
 }
 
 /// In which orders the ranks' values may be folded.
@@ -73,8 +68,8 @@ pub struct GroupOptions {
     pub startup_timeout: Duration,
     /// The algorithm for the collectives that it implements; `None` lets Bonfire choose.
     pub algorithm: Option<Algorithm>,
-    /// Algorithms that go before `algorithm` and every choice: what whoever starts the program asks
-    /// for. [`ProcessGroup::connect`](crate::ProcessGroup::connect) and
+    /// Algorithms that go before `algorithm` and every choice: what the user who starts the program
+    /// asks for. [`ProcessGroup::connect`](crate::ProcessGroup::connect) and
     /// [`ProcessGroup::local`](crate::ProcessGroup::local) put what `BONFIRE_ALGORITHM` says here, if
     /// it says anything.
     pub overrides: AlgorithmOverrides,
@@ -242,7 +237,7 @@ pub enum RecordOnSignal {
     /// It does where Bonfire's launcher started the process.
     #[default]
     Launched,
-    /// It does.
+    /// It does in every process.
     Always,
     /// It does not: the signal is left alone.
     Never,
@@ -253,7 +248,7 @@ pub enum RecordOnSignal {
 /// knows less of why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Smallest and largest `chunk_bytes`.
+/// The smallest and the largest `chunk_bytes`.
 const CHUNK_BYTES_MIN: usize = 64;
 const CHUNK_BYTES_MAX: usize = 64 << 20;
 
@@ -299,7 +294,6 @@ impl GroupOptions {
         }
     }
 
-    /// Where flight records go.
     pub(crate) fn flight_folder(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(FLIGHT_DIR_VARIABLE).filter(|name| !name.is_empty());
         self.flight_dir

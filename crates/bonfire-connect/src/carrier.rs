@@ -18,13 +18,11 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// Without a thread.
     pub fn own(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking()?;
         Ok(Self::Own(stream))
     }
 
-    /// With one.
     pub fn relayed(stream: Stream) -> io::Result<Self> {
         #[cfg(not(laboratory))]
         return Relay::start(stream).map(Self::Relayed);
@@ -32,7 +30,7 @@ impl Carrier {
         return Self::own(stream);
     }
 
-    /// Whether the socket also tells of room for more bytes. Otherwise ask the kernel.
+    /// Whether the socket also reports room for more bytes. Otherwise ask the kernel.
     pub fn tells_of_room(&self) -> bool {
         !matches!(self, Self::Own(_))
     }
@@ -83,7 +81,6 @@ impl Write for Carrier {
         }
     }
 
-    /// Has the kernel take what was written.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Own(stream) => stream.flush(),

@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 /// [`Checksums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Connections {
-    /// None.
     Off,
-    /// Those between hosts.
     Hosts,
     /// All, on one host as well.
     All,
@@ -21,7 +19,6 @@ pub enum Connections {
 impl Connections {
     const ALL: [Self; 3] = [Self::Off, Self::Hosts, Self::All];
 
-    /// The name on command lines and in variables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -46,7 +43,6 @@ impl fmt::Display for Connections {
     }
 }
 
-/// The text does not say which connections.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown choice of connections {0:?}: choose off, hosts or all")]
 pub struct UnknownConnections(String);
@@ -62,9 +58,10 @@ impl FromStr for Connections {
     }
 }
 
-/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to
-/// the store unless it serves on loopback; or every TCP connection. Connections within a host that are no
-/// TCP (shared memory, Unix-domain sockets) never leave its kernel and never are.
+/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and
+/// those to the store unless it serves on loopback; or every TCP connection. Connections within a
+/// host that do not use TCP (shared memory, Unix-domain sockets) never leave its kernel and never
+/// are.
 pub type Tls = Connections;
 
 /// The links whose frames carry a CRC-32C of their header and one of their payload: none, those between

@@ -8,6 +8,10 @@
 //!
 //! Nothing here knows what a rank or a collective operation is.
 
+#![allow(
+    missing_docs,
+    reason = "part of Bonfire, not an interface for users; docs say what names do not"
+)]
 #![forbid(unsafe_code)]
 
 pub mod carrier;

@@ -4,7 +4,7 @@
 //! peer, and cores that nobody uses, gets more through them.
 //!
 //! [`Relay`] reads and writes as the connection itself would if it did not block: what would wait is `WouldBlock`, and
-//! [`Socket`] is what tells of news. A write is done when [`flush`](Write::flush) says that the kernel has all of it.
+//! [`Socket`] reports news. A write is done when [`flush`](Write::flush) says that the kernel has all of it.
 
 use std::io::{self, Read, Write};
 use std::ops::{Deref, Range};
@@ -30,7 +30,6 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Every wait has a deadline; bells end sleeps.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes on their way.
 #[derive(Debug)]
 struct Block {
     bytes: Box<[u8]>,
@@ -55,7 +54,6 @@ impl Block {
 struct Shared {
     /// Rings when something has come, or the kernel has taken something.
     news: Bell,
-    /// Wakes the thread.
     work: Bell,
     is_asleep: AtomicBool,
     is_closing: AtomicBool,
@@ -65,7 +63,6 @@ struct Shared {
 }
 
 impl Shared {
-    /// After something was handed over.
     fn wake(&self) {
         // Either the thread sees what was handed over before it sleeps, or this sees that it sleeps.
         fence(Ordering::SeqCst);
@@ -88,23 +85,19 @@ impl Shared {
     }
 }
 
-/// See the [module](self).
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
     filled: Receiver<Block>,
     /// Of which some bytes were read.
     current: Option<Block>,
-    /// Blocks for what comes.
     emptied: SyncSender<Block>,
     outgoing: SyncSender<Block>,
-    /// Blocks for what goes.
     sent: Receiver<Block>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Gives a connection to a thread.
     pub(crate) fn start(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking()?;
         let shared = Arc::new(Shared {
@@ -233,12 +226,11 @@ struct Mover {
     /// Nothing after the end of the stream.
     filled: Option<SyncSender<Block>>,
     emptied: Receiver<Block>,
-    /// For what comes next.
     free: Option<Block>,
     outgoing: Receiver<Block>,
     sent: SyncSender<Block>,
     leaving: Option<Block>,
-    /// Dropped last, however the thread ends: whoever hears the news finds that nothing more comes.
+    /// Dropped last, however the thread ends: a reader of the news finds that nothing more comes.
     shared: LastNews,
 }
 
@@ -348,7 +340,6 @@ impl Mover {
         Ok(true)
     }
 
-    /// Sleeps until there may be something to move.
     fn sleep(&mut self) {
         self.shared.is_asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

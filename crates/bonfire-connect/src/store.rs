@@ -20,15 +20,12 @@ pub use memory::MemoryStore;
 pub use place::Clients;
 pub use tcp::{TcpStore, TcpStoreServer};
 
-/// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1 << 10;
 
-/// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// The store that the ranks of a job share.
 pub trait Store: Send + Sync {
-    /// Sets `key`, replacing what was there, and wakes whoever waits for it.
+    /// Sets `key`, replacing what was there, and wakes the callers that wait for it.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
     /// The value of `key`, waiting up to `timeout` for somebody to set it.
@@ -38,54 +35,31 @@ pub trait Store: Send + Sync {
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError>;
 }
 
-/// A store call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nobody set the key in time.
     #[error("nobody set the key {key:?} within {} s", .waited.as_secs_f32())]
-    Timeout {
-        /// The key.
-        key: String,
-        /// How long it was waited for.
-        waited: Duration,
-    },
-    /// Key or value is longer than the store takes.
+    Timeout { key: String, waited: Duration },
     #[error("{what} of {bytes} bytes, but the store takes {bytes_max}")]
     TooLong {
         /// `"a key"` or `"a value"`.
         what: &'static str,
-        /// Its length.
         bytes: usize,
-        /// The limit.
         bytes_max: usize,
     },
-    /// The address is taken.
     #[error(
         "cannot serve the store at {address}: the port is taken, perhaps by another job; choose \
          another one with --master-port, or stop the other program"
     )]
-    AddressInUse {
-        /// The address.
-        address: String,
-    },
-    /// The address cannot be served for another reason.
+    AddressInUse { address: String },
     #[error("cannot serve the store at {address}")]
-    Bind {
-        /// The address.
-        address: String,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Bind { address: String, source: io::Error },
     /// The text is neither a name nor an address of a host.
     #[error(
-        "{host:?} is no name and no address of a host: give --master-addr (MASTER_ADDR) the one of \
+        "{host:?} is neither a name nor an address of a host: give --master-addr (MASTER_ADDR) the one of \
          node 0"
     )]
-    NotAName {
-        /// The text.
-        host: String,
-    },
+    NotAName { host: String },
     /// The name of the host of rank 0 has no address here.
     #[error(
         "cannot resolve the master address {host} within {} s: check the spelling of --master-addr \
@@ -93,70 +67,49 @@ pub enum StoreError {
         .waited.as_secs_f32()
     )]
     Unresolved {
-        /// The name.
         host: String,
-        /// How long it was looked up.
         waited: Duration,
-        /// What the resolver said last.
         source: io::Error,
     },
     /// The host that is to serve does not have the address.
     #[error(
-        "this is node 0, but {address} is no address of this host: give --master-addr (MASTER_ADDR) \
+        "this is node 0, but {address} is not an address of this host: give --master-addr (MASTER_ADDR) \
          an address of node 0 that the other nodes can reach"
     )]
-    NotMyAddress {
-        /// The address.
-        address: String,
-    },
+    NotMyAddress { address: String },
     /// The host that is to serve takes its own name for a loopback address.
     #[error(
         "this is node 0, and takes {host} for its loopback address {ip} (see /etc/hosts), where no \
          other node can reach it: give --master-addr (MASTER_ADDR) an address of node 0"
     )]
-    LoopbackMaster {
-        /// The name.
-        host: String,
-        /// What it resolves to.
-        ip: IpAddr,
-    },
-    /// The store cannot be reached.
+    LoopbackMaster { host: String, ip: IpAddr },
     #[error(
         "no store at {address} within {} s: is rank 0's host up, and are MASTER_ADDR and \
          MASTER_PORT the same everywhere?",
         .waited.as_secs_f32()
     )]
     Unreachable {
-        /// The address.
         address: String,
-        /// How long it was tried.
         waited: Duration,
-        /// The last attempt's error.
         source: io::Error,
     },
     /// The store at that address belongs to another job.
     #[error("the store at {address} does not know this job's token: another job is there")]
-    WrongToken {
-        /// The address.
-        address: String,
-    },
+    WrongToken { address: String },
     /// One end encrypts and the other does not.
     #[error(
         "this end of the connection to the store at {address} uses {here}, the other {there}: give \
          the launcher and all ranks the same {TLS_CHOICE}"
     )]
     TlsDiffers {
-        /// The address.
         address: String,
-        /// `"TLS"` or `"no TLS"`.
+        /// Either `"TLS"` or `"no TLS"`.
         here: &'static str,
         /// The other of the two.
         there: &'static str,
     },
-    /// No key could be made for TLS.
     #[error("cannot make a key for TLS")]
     Identity(#[source] io::Error),
-    /// The connection broke.
     #[error("the connection to the store broke")]
     Broken(#[from] io::Error),
 }

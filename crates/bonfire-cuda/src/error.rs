@@ -9,119 +9,75 @@ use cudarc::driver::sys::{self, CUresult};
 
 use version::CudaVersion;
 
-/// A CUDA operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The driver is not there or does not start.
     #[error(
         "no CUDA driver: {reason}; install NVIDIA's driver, or start the container with the GPUs \
          (`--gpus all`)"
     )]
-    NoDriver {
-        /// What was found instead.
-        reason: String,
-    },
-    /// The driver is too old.
+    NoDriver { reason: String },
     #[error(
         "the driver is made for CUDA {found}, but {needed} or later is needed: update the driver"
     )]
     DriverTooOld {
-        /// What it supports.
         found: CudaVersion,
-        /// The oldest that works.
         needed: CudaVersion,
     },
-    /// The driver is there, the device is not.
     #[error("no CUDA device {ordinal}: there are {count}; see CUDA_VISIBLE_DEVICES and nvidia-smi")]
-    NoDevice {
-        /// The device asked for.
-        ordinal: u32,
-        /// How many there are.
-        count: u32,
-    },
-    /// The compiler of CUDA C++ is not there.
+    NoDevice { ordinal: u32, count: u32 },
     #[error(
         "no NVRTC ({reason}): install the CUDA toolkit or its nvrtc package of the driver's major \
          version, and set CUDA_PATH if it is not in the library path"
     )]
-    NoCompiler {
-        /// Where it was looked for.
-        reason: String,
-    },
+    NoCompiler { reason: String },
     /// The headers that Burn's kernels include are not there.
     #[error(
         "no headers of CUDA ({reason}): Burn's kernels include them; install the CUDA toolkit of the driver's \
          major version, and set CUDA_PATH to the folder that has include/cuda_fp16.h"
     )]
-    NoToolkit {
-        /// What was found instead.
-        reason: String,
-    },
-    /// NVIDIA's collective library is not there, or too old.
+    NoToolkit { reason: String },
     #[error(
         "no NCCL ({reason}): install NVIDIA's libnccl2, 2.17 or later, for the driver's major version, and \
          set LD_LIBRARY_PATH if it is elsewhere; groups of GPUs of one host need none"
     )]
-    NoNccl {
-        /// What was found instead.
-        reason: String,
-    },
+    NoNccl { reason: String },
     /// A kernel does not compile; a fault of this crate or of an NVRTC that is too old.
     #[error("NVRTC refuses the kernel {kernel} ({code}):\n{log}")]
     Compile {
-        /// Which kernel.
         kernel: String,
-        /// What NVRTC returned.
         code: String,
-        /// What it printed.
         log: String,
     },
-    /// The device has less memory than that left.
     #[error(
         "no {bytes} bytes of device memory to be had on device {ordinal}, {free} of {total} are \
          free: use a smaller model or batch, or fewer ranks on this device"
     )]
     OutOfMemory {
-        /// Size asked for.
         bytes: usize,
-        /// The device.
         ordinal: u32,
-        /// Bytes that are free.
         free: usize,
-        /// Bytes that it has.
         total: usize,
     },
-    /// An operation asks for bytes outside its memory.
     #[error("{what}: bytes {start}..{end} of {len}")]
     Range {
-        /// The operation.
         what: &'static str,
-        /// First byte.
         start: usize,
         /// One past the last byte.
         end: usize,
-        /// The bytes that there are.
         len: usize,
     },
     /// The driver does not have a function that a later one has.
     #[error("this driver has no {function}: it came with CUDA {since}; update the driver")]
     Missing {
-        /// Its name.
         function: &'static str,
-        /// When it came.
         since: CudaVersion,
     },
-    /// A call failed.
     #[error("{call}: {name} ({description})")]
     Call {
-        /// The function of the driver.
         call: &'static str,
-        /// The name of the error.
         name: String,
-        /// What the driver says about it.
         description: String,
-        /// Its number.
         code: u32,
     },
 }
@@ -165,7 +121,6 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaErro
     })
 }
 
-/// The driver's own words for an error.
 pub(crate) fn describe(result: CUresult) -> String {
     let mut text = ptr::null();
     // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer

@@ -7,11 +7,15 @@
 //!   it says so.
 //! - [`DeviceRegion`], [`PinnedRegion`], [`HostMemory`], [`ImportedRegion`], [`Span`]: memory. Of device memory there
 //!   are never references, only copies, so what a kernel does to it cannot break a promise of Rust.
-//! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches is the
-//!   promise of whoever launches it.
+//! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches
+//!   is the promise of the code that launches it.
 //!
 //! After the CUDA Driver API reference, versions 12.8 to 13.0.
 
+#![allow(
+    missing_docs,
+    reason = "part of Bonfire, not an interface for users; docs say what names do not"
+)]
 #![allow(
     unsafe_code,
     reason = "the libraries of NVIDIA are C, each call with its proof"

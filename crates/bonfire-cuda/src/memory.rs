@@ -19,7 +19,8 @@ use crate::memory::span::{Span, Users};
 
 /// An allocation in device memory. Freed on drop, once all work of the contexts that used it is done.
 ///
-/// Before drop, whoever queued a wait for another rank must see it released: the drop waits for it.
+/// Before drop, the code that queued a wait for another rank must see it released: the drop waits
+/// for it.
 #[derive(Debug)]
 pub struct DeviceRegion {
     backing: Backing,
@@ -28,10 +29,8 @@ pub struct DeviceRegion {
     users: Users,
 }
 
-/// What there is at its address.
 #[derive(Debug)]
 enum Backing {
-    /// Of cuMemAlloc.
     Allocated(CUdeviceptr),
     Mapped(Mapping),
 }
@@ -104,18 +103,16 @@ impl DeviceRegion {
         }
     }
 
-    /// The bytes asked for.
+    /// The bytes that were asked for.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The context it was allocated in.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// All of it.
     pub fn span(self: &Arc<Self>) -> Span {
         Span::of_region(Arc::clone(self))
     }

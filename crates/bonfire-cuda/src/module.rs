@@ -1,4 +1,4 @@
-//! Code on a device.
+//! Code on a device: cubins, modules and functions.
 
 pub(crate) mod nvrtc;
 pub(crate) mod toolkit;
@@ -15,7 +15,6 @@ use crate::error::{CudaError, check};
 use crate::memory::span::Span;
 use crate::stream::Stream;
 
-/// Compiled code for one kind of device.
 #[derive(Clone, Debug)]
 pub struct Cubin {
     bytes: Arc<[u8]>,
@@ -28,7 +27,6 @@ impl Cubin {
         }
     }
 
-    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -46,26 +44,21 @@ struct Inner {
     context: Context,
 }
 
-/// One kernel of a module.
 #[derive(Clone, Debug)]
 pub struct Function {
     raw: CUfunction,
     module: Arc<Inner>,
 }
 
-/// How many threads run a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks.
     pub blocks: u32,
-    /// Threads in each.
     pub threads: u32,
 }
 
 /// One launch of a kernel over ranges of device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferLaunch<'a> {
-    /// Blocks and threads.
     pub grid: Grid,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
@@ -80,7 +73,6 @@ pub struct BufferLaunch<'a> {
 /// One launch of a kernel over addresses that are not those of whole ranges.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressLaunch<'a> {
-    /// Blocks and threads.
     pub grid: Grid,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,

@@ -21,7 +21,6 @@ mod rank;
 pub use kind::{NcclOp, NcclType};
 pub use rank::{Message, NcclPlace, NcclRank};
 
-/// The names of the library.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// Returns what to try to load, in this order: a folder that the user names, the path of the loader, and where pip and
@@ -52,7 +51,6 @@ pub struct UniqueId {
     bytes: [u8; Self::BYTES],
 }
 
-/// The library.
 #[derive(Debug)]
 pub struct Nccl {
     functions: Functions,
@@ -61,15 +59,12 @@ pub struct Nccl {
 }
 
 impl UniqueId {
-    /// Its size.
     pub const BYTES: usize = 128;
 
-    /// As bytes, to send.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         self.bytes
     }
 
-    /// From bytes that another rank sent.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self { bytes }
     }

@@ -12,7 +12,6 @@ use libloading::Library;
 use crate::driver::pci::PciAddress;
 use crate::error::CudaError;
 
-/// The names it goes by.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// More links than any GPU has; the library refuses the first that a GPU lacks.
@@ -25,7 +24,7 @@ const SUCCESS: c_int = 0;
 
 type Raw = *mut c_void;
 
-/// `nvmlPciInfo_t`.
+/// Has the layout of `nvmlPciInfo_t`.
 #[repr(C)]
 struct PciInfo {
     legacy: [c_char; 16],
@@ -48,7 +47,6 @@ type GetRemotePci = unsafe extern "C" fn(Raw, c_uint, *mut PciInfo) -> c_int;
 type GetOfPair = unsafe extern "C" fn(Raw, Raw, *mut c_uint) -> c_int;
 type GetP2p = unsafe extern "C" fn(Raw, Raw, c_uint, *mut c_uint) -> c_int;
 
-/// The library, initialised.
 #[derive(Debug)]
 pub struct Nvml {
     shutdown: NoArguments,
@@ -64,7 +62,6 @@ pub struct Nvml {
     _library: Library,
 }
 
-/// A GPU, as the library knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlDevice<'a> {
     raw: Raw,
@@ -74,33 +71,26 @@ pub struct NvmlDevice<'a> {
 /// The far end of an active NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvLinkEnd {
-    /// A GPU.
     Gpu(PciAddress),
     /// An NVSwitch, through which all GPUs that are on it reach each other.
     Switch,
-    /// Something else.
     Other,
 }
 
 /// The PCIe link of a GPU, as it is now: it may be slower while the GPU idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcieLink {
-    /// The generation.
     pub generation: u32,
-    /// The lanes.
     pub width: u32,
 }
 
 /// What two GPUs have in common, from near to far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommonAncestor {
-    /// They are on one board.
     Board,
-    /// One PCIe switch.
     Switch,
     /// Several PCIe switches, below one host bridge.
     Switches,
-    /// A host bridge.
     HostBridge,
     /// A NUMA node, with more than one host bridge.
     NumaNode,
@@ -111,9 +101,7 @@ pub enum CommonAncestor {
 /// Whether the driver allows a GPU to read another's memory, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum P2pStatus {
-    /// It does.
     Allowed,
-    /// The chipset cannot do it.
     Chipset,
     /// One of the GPUs cannot do it, or its driver is not licensed to.
     Gpu,
@@ -121,9 +109,7 @@ pub enum P2pStatus {
     Topology,
     /// It is turned off in the driver's settings.
     Disabled,
-    /// It is not supported, for another reason.
     Unsupported,
-    /// The library does not know.
     Unknown,
 }
 

@@ -67,7 +67,6 @@ impl Stream {
         })
     }
 
-    /// The context it belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }

@@ -63,7 +63,6 @@ fn use_once<'a>(
     Ok(())
 }
 
-/// What a rank makes by itself.
 pub(crate) struct Local {
     pub(crate) stream: Stream,
     pub(crate) control: Stream,

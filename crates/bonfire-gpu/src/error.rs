@@ -1,5 +1,7 @@
 //! What can go wrong with a group of GPUs.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use bonfire_cuda::CudaError;
 use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::{DType, PlanError, Rank, ReduceOp};
@@ -18,12 +20,7 @@ pub enum CudaGroupError {
     Collective(#[from] CollectiveError),
     /// This rank's device or driver refused something.
     #[error("rank {rank}: {source}")]
-    Device {
-        /// This rank.
-        rank: Rank,
-        /// What it said.
-        source: CudaError,
-    },
+    Device { rank: Rank, source: CudaError },
     /// The device did not finish in time.
     #[error(
         "rank {rank} waited {elapsed_ms} ms for {}: {} never got there, or is slower than the timeout \
@@ -32,58 +29,37 @@ pub enum CudaGroupError {
         ranks(waited_for)
     )]
     Timeout {
-        /// This rank.
         rank: Rank,
         /// The ranks that had not arrived; empty if all had, and a device is merely slow.
         waited_for: Vec<Rank>,
         /// The last operation that was queued.
         operation: String,
-        /// How long it waited.
         elapsed_ms: u64,
     },
     /// A rank cannot set up.
     #[error("rank {rank} cannot take part: {reason}")]
-    SetUp {
-        /// The rank.
-        rank: Rank,
-        /// Why not.
-        reason: String,
-    },
+    SetUp { rank: Rank, reason: String },
     /// More ranks than a kernel takes.
     #[error("{world_size} ranks, but a group of GPUs has at most {RANKS_MAX}: split the group")]
-    TooManyRanks {
-        /// How many there are.
-        world_size: usize,
-    },
+    TooManyRanks { world_size: usize },
     /// The elements are not all in the buffer.
     #[error(
         "elements {start}..{end} of {dtype_bytes} bytes each are not in a buffer of {bytes} bytes"
     )]
     TooSmall {
-        /// First element.
         start: usize,
         /// One past the last element.
         end: usize,
-        /// Size of an element.
         dtype_bytes: usize,
-        /// Size of the buffer.
         bytes: usize,
     },
-    /// NCCL has no such reduction. The group goes on.
+    /// NCCL has no such reduction. The group continues.
     #[error("NCCL has no {reduce} of {dtype}: cast before, or use a CudaGroup, which has it")]
-    NotInNccl {
-        /// The elements.
-        dtype: DType,
-        /// How they were to be combined.
-        reduce: ReduceOp,
-    },
+    NotInNccl { dtype: DType, reduce: ReduceOp },
     /// The memory holds something else than was read from it.
     #[error("element {index} is not a value of its type: what was written there?")]
-    NotAValue {
-        /// The first such element.
-        index: usize,
-    },
-    /// The caller asked for something that no rank can do. The group goes on.
+    NotAValue { index: usize },
+    /// The caller asked for something that no rank can do. The group continues.
     #[error(transparent)]
     Usage(#[from] PlanError),
 }

@@ -165,7 +165,7 @@ impl CudaGroup {
         })
     }
 
-    /// This rank.
+    /// Returns this rank's number in the group.
     pub fn rank(&self) -> Rank {
         self.inner.rank()
     }
@@ -185,8 +185,8 @@ impl CudaGroup {
         &self.inner.core.context
     }
 
-    /// The stream that operations are queued on. Let it wait for the event of whoever makes the data, and
-    /// record one on it for whoever uses them.
+    /// The stream that operations are queued on. Let it wait for the event of the stream that makes
+    /// the data, and record one on it for the stream that uses them.
     pub fn stream(&self) -> Arc<Stream> {
         Arc::clone(&self.inner.state().stream)
     }
@@ -274,7 +274,6 @@ fn log(peers: &Peers, SyncChoice { sync, limited }: SyncChoice, choice: &CudaCho
     tracing::info!("rank 0: {choice}");
 }
 
-/// The two sets of inboxes of each rank.
 fn halves(inboxes: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
     let half = |number: usize| -> Result<Vec<Span>, CudaError> {
         let range = number * bytes..(number + 1) * bytes;
@@ -318,7 +317,7 @@ impl Drop for Inner {
         if rested.is_ok() {
             let _ = self.core.group.barrier();
         } else if state.peers.cards().has_other_processes() {
-            // They have yet to learn of the failure, and may work with it: how that goes on is not defined once
+            // They have yet to learn of the failure, and may work with it: what comes of that is not defined once
             // it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
             return drop_later(own, KEPT);
         }

@@ -10,8 +10,8 @@ use bonfire_plan::Rank;
 
 use crate::error::CudaGroupError;
 
-/// Tells all ranks how this one's part of set-up went, and returns the first failure, which is the same
-/// on all ranks. Also a barrier.
+/// Sends all ranks the outcome of this one's part of set-up, and returns the first failure, which
+/// is the same on all ranks. Also a barrier.
 pub(crate) fn agree<T, E: std::fmt::Display>(
     group: &ProcessGroup,
     mine: Result<T, E>,

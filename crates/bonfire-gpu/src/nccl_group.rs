@@ -42,7 +42,6 @@ pub struct NcclGroup {
     inner: Arc<Inner>,
 }
 
-/// What a rank makes by itself.
 struct Local {
     stream: Stream,
     done: Event,
@@ -69,7 +68,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// [`CudaGroupError::SetUp`] on all ranks, naming the rank that cannot take part and why: for example
-    /// that it finds no NCCL, or is on the device of another. `group` goes on.
+    /// that it finds no NCCL, or is on the device of another. `group` continues.
     pub fn new(
         group: ProcessGroup,
         context: &Context,
@@ -124,7 +123,7 @@ impl NcclGroup {
         })
     }
 
-    /// This rank.
+    /// Returns this rank's number in the group.
     pub fn rank(&self) -> Rank {
         self.inner.group.rank()
     }
@@ -149,10 +148,10 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
-    /// Whether ranks share a process. What the driver does for one of them may wait for the device of another,
-    /// which may wait for the first; and on one device, which NCCL refuses unless it is told otherwise
-    /// (`NCCL_MULTI_RANK_GPU_ENABLE`), they share the context whose [events](Context::record) are about all
-    /// streams.
+    /// Whether ranks share a process. What the driver does for one of them may wait for the device
+    /// of another, which may wait for the first; and on one device, which NCCL refuses unless
+    /// `NCCL_MULTI_RANK_GPU_ENABLE` is set, they share the context whose [events](Context::record)
+    /// are about all streams.
     pub fn shares_a_process(&self) -> bool {
         self.inner.shares_a_process
     }

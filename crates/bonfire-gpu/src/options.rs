@@ -1,4 +1,4 @@
-//! What a group of GPUs can be told at set-up. All ranks must be told the same.
+//! Options of a group of GPUs. All ranks must give the same.
 
 use std::time::Duration;
 
@@ -65,9 +65,10 @@ pub struct CudaOptions {
     /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
     /// take long on the device of any rank, as it does where a display is attached.
     pub sync: Option<CudaSync>,
-    /// Larger all-reduces are no one-shots. Default 256 KiB; each rank sets aside four times that for each rank.
+    /// Larger all-reduces are not one-shots. Default 256 KiB; each rank sets aside four times that
+    /// for each rank.
     pub one_shot_bytes_max: usize,
-    /// Larger all-reduces are no two-shots. Default 8 MiB.
+    /// Larger all-reduces are not two-shots. Default 8 MiB.
     pub two_shot_bytes_max: usize,
     /// Streams that a ring or a chain runs on beside each other, 1 to 64; fewer where the driver has not as many
     /// queues ([`CudaGroup::ring_channels`](crate::CudaGroup::ring_channels)). Default 4.

@@ -26,14 +26,14 @@ pub(crate) type Ranks = SmallVec<[Rank; 8]>;
 /// One step, as a stream does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The peer hears of everything that was done so far.
+    /// Notifies the peer of everything that was done so far.
     Tell(Rank),
-    /// Nothing goes on before the peer has told.
+    /// Waits until the peer has sent its notification.
     Hear(Rank),
     Fold(Fold),
 }
 
-/// A [`Step::ReduceDirect`].
+/// One [`Step::ReduceDirect`] of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fold {
     pub(crate) range: ElemRange,
@@ -56,7 +56,7 @@ impl Fold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) actions: Vec<Action>,
-    /// How many messages each rank tells in its own program.
+    /// How many messages each rank sends in its own program.
     pub(crate) tells: Vec<u32>,
 }
 
@@ -128,7 +128,6 @@ pub(crate) struct Programs {
     made: HashMap<Key, Arc<[Program]>>,
 }
 
-/// What a set of programs is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) collective: Collective,
@@ -141,14 +140,14 @@ pub(crate) struct Key {
 pub(crate) enum Layout {
     /// One: every rank folds its shard of all buffers, or copies what it is to have from the others'.
     Direct,
-    /// So many rings beside each other.
+    /// This many rings beside each other.
     Rings(u32),
-    /// So many chains beside each other; only an all-reduce has them.
+    /// This many chains beside each other; only an all-reduce has them.
     Chains(u32),
 }
 
-/// Shapes that are kept: more than a model has buckets. The oldest are not told from others; all are
-/// forgotten at once.
+/// Shapes that are kept: more than a model has buckets. The oldest are not distinguished from
+/// others; all are forgotten at once.
 const SHAPES_MAX: usize = 1024;
 
 impl Programs {
@@ -262,8 +261,8 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
     (0..lanes).map(lane).collect()
 }
 
-/// One chain for each of so many parts of the buffer. A rank reads only the memory of its two neighbours and
-/// writes only its own, so the first and the last need not reach each other fast.
+/// One chain for each of `lanes` parts of the buffer. A rank reads only the memory of its two
+/// neighbours and writes only its own, so the first and the last need not reach each other fast.
 fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
     let world_size = place.world_size;
     let part = part_elems(key.count, lanes);
@@ -288,8 +287,8 @@ fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanErro
     (0..lanes).map(lane).collect()
 }
 
-/// The longest piece of a chain of so many elements. The more pieces, the sooner the last rank has something to
-/// do; the fewer, the fewer launches.
+/// The longest piece of a chain of `count` elements. The more pieces, the sooner the last rank has
+/// something to do; the fewer, the fewer launches.
 fn piece_elems(count: usize) -> usize {
     /// Shorter ones cost more to announce than to move: half a MiB of f32.
     const MIN: usize = 128 << 10;
@@ -297,7 +296,7 @@ fn piece_elems(count: usize) -> usize {
     count.div_ceil(PIECES_MAX).max(MIN)
 }
 
-/// The pieces of a chain of so many elements: those of each rank's shard.
+/// The pieces of a chain of `count` elements: those of each rank's shard.
 pub(crate) fn pieces(count: usize, world_size: WorldSize) -> usize {
     let shard = count.div_ceil(world_size.len());
     world_size.len() * shard.div_ceil(piece_elems(count)).max(1)

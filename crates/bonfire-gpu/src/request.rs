@@ -10,7 +10,6 @@ use bonfire_plan::{Collective, PlanError, Rank, ReduceOp, WorldSize};
 use crate::error::CudaGroupError;
 use crate::request::elements::Elements;
 
-/// An operation, as the caller asks for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) collective: Collective,
@@ -20,10 +19,10 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// That ranks of a group of this size can do it with buffers of so many bytes.
+    /// Checks that ranks of a group of this size can do it with buffers of `bytes` bytes.
     ///
     /// # Errors
-    /// [`CudaGroupError::TooSmall`] and [`CudaGroupError::Usage`]: the group goes on.
+    /// [`CudaGroupError::TooSmall`] and [`CudaGroupError::Usage`]: the group continues.
     pub(crate) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<(), CudaGroupError> {
         let Self {
             collective,
@@ -76,7 +75,8 @@ pub(crate) fn exchange_of(one: Rank, other: Rank) -> Collective {
     }
 }
 
-/// That an all-to-all goes from one buffer to another: blocks would be overwritten before they are read.
+/// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before
+/// they are read.
 #[track_caller]
 pub(crate) fn assert_apart(input: &Span, output: &Span) {
     assert!(

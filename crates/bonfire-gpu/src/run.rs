@@ -52,7 +52,6 @@ pub(crate) struct State {
     pub(crate) opened: Vec<Shared>,
 }
 
-/// The way that data take.
 #[derive(Debug)]
 pub(crate) enum Path {
     /// Through the memory of all ranks.
@@ -82,7 +81,7 @@ impl fmt::Display for Last {
 }
 
 impl Last {
-    /// Before the first.
+    /// The state before any operation was queued.
     pub(crate) fn none() -> Self {
         Self {
             collective: Collective::Barrier,
@@ -99,7 +98,6 @@ impl State {
         }
     }
 
-    /// Whether all ranks have loaded the kernels for it.
     pub(crate) fn is_ready(&self, need: &Need) -> bool {
         self.ready.contains(need)
     }
@@ -118,20 +116,21 @@ impl State {
         }
     }
 
-    /// Whether so many bytes can be reduced, where they are, in one kernel that waits; nobody asked for another way.
+    /// Whether `bytes` can be reduced, where they are, in one kernel that waits; nobody asked for
+    /// another way.
     fn is_two_shot(&self, bytes: usize) -> bool {
         let asked = self.options.algorithm;
         asked.is_none_or(|asked| asked == CudaAlgorithm::TwoShot) && self.may_two_shot(bytes)
     }
 
-    /// Whether so many bytes may be.
+    /// Whether a two-shot is possible for that many bytes.
     pub(crate) fn may_two_shot(&self, bytes: usize) -> bool {
         self.flags.sync() == CudaSync::Kernel
             && bytes <= self.options.two_shot_bytes_max
             && bytes > 0
     }
 
-    /// Whether so many bytes can be reduced in one kernel that waits.
+    /// Whether that many bytes can be reduced in one kernel that waits.
     pub(crate) fn is_one_shot(&self, bytes: usize) -> bool {
         self.flags.sync() == CudaSync::Kernel
             && bytes <= self.options.one_shot_bytes_max

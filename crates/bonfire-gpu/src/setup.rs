@@ -25,7 +25,6 @@ use crate::setup::probe::{PROBE_BYTES, Probe};
 use crate::setup::shared::Shared;
 use reach::Refusal;
 
-/// What a group exchanges data through.
 pub(crate) enum Connection {
     /// The memory of all ranks: flags, and two sets of inboxes, each of this size, behind one another.
     Peers {
@@ -35,7 +34,6 @@ pub(crate) enum Connection {
         /// How fast that is, where it was measured.
         bandwidths: Option<PairBandwidths>,
     },
-    /// Host memory.
     Host,
 }
 

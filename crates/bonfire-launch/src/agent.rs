@@ -39,7 +39,7 @@ use crate::output::{LogOptions, Logs};
 pub struct AgentOptions {
     /// The program of every rank: a path, or a name to look up in `PATH`.
     pub program: OsString,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<OsString>,
     /// The ranks on each host.
     pub nproc_per_node: NonZeroU32,
@@ -51,8 +51,8 @@ pub struct AgentOptions {
     pub graces: Graces,
     /// Which lines of the ranks carry their rank.
     pub labels: OutputLabels,
-    /// How often all ranks of the job may be started anew after one failed. The program then goes
-    /// on from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` tells it which start this is.
+    /// How often all ranks of the job may be started anew after one failed. The program then
+    /// continues from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` says which start this is.
     pub max_restarts: u32,
     /// Which output goes to files.
     pub logs: LogOptions,
@@ -118,7 +118,7 @@ impl AgentOptions {
                 _ => None,
             };
             if let Some(verdict) = said.map(|said| flights.verdict(&end.flights, said)) {
-                // A closed stream has nobody to tell.
+                // A closed stream cannot report it.
                 let _ = io::stderr().write_all(verdict.as_bytes());
             }
             if let Err(LaunchError::Rank(failure)) = &mut end.result {
@@ -163,7 +163,7 @@ pub enum Nodes {
     /// Several hosts. The agents need the same job token, from `BONFIRE_JOB_TOKEN`; without it any
     /// process that reaches the store can join the job.
     Several {
-        /// The number of hosts.
+        /// How many hosts the job has.
         nnodes: NonZeroU32,
         /// This host's number, from 0; host 0 serves the store.
         node_rank: u32,

@@ -23,7 +23,6 @@ pub use self::error::EnvError;
 
 /// This process's number among all processes of the job, from 0.
 pub(crate) const RANK: &str = "RANK";
-/// The number of processes of the job.
 pub(crate) const WORLD_SIZE: &str = "WORLD_SIZE";
 /// This process's number among those of its host, from 0: it picks the device.
 pub(crate) const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -31,7 +30,6 @@ pub(crate) const LOCAL_RANK: &str = "LOCAL_RANK";
 pub(crate) const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 /// The host name or address where the store listens.
 pub(crate) const MASTER_ADDR: &str = "MASTER_ADDR";
-/// The TCP port where the store listens.
 pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 /// The job's secret, as 64 hexadecimal digits; empty or missing for none.
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
@@ -91,7 +89,7 @@ struct Place {
     local_world_size: u32,
 }
 
-/// What becomes of this process's output, which the process itself, seeing a pipe, could not tell.
+/// What becomes of this process's output, which the process itself, seeing a pipe, cannot find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LauncherOutput {
     /// No launcher of this project reads it.
@@ -179,7 +177,6 @@ fn rank_from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<RankEnv
     }
 }
 
-/// What torchrun's variables say.
 fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankEnv, EnvError> {
     let rank = source.required_number(RANK, 0..=u32::MAX - 1)?;
     let world_size = source.required_number(WORLD_SIZE, 1..=u32::MAX)?;
@@ -277,7 +274,7 @@ fn at<F: Fn(&str) -> Option<OsString>>(
     })
 }
 
-/// Whether whoever started this rank has shown it CUDA devices of its own, as Slurm does with
+/// Whether the launcher of this rank has shown it CUDA devices of its own, as Slurm does with
 /// `--gpus-per-task`. An agent, which hands its own environment to all ranks, has not.
 pub fn sees_own_devices() -> bool {
     sees_own_devices_in(process_variable)
@@ -337,7 +334,6 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     Ok((!token.is_empty()).then_some(token))
 }
 
-/// What `BONFIRE_AGENT_STORE` says.
 fn store_host_variable(host: StoreHost) -> &'static str {
     match host {
         StoreHost::Agent => "1",

@@ -1,5 +1,7 @@
 //! Why a job did not run to a good end.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::io;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -21,56 +23,38 @@ pub enum LaunchError {
     Rank(Box<JobFailure>),
     /// The user or the system asked the agent to end; all ranks were ended.
     #[error("interrupted by {by}; all ranks have ended")]
-    Interrupted {
-        /// The signal.
-        by: Interrupt,
-    },
+    Interrupted { by: Interrupt },
     /// The program does not exist.
     #[error("there is no program {}: check the spelling, or give its path", .program.display())]
-    NoProgram {
-        /// The program asked for.
-        program: PathBuf,
-    },
+    NoProgram { program: PathBuf },
     /// The program exists, and what is to run it does not.
     #[error(
         "{} is there, but its interpreter {interpreter} is not: install it, or correct the first line of the \
          script (\\r there is a line end of Windows)", .program.display()
     )]
     NoInterpreter {
-        /// The file of the program.
         program: PathBuf,
-        /// What it names.
         interpreter: String,
     },
     /// The program exists but cannot be started.
     #[error("cannot start {} as rank {rank}", .program.display())]
     Spawn {
-        /// The program asked for.
         program: PathBuf,
-        /// The rank that it was to be.
         rank: u32,
-        /// What the operating system said.
         source: io::Error,
     },
     /// This host's number is not one of the job's.
     #[error("the node rank is {node_rank}, but there are {nnodes} nodes: node ranks count from 0")]
-    NodeRankOutOfRange {
-        /// This host's number.
-        node_rank: u32,
-        /// The number of hosts.
-        nnodes: NonZeroU32,
-    },
+    NodeRankOutOfRange { node_rank: u32, nnodes: NonZeroU32 },
     /// More ranks than a world can have.
     #[error("{nnodes} nodes of {nproc_per_node} ranks are more ranks than a job can have")]
     WorldTooLarge {
-        /// The number of hosts.
         nnodes: NonZeroU32,
-        /// The ranks on each.
         nproc_per_node: NonZeroU32,
     },
     /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
     #[error(
-        "TLS needs a job token, without which it encrypts for whoever connects: set BONFIRE_JOB_TOKEN to one \
+        "TLS needs a job token, without which it encrypts for anyone who connects: set BONFIRE_JOB_TOKEN to one \
          `openssl rand -hex 32` on every node"
     )]
     NoToken,
@@ -91,33 +75,20 @@ pub enum LaunchError {
         "there is another node {node_rank} in this job: give every host its own --node-rank, and \
          every job its own --master-port; after the end of a launcher start all hosts again"
     )]
-    NodeTaken {
-        /// This host's number.
-        node_rank: u32,
-    },
+    NodeTaken { node_rank: u32 },
     /// An agent of another host never came.
     #[error(
         "node {node} did not come within {} s: start the same command on every host, each with \
          its own --node-rank", .waited.as_secs()
     )]
-    NodeMissing {
-        /// The host's number.
-        node: u32,
-        /// How long it was waited for.
-        waited: Duration,
-    },
+    NodeMissing { node: u32, waited: Duration },
     /// Two agents were started differently.
     #[error("node {node_rank} has {what} {ours}, but node {other} has {theirs}: make them equal")]
     NodesDisagree {
-        /// This host's number.
         node_rank: u32,
-        /// What differs.
         what: &'static str,
-        /// This host's value.
         ours: String,
-        /// The other host's number.
         other: u32,
-        /// The other host's value.
         theirs: String,
     },
     /// Two agents are different builds.
@@ -126,43 +97,25 @@ pub enum LaunchError {
          build everywhere, or set BONFIRE_BUILDS=any if these are to work together"
     )]
     LaunchersDiffer {
-        /// This host's number.
         node_rank: u32,
         /// The file of its launcher, and which build that is.
         ours: String,
-        /// The other host's number.
         other: u32,
         /// The file of the other's launcher, and which build that is.
         theirs: String,
     },
     /// The launcher of a host, or ssh on the way to it, ended badly; it has said why.
     #[error("host {host}: ssh, or the launcher there, {exit}")]
-    Host {
-        /// The host.
-        host: String,
-        /// How it ended.
-        exit: Exit,
-    },
+    Host { host: String, exit: Exit },
     /// The agent of another host stopped answering.
     #[error("node {node} is lost: its launcher no longer answers")]
-    NodeLost {
-        /// The host's number.
-        node: u32,
-    },
+    NodeLost { node: u32 },
     /// The agent of another host could not start its ranks.
-    #[error("node {node} cannot go on: {reason}")]
-    NodeUnable {
-        /// The host's number.
-        node: u32,
-        /// What its agent said.
-        reason: String,
-    },
+    #[error("node {node} cannot continue: {reason}")]
+    NodeUnable { node: u32, reason: String },
     /// The agent of another host was asked to end.
     #[error("node {node} was interrupted; all ranks have ended")]
-    NodeInterrupted {
-        /// The host's number.
-        node: u32,
-    },
+    NodeInterrupted { node: u32 },
     /// No folder or file for the output of ranks.
     #[error("cannot keep the output of the ranks in files; see --log-dir")]
     Logs(#[source] io::Error),
@@ -170,7 +123,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The operating system refused what the agent needs, such as a thread.
-    #[error("the launcher cannot go on")]
+    #[error("the launcher cannot continue")]
     System(#[from] io::Error),
 }
 

@@ -15,16 +15,16 @@ pub const PEER_FAILED_EXIT_CODE: u8 = 75;
 /// The end of such a worker.
 pub(crate) const PEER_FAILED: Exit = Exit::Code(PEER_FAILED_EXIT_CODE as i32);
 
-/// How much later an end may be noticed than one that it caused: peers are told by the kernel while the
-/// process still ends, and each end is noticed by a thread of its own, which needs a core.
+/// How much later an end may be noticed than one that it caused: the kernel notifies peers while
+/// the process still ends, and each end is noticed by a thread of its own, which needs a core.
 const NOTICE_MAX: Duration = Duration::from_millis(1500);
 
-/// How a process ended.
+/// How a process ended, or why it had to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// By itself, with this code.
     Code(i32),
-    /// By this signal.
+    /// By the signal of this number.
     Signal(i32),
     /// Not by itself: it was stopped, as by SIGSTOP, and had to be ended.
     Stopped,
@@ -40,19 +40,19 @@ pub enum Exit {
 /// The rank that brought the job down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFailure {
-    /// The rank.
+    /// The number of that rank.
     pub rank: Rank,
-    /// Its process id, if it is known. It is no process any more.
+    /// Its process id, if it is known. The process has ended.
     pub process_id: Option<u32>,
     /// The host, when the job has several.
     pub host: Option<String>,
-    /// How it ended.
+    /// How the rank's process ended.
     pub exit: Exit,
     /// The last lines that it wrote to its standard error, oldest first.
     pub last_lines: Vec<String>,
 }
 
-/// The end of one rank that was no success, or that came too early.
+/// The end of one rank that was not a success, or that came too early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadEnd {
     /// Which of this host's ranks.
@@ -62,7 +62,7 @@ pub(crate) struct BadEnd {
 }
 
 impl Exit {
-    /// `None` for a success.
+    /// `None` for a status of success.
     pub(crate) fn of_failure(status: ExitStatus) -> Option<Self> {
         if status.success() {
             return None;
@@ -223,7 +223,6 @@ const SIGNAL_NAMES: [(i32, &str); 22] = [
     (31, "SIGSYS"),
 ];
 
-/// A signal's name, for people.
 pub(crate) fn signal_name(signal: i32) -> &'static str {
     SIGNAL_NAMES
         .iter()

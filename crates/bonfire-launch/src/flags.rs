@@ -162,6 +162,7 @@ pub struct Endpoint {
 }
 
 /// The flags contradict each other or lack something.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FlagError {
@@ -177,25 +178,20 @@ pub enum FlagError {
     /// Nobody knows where on host 0 the ranks meet.
     #[error("several nodes need --master-port: a free port on node 0")]
     NoMasterPort,
-    /// A variable is no number.
+    /// A variable that is not a number.
     #[error("{variable} must be a whole number, not \"{value}\"")]
     NotANumber {
-        /// The variable.
         variable: &'static str,
-        /// What it holds.
         value: String,
     },
     /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// A variable is no number of ranks.
+    /// A variable that is not a number of ranks.
     #[error("{variable} is \"{value}\"")]
     RankCount {
-        /// The variable.
         variable: &'static str,
-        /// What it holds.
         value: String,
-        /// What is wrong with it.
         source: RankCountError,
     },
 }

@@ -12,10 +12,10 @@ use bonfire_plan::Rank;
 
 use crate::failure::{Exit, JobFailure, PEER_FAILED};
 
-/// Groups that are told of.
+/// The most groups that are reported.
 const GROUPS_MAX: usize = 4;
 
-/// How much of a failure tells it from others.
+/// How much of a failure distinguishes it from others.
 const KNOWN_AGAIN_BYTES: usize = 200;
 
 /// Where the ranks of this host leave their flight records.
@@ -43,7 +43,7 @@ impl Flights {
         }
     }
 
-    /// The folder, if the ranks would not know it without being told.
+    /// The folder, if the ranks would not find it by themselves.
     pub(crate) fn to_be_told(&self) -> Option<&Path> {
         self.is_ours.then_some(&self.folder)
     }
@@ -97,7 +97,7 @@ impl Flights {
         }
     }
 
-    /// What the records of all hosts say together, several lines, for a user who is about to be told
+    /// What the records of all hosts say together, several lines, for a user who is about to see
     /// `said`; nothing if there are none.
     pub(crate) fn verdict(&self, records: &[FlightRecord], said: &[String]) -> String {
         let mut text = String::new();

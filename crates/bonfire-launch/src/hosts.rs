@@ -83,15 +83,14 @@ pub(crate) struct Host {
 }
 
 /// The hosts cannot be had.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostsError {
     /// The file cannot be read.
     #[error("cannot read the hostfile {}", .path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// What the operating system said.
         source: std::io::Error,
     },
     /// A line of the file makes no sense.
@@ -99,24 +98,15 @@ pub enum HostsError {
     Line {
         /// The number of the line, from 1.
         line: usize,
-        /// What stands there.
         text: String,
     },
     /// A choice of hosts makes no sense.
-    #[error("\"{text}\" is no choice of hosts: expected HOST@HOST:0,2")]
-    Choice {
-        /// What stands there.
-        text: String,
-    },
+    #[error("\"{text}\" is not a choice of hosts: expected HOST@HOST:0,2")]
+    Choice { text: String },
     /// A host, or a slot of it, is chosen and not in the file.
     #[error("{chosen} is not in the hostfile, which has {there}")]
-    Unknown {
-        /// What was chosen.
-        chosen: String,
-        /// What there is.
-        there: String,
-    },
-    /// Nothing is left.
+    Unknown { chosen: String, there: String },
+    /// No host or GPU is left.
     #[error("no host is left: the hostfile has none, or none is chosen")]
     Empty,
     /// Hosts differ in the number of their ranks.
@@ -125,16 +115,12 @@ pub enum HostsError {
          --include, --exclude or --num_gpus"
     )]
     Unequal {
-        /// A host.
         first: String,
-        /// How many ranks it has.
         slots: usize,
-        /// Another host.
         other: String,
-        /// How many ranks that has.
         other_slots: usize,
     },
-    /// There is no file.
+    /// There is no file of hosts.
     #[error(
         "--include names {0}, which only a --hostfile can say how to reach; without one it is for localhost"
     )]
@@ -417,7 +403,7 @@ mod tests {
             ("--exclude b:7", "b:7 is not in the hostfile"),
             ("--num_gpus 5", "a:4 is not in the hostfile"),
             ("--num_nodes 3", "host number 3 is not in the hostfile"),
-            ("--include a:x", "\"x\" is no choice of hosts"),
+            ("--include a:x", "\"x\" is not a choice of hosts"),
             ("--include a --exclude b", "cannot be used with"),
         ];
         for (line, expected) in cases {

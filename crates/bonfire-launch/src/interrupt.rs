@@ -13,14 +13,14 @@ use bonfire_collective::{
 /// SIGTERM to its child and to the child's group. What comes later than this is another.
 const ECHO_MAX: Duration = Duration::from_secs(1);
 
-/// Tells a signal that arrived twice from another one.
+/// Distinguishes a signal that arrived twice from another one.
 #[derive(Debug, Default)]
 pub(crate) struct Echoes {
     last: Option<Instant>,
 }
 
 impl Echoes {
-    /// Whether the signal of this moment is an echo of the last one that was none.
+    /// Whether the signal of this moment is an echo of the last one that was not.
     pub(crate) fn contain(&mut self, now: Instant) -> bool {
         let is_echo = self
             .last
@@ -61,8 +61,8 @@ pub struct StopRequest {
 const NOT_ASKED: u8 = 0;
 
 impl StopRequest {
-    /// Starts to watch. Where somebody in this process does already, as another rank that is a thread of
-    /// it, this rank hears of the wish from that one, when they agree.
+    /// Starts to watch. Where somebody in this process does already, as another rank that is a
+    /// thread of it, this rank learns of the wish from that one, when they agree.
     pub fn watch() -> Self {
         Self::watch_with(|_| {})
     }
@@ -81,7 +81,8 @@ impl StopRequest {
         }
     }
 
-    /// A wish that nobody has: this rank only hears of those of the others. Signals are not watched.
+    /// A wish that nobody has: this rank only learns of those of the others. Signals are not
+    /// watched.
     pub fn never() -> Self {
         Self {
             asked: Arc::new(AtomicU8::new(NOT_ASKED)),

@@ -1,4 +1,4 @@
-//! Starts the ranks of a job, and tells each its place in it.
+//! Starts the ranks of a job, and gives each its place in it.
 //!
 //! [`AgentOptions::run`] is the agent: it starts the ranks of this host as processes and ends all of them
 //! when one fails. [`detect_rank`] reads what it, torchrun, Slurm, Open MPI, MPICH and Kubernetes say. The

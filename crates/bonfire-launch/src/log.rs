@@ -89,7 +89,7 @@ impl Subscriber for Lines {
     }
 
     fn event(&self, event: &Event<'_>) {
-        // In one call, so that lines of several threads stay whole. Nobody can be told of a failure.
+        // In one call, so that lines of several threads stay whole. A failure cannot be reported.
         let _ = io::stderr().write_all(self.line(event).as_bytes());
     }
 

@@ -13,17 +13,17 @@ pub(crate) const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 /// The number of ranks on a host as a user asks for it, in torchrun's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankCount {
-    /// So many.
+    /// Exactly this number of ranks.
     Exactly(NonZeroU32),
     /// One per GPU, or per CPU core when there is no GPU.
     Auto,
-    /// One per GPU.
+    /// One rank for each GPU.
     Gpu,
-    /// One per CPU core.
+    /// One rank for each CPU core.
     Cpu,
 }
 
-/// The text is no number of ranks, or this host cannot provide what it asks for.
+/// The text is not a number of ranks, or this host cannot provide what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RankCountError {
@@ -82,7 +82,6 @@ impl fmt::Display for RankCount {
     }
 }
 
-/// The CPU cores that this process may use.
 pub(crate) fn cores() -> NonZeroU32 {
     thread::available_parallelism()
         .ok()
@@ -106,7 +105,6 @@ pub(crate) fn listed_devices(list: &str) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Counts `/dev/nvidia0`, `/dev/nvidia1` and so on.
 fn device_files() -> u32 {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return 0;

@@ -1,9 +1,9 @@
 //! The rank's side of drawing on the launcher's terminal.
 //!
-//! The launcher reads the output of all ranks through pipes, line by line, so that no two write over each
-//! other; a program that draws on the whole screen needs the terminal itself. The launcher tells rank 0
-//! where it is, and takes no part in what happens there; it looks whether somebody draws, and holds back
-//! the lines of the others meanwhile.
+//! The launcher reads the output of all ranks through pipes, line by line, so that no two write
+//! over each other; a program that draws on all of the screen needs the terminal itself. The
+//! launcher gives rank 0 its path, and takes no part in what happens there; it looks whether
+//! somebody draws, and holds back the lines of the others meanwhile.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -31,15 +31,15 @@ pub enum TerminalError {
     /// It cannot be opened, as one that belongs to another user.
     #[error("the launcher's terminal {} cannot be opened", .path.display())]
     Open {
-        /// Where it is.
+        /// The path of the terminal.
         path: OsString,
         /// What the operating system said.
         source: io::Error,
     },
     /// There is something else now.
-    #[error("{} is no terminal", .path.display())]
+    #[error("{} is not a terminal", .path.display())]
     NotATerminal {
-        /// Where it was.
+        /// The path where it was.
         path: OsString,
     },
     /// It cannot take the place of a standard stream.

@@ -12,7 +12,7 @@ use bonfire_plan::{
 
 const RUNS: usize = 5;
 const RANKS: u32 = 1024;
-/// 100 MB of `f32`.
+/// That many `f32` are 100 MB.
 const COUNT: usize = 25_000_000;
 
 fn main() {

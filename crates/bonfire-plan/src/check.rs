@@ -9,7 +9,7 @@
 //! - of any two accesses to one element of which one writes, frames put one before the other, the
 //!   caller's own before and after the collective included;
 //! - nothing is read before it is written;
-//! - no rank's data is folded into an element twice, and no fold goes on after its final stage;
+//! - no rank's data is folded into an element twice, and no fold continues after its final stage;
 //! - every rank ends with what the collective promises, folded in the same order on all of them,
 //!   so that replicas have the same bits.
 //!
@@ -39,7 +39,7 @@ use crate::{Order, Plan, Schedule};
 pub struct Report {
     /// The order in which values are folded.
     pub order: Order,
-    /// What the plan costs.
+    /// The cost of each rank, and the rounds.
     pub cost: Cost,
 }
 

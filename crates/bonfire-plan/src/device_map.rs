@@ -37,7 +37,7 @@ pub use tree::{ModuleTree, Part, PartKind};
 pub enum Place {
     /// The device with this index in the list of devices.
     Device(usize),
-    /// Host memory.
+    /// The memory of the host.
     Cpu,
     /// The file of the parameters.
     Disk,
@@ -68,22 +68,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why there is no device map.
+/// An error that prevents a device map.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// A place that is none.
-    #[error("{0:?} is no place; a device has its number, and there are `cpu` and `disk`")]
+    /// A place with an unknown name.
+    #[error("{0:?} is not a place: use a device number, `cpu` or `disk`")]
     UnknownPlace(String),
-    /// A strategy that is none.
-    #[error("{0:?} is no strategy; choose auto, balanced, balanced_low_0 or sequential")]
+    /// A strategy with an unknown name.
+    #[error("{0:?} is not a strategy; choose auto, balanced, balanced_low_0 or sequential")]
     UnknownStrategy(String),
-    /// An amount of memory that is none.
+    /// An amount of memory that cannot be read.
     #[error("the memory of {place}: {cause}")]
     BadBytes {
-        /// Whose.
         place: String,
-        /// What is wrong.
         cause: crate::UnknownBytes,
     },
     /// Classes that no module of the model has.
@@ -91,7 +90,6 @@ pub enum MapError {
     UnknownClasses {
         /// Those that were to stay whole.
         classes: Vec<String>,
-        /// Those of the model.
         known: Vec<String>,
     },
     /// What a map says and a model does not have, and the other way round.

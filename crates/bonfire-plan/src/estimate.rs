@@ -118,11 +118,8 @@ pub fn estimate(shape: &ScheduleShape, dtype: DType, figures: &LinkFigures) -> f
 /// What the busiest rank has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Terms {
-    /// On its host.
     within: Traffic,
-    /// With other hosts.
     between: Traffic,
-    /// Elements folded into others.
     folded: f64,
 }
 
@@ -138,7 +135,6 @@ struct Traffic {
 struct Form<'a> {
     shape: &'a ScheduleShape,
     ranks: f64,
-    /// All elements.
     count: f64,
     /// The elements of the longest block.
     block: f64,

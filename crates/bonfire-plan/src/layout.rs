@@ -29,9 +29,9 @@ pub const SHARDED_ELEMS_MIN: usize = 1024;
 /// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one, unless it is
 /// [offloaded](Self::offloaded).
 ///
-/// With [`ShardUnit::Parameters`] one rank has all rows, and the others none. The largest parameter is dealt first,
-/// each to the rank that has the fewest elements so far: the fullest rank has at most 4/3 of what it has in the
-/// best dealing (Graham 1969).
+/// With [`ShardUnit::Parameters`] one rank has all rows, and the others none. The largest parameter
+/// is assigned first, each to the rank that has the fewest elements so far: the fullest rank has at
+/// most 4/3 of what it has in the best assignment (Graham 1969).
 ///
 /// ```
 /// # mod bonfire { pub mod collective { pub use bonfire_plan::*; } pub mod ddp { pub use bonfire_plan::*; } }
@@ -56,15 +56,14 @@ pub struct Layout {
 /// Who has what of the sharded states of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Division {
-    /// Every rank has everything.
+    /// Every rank has all of it.
     Whole,
     /// Every rank has its rows.
     Rows,
-    /// One rank has everything.
+    /// One rank has all of it.
     Owned(Rank),
 }
 
-/// A parameter, as a matrix of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     rows: usize,
@@ -137,7 +136,7 @@ impl Layout {
         self.world_size
     }
 
-    /// Which states are sharded.
+    /// The placement that says which states are sharded.
     pub fn placement(&self) -> Placement {
         self.placement
     }
@@ -203,10 +202,11 @@ impl Layout {
     /// How many elements a rank sends in a step of `micro_batches`, on average over the ranks, where sums and
     /// gathers send the least that they can: (n - 1) / n of what is summed or gathered.
     ///
-    /// Ψ elements that are cut travel 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
-    /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after
-    /// the last micro-batch. What is not cut is summed once. With several `copies` of the state, each among as many
-    /// ranks as this layout has, the sum of a rank's shard goes over the copies, too.
+    /// Ψ elements that are cut take 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ
+    /// where they are gathered for each of k forward and backward passes: gradients are summed over
+    /// the ranks once, after the last micro-batch. What is not cut is summed once. With several
+    /// `copies` of the state, each among as many ranks as this layout has, the sum of a rank's
+    /// shard goes over the copies, too.
     pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! What every rank does in a collective, as data.
 //!
 //! A [`Schedule`] gives each rank a list of [`Step`]s: put a range into a peer's inbox, wait for a
-//! peer's frame, fold or copy it, release its slot; or fold ranges of peers' buffers where they lie.
-//! The lists are built by pure functions, proved by a symbolic verifier before they run, and executed
-//! unchanged by every engine. [`estimate`] tells how long one takes without making it.
+//! peer's frame, fold or copy it, release its slot; or fold ranges of peers' buffers where they
+//! lie. The lists are built by pure functions, proved by a symbolic verifier before they run, and
+//! executed unchanged by every engine. [`estimate`] returns how long one takes without making it.
 //!
 //! This crate must never perform I/O, read a clock, or depend on a tensor framework.
 //!

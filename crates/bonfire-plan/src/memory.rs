@@ -81,7 +81,7 @@ pub enum Start {
 /// Whether a rank ever has the whole model where parameters are sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evaluation {
-    /// Never.
+    /// No rank ever has the whole model.
     Sharded,
     /// Between two steps, for an evaluation or an export.
     Whole,
@@ -140,8 +140,8 @@ pub struct Training {
 }
 
 impl Training {
-    /// A training of these parameters on so many ranks of one host, with one micro-batch in each step, of a model
-    /// that is made as a whole.
+    /// A training of these parameters on that many ranks of one host, with one micro-batch in each
+    /// step, of a model that is made as a whole.
     pub fn new(parameters: Vec<Parameter>, ranks: WorldSize) -> Self {
         Self {
             parameters,
@@ -169,7 +169,7 @@ impl Training {
         rank::fullest(self, placement)
     }
 
-    /// The same for several placements, as a table, and which of them go into so much memory.
+    /// The same for several placements, as a table, and which of them fit into that much memory.
     pub fn table(
         &self,
         placements: impl IntoIterator<Item = Placement>,

@@ -33,7 +33,7 @@ named_codes! {
 }
 
 impl Axis {
-    /// How many there are.
+    /// How many axes a mesh has.
     pub const COUNT: usize = Self::ALL.len();
 
     /// The axes whose ranks have different batches and the same parameters: those that follow one another.
@@ -76,7 +76,7 @@ impl Grid {
         self.sizes[axis.index()]
     }
 
-    /// The number of ranks.
+    /// The number of ranks in the mesh.
     pub fn world_size(&self) -> WorldSize {
         WorldSize::new(self.sizes.iter().product()).expect("no axis is empty")
     }
@@ -127,8 +127,8 @@ impl Grid {
         self.among(rank, Axis::REPLICAS)
     }
 
-    /// A placement for [`replicas`](Self::replicas), whose shards are dealt on `dp_shard` and `cp` and copied on
-    /// `dp_replicate`, unless it says itself among whom.
+    /// A placement for [`replicas`](Self::replicas), whose shards are distributed on `dp_shard` and
+    /// `cp` and copied on `dp_replicate`, unless it says itself among whom.
     pub fn placement(&self, placement: Placement) -> Placement {
         let shares = NonZeroU32::new(self.size(Axis::DpShard) * self.size(Axis::Cp));
         match (placement.among, shares) {

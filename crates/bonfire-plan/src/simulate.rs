@@ -8,8 +8,8 @@
 //!
 //! A rank runs its steps one after the other. What a step costs depends on the [`Link`] between the
 //! two ranks: `intra` on one host, `inter` between hosts.
-//! - A put takes `overhead_s` and `copy_s_per_byte` of the sender. It then hands the frame to a port
-//!   and goes on.
+//! - A put takes `overhead_s` and `copy_s_per_byte` of the sender. It then hands the frame to a
+//!   port and continues.
 //! - A wait lasts until the frame has arrived, and then takes `overhead_s` of the receiver.
 //! - A copy takes `copy_s_per_byte`; a fold takes `fold_s_per_byte` for every operand but the first.
 //! - The latency of a frame with more than `short_bytes` of payload is `long_latency_s` longer.
@@ -31,11 +31,11 @@
 //! part of the overhead.
 //!
 //! A [`Step::ReduceDirect`] moves no frames. It loads its range from all other ranks among its
-//! sources at once, over their ports out and its own port in; a load pays the latency twice, for the
-//! request and for the data. When all is there it folds, and writes to all other ranks among its
-//! targets, over its own port out and theirs in. It goes on while its writes are under way, but its
-//! next put, and its end, wait until they have arrived. A step with one source costs a copy in place
-//! of a fold, and each write to another rank a copy.
+//! sources at once, over their ports out and its own port in; a load pays the latency twice, for
+//! the request and for the data. When all is there it folds, and writes to all other ranks among
+//! its targets, over its own port out and theirs in. It continues while its writes are under way,
+//! but its next put, and its end, wait until they have arrived. A step with one source costs a copy
+//! in place of a fold, and each write to another rank a copy.
 //!
 //! # Where closed forms hold
 //!
@@ -77,13 +77,13 @@ use crate::Step;
 /// What is kept of a simulation beside its totals and its critical path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing.
+    /// Nothing beside the totals and the path.
     Totals,
     /// What every rank and network card did when: memory in proportion to the number of steps.
     Timeline,
 }
 
-/// What one rank did.
+/// What one rank did, in sums.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct RankTotals {
@@ -91,11 +91,11 @@ pub struct RankTotals {
     pub end_s: f64,
     /// How long it was blocked, in seconds.
     pub blocked_s: f64,
-    /// Frames that it put.
+    /// Frames that the rank has put.
     pub frames_sent: u64,
     /// Bytes that left it: in frames, and in direct steps of its own and of others.
     pub bytes_sent: u64,
-    /// Bytes that reached it.
+    /// Bytes that reached the rank.
     pub bytes_received: u64,
 }
 

@@ -401,7 +401,7 @@ fn errors_say_everything_at_once() {
         "no module of the model is a Blok; its classes are Block"
     );
     let error = |place, bytes| Budgets::new([(place, bytes)]).unwrap_err().to_string();
-    assert!(error("gpu", "1GB").contains("\"gpu\" is no place"));
+    assert!(error("gpu", "1GB").contains("\"gpu\" is not a place"));
     assert!(error("0", "1XB").contains("the memory of 0: `1XB` is not a number of bytes"));
     assert!(matches!(
         "none".parse::<Strategy>(),

@@ -18,22 +18,14 @@ use rustix::io::Errno;
 
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, page_bytes};
 
-/// A block cannot be allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// No gap of this size is left in the address space of the arena.
     #[error(
         "no {bytes} bytes in a row are left of the {capacity} that a group shares: drop buffers, or \
          allocate fewer and larger ones"
     )]
-    Full {
-        /// Size asked for.
-        bytes: usize,
-        /// Size of the arena.
-        capacity: usize,
-    },
-    /// The machine has no memory left.
+    Full { bytes: usize, capacity: usize },
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -56,7 +48,6 @@ struct Inner {
 /// Free ranges by start, never adjacent to one another.
 #[derive(Debug)]
 struct Gaps {
-    /// The address of the region.
     base: usize,
     /// Bytes of a page; all gaps begin and end on one.
     page: usize,
@@ -137,7 +128,6 @@ impl Arena {
         &self.inner.region
     }
 
-    /// A block of `len` zero elements.
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Block<T>, ArenaError> {
         let page = self.inner.region.page();
         assert!(
@@ -209,7 +199,7 @@ impl Inner {
 }
 
 impl Gaps {
-    /// From the first gap that is large enough.
+    /// Takes from the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
         let granule = granule_of(bytes, self.page);
         let place = |start: usize| {
@@ -233,7 +223,6 @@ impl Gaps {
         Some(taken)
     }
 
-    /// Takes a range back and joins it with its neighbours.
     fn give(&mut self, range: Range<usize>) {
         let Range { mut start, mut end } = range;
         if let Some((&before, &len)) = self.gaps.range(..start).next_back() {
@@ -250,7 +239,7 @@ impl Gaps {
     }
 }
 
-/// The pages of a block with so many bytes, where small ones have `page`.
+/// The page size of a block of `bytes`, where small blocks have `page`.
 fn granule_of(bytes: usize, page: usize) -> usize {
     if bytes >= HUGE_PAGE_BYTES {
         HUGE_PAGE_BYTES.max(page)

@@ -39,7 +39,7 @@ impl Doorbell {
         self.word.load(Ordering::Acquire) / EVENT
     }
 
-    /// Counts one event and wakes whoever sleeps on this doorbell.
+    /// Counts one event and wakes the threads that sleep on this doorbell.
     ///
     /// Everything written before is visible to the side that reads the new count.
     pub(crate) fn ring(&self) {
@@ -128,7 +128,6 @@ mod tests {
     }
 }
 
-/// The interleavings of two threads.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

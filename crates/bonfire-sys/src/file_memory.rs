@@ -19,36 +19,21 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Bytes that are written at once to a file system that cannot take blocks by themselves.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// Memory in a file cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileMemoryError {
-    /// The folder takes no file.
     #[error("{} takes no file: {source}; choose another folder", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// The file system of the folder is full.
+    Folder { folder: PathBuf, source: io::Error },
     #[error("no {bytes} bytes left in {}: {source}; make room or choose another folder", folder.display())]
     Full {
-        /// The folder.
         folder: PathBuf,
-        /// Size asked for.
         bytes: usize,
-        /// What the operating system said.
         source: io::Error,
     },
-    /// The file cannot be mapped.
     #[error("{bytes} bytes of a file in {} cannot be mapped: {source}", folder.display())]
     Map {
-        /// The folder.
         folder: PathBuf,
-        /// Size asked for.
         bytes: usize,
-        /// What the operating system said.
         source: Errno,
     },
 }
@@ -137,7 +122,6 @@ impl Drop for FileMemory {
     }
 }
 
-/// Takes the blocks of a file's first bytes.
 fn reserve(file: &mut File, bytes: usize) -> io::Result<()> {
     loop {
         match rustix::fs::fallocate(&*file, FallocateFlags::empty(), 0, bytes as u64) {

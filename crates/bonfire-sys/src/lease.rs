@@ -13,8 +13,8 @@ const OPEN: u32 = 1 << 31;
 pub(crate) struct Lease(AtomicU32);
 
 impl Lease {
-    /// Lets peers in. Everything written before is visible to whoever enters (release; pairs with
-    /// the acquire in `enter`).
+    /// Lets peers in. Everything written before is visible to a peer that enters (release; pairs
+    /// with the acquire in `enter`).
     pub(crate) fn open(&self) {
         self.0.store(OPEN, Ordering::Release);
     }
@@ -40,7 +40,6 @@ impl Lease {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Lets nobody in any more.
     pub(crate) fn shut(&self) {
         self.0.fetch_and(!OPEN, Ordering::Relaxed);
     }
@@ -51,7 +50,6 @@ impl Lease {
     }
 }
 
-/// The interleavings of an owner and its visitors.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -6,10 +6,14 @@
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
 //! - [`streaming`]: results that are written past the caches.
 //! - [`FileMemory`]: memory whose content is in a file, whose pages the kernel can take.
-//! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
+//! - [`Turnstile`]: threads continue one at a time, in the order of their tickets.
 //!
 //! Nothing here knows about ranks, plans or tensors.
 
+#![allow(
+    missing_docs,
+    reason = "part of Bonfire, not an interface for users; docs say what names do not"
+)]
 #![allow(
     unsafe_code,
     reason = "system calls and memory that processes share, each site with its proof"

@@ -32,16 +32,13 @@ pub use resident::Resident;
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// What to ask of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildSignal {
-    /// SIGTERM: the child may clean up, or ignore it.
     Terminate,
-    /// SIGKILL: the kernel ends the child.
     Kill,
     /// SIGSTOP: the kernel lets the child do nothing. The kernel keeps SIGTSTP from a session without a terminal.
     Stop,
-    /// SIGCONT: the child goes on if it is stopped.
+    /// SIGCONT: resumes the child if it is stopped.
     Continue,
 }
 
@@ -63,7 +60,6 @@ pub struct ChildProcess {
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
-/// Waits for the end of one child from any thread.
 #[derive(Debug)]
 pub struct ExitWatch {
     pid: Pid,
@@ -118,7 +114,6 @@ impl ChildProcess {
         self.child.stderr.take()
     }
 
-    /// A handle with which another thread can wait for the end of this child.
     pub fn exit_watch(&self) -> ExitWatch {
         ExitWatch { pid: self.pid }
     }
@@ -204,7 +199,6 @@ impl ExitWatch {
 enum Leads {
     /// A process group, made before this.
     Group,
-    /// A session, and with it a process group.
     Session,
 }
 
@@ -225,7 +219,7 @@ fn prepare_child(command: &mut Command, leads: Leads) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Async-signal-safe.
+/// Calls nothing that is not async-signal-safe.
 #[cfg(target_os = "linux")]
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -23,7 +23,6 @@ use rustix::process::{Resource, getrlimit};
 /// that the processor looks addresses up in, where small pages take 512.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A shared region cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -33,51 +32,27 @@ pub enum RegionError {
         "{bytes} bytes of shared memory asked for, {available} available: give the job or the \
          container more memory, or choose smaller chunks"
     )]
-    TooLarge {
-        /// Size asked for.
-        bytes: usize,
-        /// What the machine can still give.
-        available: u64,
-    },
-    /// The operating system refused memory.
+    TooLarge { bytes: usize, available: u64 },
     #[error(
         "no {bytes} bytes of shared memory to be had ({source}): give the job or the container \
          more memory, or choose smaller chunks"
     )]
-    NoMemory {
-        /// Size asked for.
-        bytes: usize,
-        /// What the operating system said.
-        source: Errno,
-    },
+    NoMemory { bytes: usize, source: Errno },
     /// A descriptor from another process is not the region it should be.
     #[error(
         "the shared region from another process has {found} bytes where {expected} were agreed"
     )]
-    Size {
-        /// Size agreed at set-up.
-        expected: usize,
-        /// Size of what was received.
-        found: u64,
-    },
+    Size { expected: usize, found: u64 },
     /// A descriptor from another process could shrink while it is mapped.
     #[error("the shared region from another process is not sealed against shrinking")]
     NotSealed,
-    /// Another call failed.
     #[error("{call} failed on a shared region")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What the operating system said.
-        source: Errno,
-    },
+    System { call: &'static str, source: Errno },
 }
 
-/// The memory of another process cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// Somebody else holds the end that belongs to this process.
@@ -201,14 +176,12 @@ impl Region {
         })
     }
 
-    /// The same region on a machine with larger pages.
     #[cfg(test)]
     pub(crate) fn in_pages(mut self, page: usize) -> Self {
         self.page = page;
         self
     }
 
-    /// Bytes of a page.
     pub(crate) fn page(&self) -> usize {
         self.page
     }
@@ -217,7 +190,7 @@ impl Region {
     /// process that maps the region.
     pub(crate) fn discard(&self, range: Range<usize>) {
         self.assert_whole_pages(&range);
-        // Failing costs memory and nothing else: whoever commits the range again clears it.
+        // Failing costs memory and nothing else: the next commit of the range clears it.
         let _ = match &self.file {
             Some(file) => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -333,8 +306,8 @@ impl Region {
         let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
         let (len, offset) = (pages.len(), pages.start as u64);
         // SAFETY: replaces whole pages of this mapping, which `self` owns, by a private view of the same
-        // bytes of the same file: every pointer into them stays valid, and whoever reads through one
-        // reads what was there before. The file cannot shrink, so the pages stay backed.
+        // bytes of the same file: every pointer into them stays valid, and a reader through one
+        // sees what was there before. The file cannot shrink, so the pages stay backed.
         unsafe { rustix::mm::mmap(start, len, protection, flags, file, offset) }.map(drop)
     }
 
@@ -371,7 +344,6 @@ impl Region {
         unsafe { Self::open(file) }
     }
 
-    /// The mapping alone, without its descriptor.
     fn map(file: &OwnedFd, len: usize) -> Result<Self, RegionError> {
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched;
         // the file has `len` bytes and is sealed against shrinking, so every page stays backed.
@@ -439,8 +411,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; whoever
-        // points into the region holds the Arc around it, so nobody does any more.
+        // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; every
+        // pointer into the region comes with the Arc around it, so there is none any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(
             unmapped.is_ok(),
@@ -449,7 +421,6 @@ impl Drop for Region {
     }
 }
 
-/// Bytes of a page of this machine.
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
@@ -477,7 +448,6 @@ pub fn can_share_memory() -> bool {
     rustix::fs::memfd_create("bonfire-probe", MemfdFlags::CLOEXEC).is_ok()
 }
 
-/// Bytes of memory that the machine has.
 pub fn memory_bytes() -> usize {
     let info = rustix::system::sysinfo();
     info.totalram as usize * info.mem_unit as usize

@@ -25,7 +25,6 @@ use std::time::Duration;
 use crate::doorbell::Doorbell;
 use crate::region::{OpenError, Region, RegionError};
 
-/// Geometry of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     slots: u32,
@@ -99,7 +98,6 @@ impl RingLayout {
         size_of::<Control>() + self.slots as usize * (size_of::<SlotHead>() + self.slot_bytes)
     }
 
-    /// Largest frame, in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
@@ -163,7 +161,6 @@ impl Ring {
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
-    /// Start of the slot that frame number `count` lives in.
     fn slot(&self, count: u32) -> NonNull<u8> {
         let index = (count & (self.layout.slots - 1)) as usize;
         let offset =
@@ -184,7 +181,6 @@ impl Ring {
     }
 }
 
-/// The end that fills slots and publishes them.
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
@@ -208,8 +204,8 @@ impl Producer {
     /// If the ring cannot be mapped, or has a producer.
     ///
     /// # Safety
-    /// The descriptor is that of a [`Consumer`] with this layout, and whoever else has it keeps to the
-    /// contract of [`Consumer::descriptor`].
+    /// The descriptor is that of a [`Consumer`] with this layout, and every other holder of it
+    /// keeps to the contract of [`Consumer::descriptor`].
     pub unsafe fn open(file: OwnedFd, layout: RingLayout) -> Result<Self, OpenError> {
         // SAFETY: promised by the caller.
         let region = unsafe { Region::open_sized(&file, layout.bytes()) }?;
@@ -288,7 +284,6 @@ impl Producer {
     }
 }
 
-/// The end that reads frames and releases their slots.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,

@@ -14,7 +14,7 @@ use rustix::net::{
 /// Bytes that were written to a connection and that the other host has not acknowledged.
 ///
 /// # Errors
-/// If it is no connection that counts them.
+/// If the socket does not count them.
 pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     let descriptor = socket.as_fd().as_raw_fd();
@@ -32,14 +32,13 @@ pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
 pub struct PeerCredentials {
     /// The process; `None` if this process cannot see it, because it is in another PID namespace.
     pub process: Option<NonZeroU32>,
-    /// Its user.
     pub user: u32,
 }
 
 /// Asks the kernel who made the other end of a connection.
 ///
 /// # Errors
-/// If it is no Unix-domain connection.
+/// If it is not a Unix-domain connection.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
     let mut found = libc::ucred {
         pid: 0,

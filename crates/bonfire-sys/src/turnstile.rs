@@ -10,7 +10,6 @@ use std::sync::PoisonError;
 
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering};
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Turnstile {
     issued: AtomicU64,
@@ -26,15 +25,14 @@ const TURN: u64 = 1 << 20;
 /// A place in the order, to be used with the turnstile that issued it. One that is never used stops
 /// everybody behind it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use = "whoever comes later waits for this ticket's turn"]
+#[must_use = "every later ticket waits for this one's turn"]
 pub struct Ticket(u64);
 
-/// The right to go on; passes to the next ticket when dropped, also by a panic.
+/// The right to continue; passes to the next ticket when dropped, also by a panic.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a Turnstile);
 
 impl Turnstile {
-    /// The next ticket.
     pub fn issue(&self) -> Ticket {
         // Relaxed: turns are ordered by `state`.
         Ticket(self.issued.fetch_add(1, Ordering::Relaxed))
@@ -146,7 +144,6 @@ mod tests {
     }
 }
 
-/// The interleavings of three threads.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -42,7 +42,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 #[repr(C, align(64))]
 struct Pane {
     lease: Lease,
-    /// By whom: see [`claim_of`].
+    /// Who claimed the pane, encoded by [`claim_of`].
     claimed: AtomicU32,
     /// Of what its owner brings: an address in this process (threads), or an offset in the owner's
     /// region (processes).
@@ -50,7 +50,6 @@ struct Pane {
     /// Of where the result goes; the same for an operation in place.
     target: AtomicU64,
     bytes: AtomicU64,
-    /// Bytes of one element.
     element_bytes: AtomicU64,
     /// For which operation it is open.
     stamp: AtomicU64,
@@ -58,7 +57,6 @@ struct Pane {
 
 const _: () = assert!(size_of::<Pane>() == PANE_BYTES);
 
-/// Bytes of shared memory that one pane takes.
 pub const PANE_BYTES: usize = 64;
 
 /// One rank's view of the panes of all ranks.
@@ -68,7 +66,6 @@ pub struct Board {
     homes: Homes,
 }
 
-/// Where panes and buffers are.
 #[derive(Debug)]
 enum Homes {
     /// One region of panes; buffers are anywhere in this process.
@@ -80,17 +77,14 @@ enum Homes {
     },
 }
 
-/// The elements of one rank.
 #[derive(Debug)]
 pub struct View<'a, T> {
     /// What it brings, if that is not what `target` holds; as many elements.
     pub input: Option<&'a [T]>,
-    /// Where the result goes.
     pub target: &'a mut [T],
 }
 
 impl<'a, T> View<'a, T> {
-    /// Elements that the result replaces.
     pub fn in_place(target: &'a mut [T]) -> Self {
         Self {
             input: None,
@@ -98,7 +92,6 @@ impl<'a, T> View<'a, T> {
         }
     }
 
-    /// What the rank brings.
     pub fn source(&self) -> &[T] {
         self.input.unwrap_or(self.target)
     }
@@ -113,17 +106,13 @@ impl<T: Copy> View<'_, T> {
     }
 }
 
-/// Why the windows cannot be used together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shut {
-    /// This rank's window is not open, or no longer.
     Closed {
-        /// The rank.
         rank: usize,
     },
     /// This rank's buffer has another length or element type, or is open for another operation.
     Differs {
-        /// The rank.
         rank: usize,
     },
 }
@@ -165,8 +154,8 @@ impl Board {
     /// If an arena cannot be mapped, or `mine` has a board already.
     ///
     /// # Safety
-    /// The descriptors are those of the arenas of the other ranks, all different and none `mine`, and
-    /// whoever else has one keeps to the contract of [`Arena::descriptor`].
+    /// The descriptors are those of the arenas of the other ranks, all different and none `mine`,
+    /// and every other holder of one keeps to the contract of [`Arena::descriptor`].
     pub unsafe fn for_processes(
         mine: Arena,
         me: usize,
@@ -201,7 +190,6 @@ impl Board {
         Ok(board)
     }
 
-    /// How many ranks there are.
     pub fn ranks(&self) -> usize {
         match &self.homes {
             Homes::Threads { ranks, .. } => *ranks,
@@ -282,18 +270,17 @@ impl Board {
     }
 }
 
-/// What the pane of rank `me` of so many says.
+/// The value that marks a pane as claimed by rank `me` of `ranks`.
 fn claim_of(me: usize, ranks: usize) -> u32 {
     assert!(ranks <= usize::from(u16::MAX), "{ranks} ranks share memory");
     (ranks as u32) << 16 | me as u32
 }
 
-/// Ends the peers' access to buffers.
 struct Closer<'a> {
     board: &'a Board,
     /// The input and the target.
     starts: [NonNull<u8>; 2],
-    /// Of each.
+    /// Byte length of each of `starts`.
     bytes: usize,
 }
 

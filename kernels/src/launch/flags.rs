@@ -1,4 +1,5 @@
-//! The words through which ranks tell each other how far they are, and the kernel that does it.
+//! The words through which ranks report their progress to each other, and the kernel that writes
+//! and reads them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +35,6 @@ pub struct FlagPage {
 /// other have a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The channel.
     pub channel: u32,
     /// The rank that writes the word.
     pub peer: u32,
@@ -47,13 +47,10 @@ impl FlagPage {
     /// The channels that have words.
     pub const CHANNELS_MAX: u32 = 32;
 
-    /// The size of a page.
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
 
-    /// The size of all [`marks`](Self::marks).
     pub const MARKS_BYTES: usize = RANKS_MAX * WORD_BYTES;
 
-    /// The number of the word that [`given_up`](Self::given_up) is.
     pub const GIVEN_UP_INDEX: usize = GIVEN_UP;
 
     /// The page in this memory, which must be zero and shared with the peers.
@@ -62,17 +59,18 @@ impl FlagPage {
         Self { span }
     }
 
-    /// All of it.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// The word that the rank raises when it waits no more: the others see that its words tell nothing now.
+    /// The word that the rank raises when it stops waiting: its words mean nothing to the others
+    /// from then on.
     pub fn given_up(&self) -> Span {
         self.word(GIVEN_UP)
     }
 
-    /// The word that `peer` raises when it waits no more, before it tells this rank what it has not waited for.
+    /// The word that `peer` raises when it stops waiting, before it reports to this rank what it
+    /// did not wait for.
     pub fn mark(&self, peer: u32) -> Span {
         assert!(
             (peer as usize) < RANKS_MAX,
@@ -86,7 +84,6 @@ impl FlagPage {
         self.words(MARKS, RANKS_MAX)
     }
 
-    /// The number of the word of a link.
     pub const fn link_index(link: Link) -> usize {
         LINKS + link.channel as usize * RANKS_MAX + link.peer as usize
     }
@@ -96,7 +93,6 @@ impl FlagPage {
         BLOCKS + peer as usize
     }
 
-    /// The word of a link.
     pub fn link(&self, link: Link) -> Span {
         assert!(
             link.channel < Self::CHANNELS_MAX,
@@ -145,7 +141,6 @@ impl AbortFlag {
         Ok(Self { region })
     }
 
-    /// Raises it, for good.
     pub fn raise(&self) {
         // Release: kernels that see it stop, and what they leave undone is not looked at.
         self.region.words()[0].store(1, Ordering::Release);
@@ -156,19 +151,18 @@ impl AbortFlag {
     }
 }
 
-/// A rank whose kernels wait for others.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter<'a> {
-    /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in the pages of its
-    /// peers, before anything behind it in its stream can tell them what was not done.
+    /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in
+    /// the pages of its peers, before anything behind it in its stream can report to them work that
+    /// was not done.
     pub abort: &'a AbortFlag,
     /// Each rank's flags. None for a kernel that waits for nothing.
     pub pages: &'a [FlagPage],
-    /// This rank.
     pub me: usize,
 }
 
-/// As in flags.cuh.
+/// Has the layout of `AbortArgs` in flags.cuh.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct AbortArgs {
@@ -210,7 +204,7 @@ pub enum Signal {
     Hear(Span, u32),
 }
 
-/// The kernel of one warp that tells and hears.
+/// The kernel of one warp that raises words and waits for them.
 #[derive(Clone, Debug)]
 pub struct SignalKernel {
     function: Function,
@@ -219,7 +213,7 @@ pub struct SignalKernel {
 /// Messages of one launch, each of which has a thread.
 const SIGNALS_MAX: usize = 32;
 
-/// As in signals.cu.
+/// Has the layout of `SignalsArgs` in signals.cu.
 #[repr(C)]
 #[derive(Default)]
 struct SignalsArgs {
@@ -258,9 +252,10 @@ impl SignalKernel {
         Ok(Self { function })
     }
 
-    /// Queues messages. Those that tell, or that hear, without one of the other kind between them are done at once,
-    /// so no two of them may be about one word; else they are done in this order. The kernel waits on the device,
-    /// with one warp, until its words have been written or it gives up; from then on it tells nothing.
+    /// Queues messages. Those that signal, or that wait, without one of the other kind between them
+    /// are done at once, so no two of them may be about one word; else they are done in this order.
+    /// The kernel waits on the device, with one warp, until its words have been written or it gives
+    /// up; from then on it raises no word.
     ///
     /// # Errors
     /// What the driver says.

@@ -12,7 +12,6 @@ use bonfire_cuda::{
 use super::flags::{AbortArgs, FLAGS_SOURCE, FlagPage, RANKS_MAX, Waiter};
 use crate::element::{Element, Fold};
 
-/// Threads of a block.
 const THREADS: u32 = 512;
 
 /// Bytes that a thread moves in one instruction.
@@ -21,10 +20,8 @@ const PACK_BYTES: usize = 16;
 /// Bytes of data in as many bytes of packets.
 const LINE_BYTES: usize = PACK_BYTES / 2;
 
-/// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OneShotKey {
-    /// The elements.
     pub element: Element,
     /// How they are combined; a mean is a sum that is divided.
     pub fold: Fold,
@@ -74,7 +71,7 @@ pub struct TwoShotLaunch<'a> {
     pub blocks: u32,
 }
 
-/// As in two_shot.cu.
+/// Has the layout of `TwoShotArgs` in two_shot.cu.
 #[repr(C)]
 #[derive(Default)]
 struct TwoShotArgs {
@@ -92,7 +89,7 @@ struct TwoShotArgs {
 
 const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + size_of::<AbortArgs>() + 40);
 
-/// As in one_shot.cu.
+/// Has the layout of `OneShotArgs` in one_shot.cu.
 #[repr(C)]
 #[derive(Default)]
 struct OneShotArgs {
@@ -151,7 +148,6 @@ impl OneShotKernel {
         })
     }
 
-    /// What it is compiled for.
     pub fn key(&self) -> OneShotKey {
         self.key
     }
@@ -285,7 +281,7 @@ impl OneShotKernel {
         u32::try_from(blocks).map_or(FlagPage::BLOCKS_MAX, |b| b.min(FlagPage::BLOCKS_MAX))
     }
 
-    /// The inboxes of a rank for the packets of so many ranks, each of up to `bytes` of data.
+    /// The bytes of a rank's inboxes for packets of `ranks` ranks, each of up to `bytes` of data.
     pub const fn inboxes_bytes(ranks: usize, bytes: usize) -> usize {
         ranks * bytes.div_ceil(LINE_BYTES) * PACK_BYTES
     }

@@ -5,7 +5,8 @@
 //! CubeCL's runtime, its allocator and its streams are not there, and nothing waits on the host.
 //!
 //! A launch never begins before what was queued on its stream, and returns when it is queued. What
-//! other streams and other ranks do to the same memory meanwhile is the affair of whoever queues it.
+//! other streams and other ranks do to the same memory meanwhile is the responsibility of the code
+//! that queues it.
 
 use std::collections::HashMap;
 
@@ -27,7 +28,6 @@ use pack::Copies;
 pub use pack::{Direction, PackKernel, PackTable, Piece};
 pub use scale::ScaleKernel;
 
-/// A kernel that cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
@@ -39,7 +39,6 @@ pub enum CodeError {
     Compile(#[from] CudaError),
 }
 
-/// A reduction, compiled for devices of one kind.
 #[derive(Clone, Debug)]
 pub struct ReduceCode {
     reduce: Reduce,
@@ -47,7 +46,6 @@ pub struct ReduceCode {
     cubin: Cubin,
 }
 
-/// A reduction, loaded in a context.
 #[derive(Debug)]
 pub struct ReduceKernel {
     reduce: Reduce,
@@ -56,7 +54,6 @@ pub struct ReduceKernel {
     launches: HashMap<LaunchKey, Launch>,
 }
 
-/// What a launch is about.
 #[derive(Clone, Copy, Debug)]
 pub struct ReduceLaunch<'a> {
     /// One range per role, in the order of the roles, all equally long. None may overlap another
@@ -115,7 +112,6 @@ impl ReduceCode {
 }
 
 impl ReduceKernel {
-    /// What it does.
     #[must_use]
     pub fn reduce(&self) -> &Reduce {
         &self.reduce
@@ -194,7 +190,7 @@ impl ReduceKernel {
         unsafe { self.function.launch_over(stream, &over) }
     }
 
-    /// That the buffers are as the kernel wants them; how long each is.
+    /// Checks that the buffers are as the kernel needs them, and returns their common length.
     fn check(&self, buffers: &[Span]) -> usize {
         let roles = self.reduce.roles();
         assert_eq!(buffers.len(), roles.len(), "one buffer per role");
@@ -209,7 +205,6 @@ impl ReduceKernel {
     }
 }
 
-/// Compiles and loads a kernel.
 fn load(source: &KernelSource, context: &Context, nvrtc: Nvrtc) -> Result<Function, CodeError> {
     let capability = context.device().capability();
     let cubin = nvrtc.compile(capability, &source.entry, &source.source, &[])?;
@@ -249,7 +244,6 @@ fn queue_copies(
     }
 }
 
-/// Queues the multiplication of one piece.
 fn queue_scale(
     kernel: &ScaleKernel,
     stream: &Stream,
@@ -272,7 +266,6 @@ fn queue_scale(
     unsafe { kernel.function.launch_over(stream, &over) }
 }
 
-/// The launch of a shape, made at its first use.
 fn prepare<'a>(
     launches: &'a mut HashMap<LaunchKey, Launch>,
     reduce: &Reduce,
@@ -292,13 +285,14 @@ fn prepare<'a>(
     })
 }
 
-/// That ranges of `bytes` from these addresses are aligned, and that none overlaps one that is written.
+/// Checks that ranges of `bytes` from these addresses are aligned, and that none overlaps one that
+/// is written.
 #[track_caller]
 fn check_addresses(reduce: &Reduce, addresses: &[u64], bytes: usize) {
     let size = reduce.element().bytes() as u64;
     assert!(
         (bytes as u64).is_multiple_of(size),
-        "{bytes} bytes are no whole number of {}",
+        "{bytes} bytes are not a whole number of {}",
         reduce.element()
     );
     let align = reduce.width().align_bytes(reduce.element()) as u64;

@@ -121,9 +121,8 @@ struct Parts {
     head: usize,
     /// One past the last whole vector, counted from the one that the range begins in.
     vectors: usize,
-    /// Elements behind that.
+    /// Elements after the last whole vector.
     tail: usize,
-    /// Whole vectors.
     whole: usize,
 }
 

@@ -190,7 +190,7 @@ fn reduce_at<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size, M: Size
 struct Bounds {
     /// One past the last vector that is whole.
     vectors: u32,
-    /// Elements behind that.
+    /// Elements after the last whole vector.
     tail: u32,
     /// Elements of the first vector that are none of ours.
     skip: u32,
@@ -244,7 +244,6 @@ fn reduce_edges<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
     }
 }
 
-/// Of floats.
 #[cube(launch_unchecked)]
 pub(crate) fn reduce_floats<T: Float, A: Float, N: Size>(
     mut buffers: Sequence<Box<[Vector<T, N>]>>,
@@ -266,7 +265,6 @@ pub(crate) fn reduce_floats<T: Float, A: Float, N: Size>(
     reduce_all::<T, A, A, Floats, N>(&mut buffers, bounds, divisor, shape);
 }
 
-/// Of integers.
 #[cube(launch_unchecked)]
 pub(crate) fn reduce_integers<T: Int, A: Int, D: Int, N: Size>(
     mut buffers: Sequence<Box<[Vector<T, N>]>>,

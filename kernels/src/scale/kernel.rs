@@ -1,4 +1,4 @@
-//! The multiplication in CubeCL.
+//! The multiplication, written in CubeCL.
 
 use cubecl::prelude::*;
 

@@ -1,8 +1,9 @@
 //! What is asked of the driver, for tests that count: a line for each call, in a file.
 //!
-//! A line is the name of the function, what it is about where that is known, and `by` with the name of the
-//! thread that called: `cuLaunchKernel pack_u32 by rank 0`. Whoever wants to know where something began appends
-//! a line as well. Calls that ask for something that is so anyway, such as a device's name, are not told.
+//! A line is the name of the function, what it is about where that is known, and `by` with the name
+//! of the thread that called: `cuLaunchKernel pack_u32 by rank 0`. A test that needs to know where
+//! something began appends a line as well. Calls that ask for constants, such as a device's name,
+//! are not recorded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -10,12 +11,10 @@ use std::sync::OnceLock;
 
 use crate::settings::Settings;
 
-/// Tells of a call.
 pub(crate) fn tell(function: &str) {
     tell_of(function, "");
 }
 
-/// Tells of a call that is about something.
 pub(crate) fn tell_of(function: &str, what: &str) {
     let Some(mut file) = file() else {
         return;

@@ -17,7 +17,7 @@ use crate::driver::module::MAGIC;
 use crate::settings::{Fault, Settings};
 use crate::table::{Table, lock};
 
-/// An `nvrtcResult`.
+/// Has the values of `nvrtcResult`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -107,14 +107,14 @@ fn run(text: &str, options: &[String], target: &PathBuf) -> io::Result<process::
         .args(options)
         .args(["-x", "c++", "-", "-lm", "-o"])
         .arg(target)
-        // Kernels are told where this stand-in is found; the compiler is not.
+        // Kernels learn where this stand-in is; the compiler does not.
         .env_remove("LD_LIBRARY_PATH")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
     let mut input = child.stdin.take().expect("it is piped");
-    // One that fails early stops reading; what it printed tells why.
+    // One that fails early stops reading; what it printed says why.
     let _ = input.write_all(text.as_bytes());
     drop(input);
     child.wait_with_output()
@@ -148,7 +148,7 @@ fn give_bytes(place: *mut u8, bytes: &[u8]) -> Answer {
     if place.is_null() {
         return Answer::InvalidInput;
     }
-    // SAFETY: the caller's buffer has the size that it was told before.
+    // SAFETY: the caller's buffer has the size that an earlier call returned.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     Answer::Success
 }

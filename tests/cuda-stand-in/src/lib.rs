@@ -19,7 +19,7 @@
 //! | `CUDA_STAND_IN_MEMORY_MIB` | memory of each, counted in each process | 8192 |
 //! | `CUDA_STAND_IN_CAPABILITY` | the compute capability; 7.5 for a device without tensor cores | 9.0 |
 //! | `CUDA_STAND_IN_FAULTS` | what is broken, with commas: see `settings::Fault` | nothing |
-//! | `CUDA_STAND_IN_CALLS` | a file that gets a line for each call: see `calls` | nothing is told |
+//! | `CUDA_STAND_IN_CALLS` | a file that gets a line for each call: see `calls` | nothing is recorded |
 //! | `CUDA_STAND_IN_CACHE` | a folder that keeps compiled kernels | none is kept |
 //! | `CXX` | the C++ compiler | `c++` |
 //! | `NCCL_MULTI_RANK_GPU_ENABLE` | 1 lets ranks of NCCL share a device | they may not |

@@ -1,9 +1,9 @@
 //! NCCL between the ranks of one host, loaded under the name `libnccl.so.2`.
 //!
-//! An operation is a task of its stream: there the ranks meet, each reads what the others bring, in rank order,
-//! and a message waits for whoever takes it. As in NCCL joining goes on in the background, ranks on one
-//! device are refused unless `NCCL_MULTI_RANK_GPU_ENABLE` is 1, and whoever gives up frees its own stream
-//! alone. After `nccl.h` of 2.17.
+//! An operation is a task of its stream: there the ranks meet, each reads what the others bring, in
+//! rank order, and a message waits for its receiver. As in NCCL joining continues in the
+//! background, ranks on one device are refused unless `NCCL_MULTI_RANK_GPU_ENABLE` is 1, and a rank
+//! that gives up frees its own stream alone. After `nccl.h` of 2.17.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -35,10 +35,10 @@ const INVALID_USAGE: c_int = 5;
 const REMOTE_ERROR: c_int = 6;
 const IN_PROGRESS: c_int = 7;
 
-/// What `NCCL_CONFIG_INITIALIZER` writes.
+/// The magic number of `NCCL_CONFIG_INITIALIZER`.
 const MAGIC: u32 = 0xcafe_beef;
 
-/// An `ncclUniqueId`: a text.
+/// Has the layout of `ncclUniqueId`: a text.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId([u8; 128]);
@@ -83,7 +83,7 @@ fn queue(gathered: Gathered) -> Result<(), c_int> {
     Ok(())
 }
 
-/// That it is memory of the device.
+/// Checks that it is memory of the device.
 fn check(data: Data, context: &Context) -> Result<(), c_int> {
     match find(data.address, data.bytes) {
         Some((_, Kind::Device(device))) if device == context.device => Ok(()),

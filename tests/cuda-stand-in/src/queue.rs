@@ -9,7 +9,6 @@ use crate::table::lock;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// One stream's work.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -67,7 +66,6 @@ impl Queue {
         state.closed && state.done == state.queued
     }
 
-    /// Waits for what is queued now.
     pub(crate) fn wait(&self) {
         let mut state = lock(&self.state);
         let last = state.queued;
@@ -141,7 +139,6 @@ impl Tick {
         }
     }
 
-    /// When it came.
     pub(crate) fn at(&self) -> Option<Instant> {
         lock(&self.state).at
     }

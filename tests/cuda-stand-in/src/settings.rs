@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from variables of the environment, read once.
 
 use std::env;
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ impl Fault {
 pub(crate) struct Settings {
     pub(crate) devices: usize,
     pub(crate) memory_bytes: usize,
-    /// First and second number.
+    /// The major and the minor number.
     pub(crate) capability: (i32, i32),
     faults: Vec<Fault>,
     pub(crate) cache: Option<PathBuf>,

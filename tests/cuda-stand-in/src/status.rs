@@ -1,8 +1,8 @@
-//! What calls return.
+//! The status codes that calls return.
 
 use std::ffi::{CStr, c_char};
 
-/// A `CUresult`.
+/// Has the values of `CUresult`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -93,7 +93,6 @@ pub(crate) fn done(result: Result<(), Status>) -> Status {
     result.err().unwrap_or(Status::Success)
 }
 
-/// Gives a value back through an argument.
 pub(crate) fn give<T>(place: Option<&mut T>, value: T) -> Result<(), Status> {
     *place.ok_or(Status::InvalidValue)? = value;
     Ok(())

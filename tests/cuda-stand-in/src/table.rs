@@ -1,4 +1,4 @@
-//! What handles stand for. A handle that is gone is told from one that is there.
+//! What handles stand for. A handle that is gone differs from one that is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::status::Status;
 /// Objects by their handles, which are never used twice.
 pub(crate) struct Table<T> {
     rows: Mutex<Option<HashMap<usize, Arc<T>>>>,
-    /// Tells handles of one table from those of another.
+    /// Separates handles of one table from those of another.
     first: usize,
 }
 

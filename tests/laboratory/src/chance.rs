@@ -8,12 +8,10 @@ use std::time::Duration;
 pub struct Chance(u64);
 
 impl Chance {
-    /// The numbers of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -44,7 +42,6 @@ impl Chance {
         times > 0 && self.below(times) == 0
     }
 
-    /// A number of the range.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (start, end) = range.into_inner();
         start + self.below(end - start + 1)
@@ -65,7 +62,6 @@ impl Chance {
         longest / 2 + self.time(Duration::ZERO..=longest / 2)
     }
 
-    /// One of them.
     pub fn pick<T: Copy>(&mut self, some: &[T]) -> T {
         some[self.index(some.len())]
     }

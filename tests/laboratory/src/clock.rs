@@ -8,12 +8,10 @@ use crate::simulation::place::here;
 /// What the time of every simulation is counted from. Only differences are ever looked at.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The time.
 pub fn now() -> Instant {
     *ORIGIN + coarse()
 }
 
-/// How long ago that was.
 pub fn since(instant: Instant) -> Duration {
     now().saturating_duration_since(instant)
 }

@@ -2,17 +2,14 @@
 
 use crate::simulation::place::here;
 
-/// Threads that can run at one time.
 pub fn cores() -> usize {
     here().lock().conditions.cores
 }
 
-/// How many connections and files a process can still open.
 pub fn open_files_left() -> u64 {
     u64::MAX
 }
 
-/// The letter that Linux has for the state of a process.
 pub fn process_state(id: u32) -> Option<char> {
     let place = here();
     let state = place.lock();

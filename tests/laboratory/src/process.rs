@@ -5,12 +5,11 @@ use std::time::Duration;
 /// What number the first process has for the system.
 const FIRST_ID: u32 = 1000;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) host: usize,
-    /// Whether the simulation goes on for its sake.
+    /// Whether the simulation continues for its sake.
     pub(crate) is_awaited: bool,
     number: usize,
     life: Life,
@@ -65,7 +64,7 @@ impl Process {
         }
     }
 
-    /// Goes on, if it is time.
+    /// Resumes it if `now` is late enough.
     pub(crate) fn resume(&mut self, now: Duration) {
         if matches!(self.life, Life::Stopped(Some(until)) if until <= now) {
             self.life = Life::Running;

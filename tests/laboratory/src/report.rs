@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// What is known when all processes have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Who waited for what when nothing was left that could happen, or when the time was over; nothing
@@ -10,7 +9,6 @@ pub struct Report {
     pub hang: Option<String>,
     /// What threads said that panicked.
     pub panics: Vec<String>,
-    /// How long the run took, on its own clock.
     pub time: Duration,
     /// A digest of who ran when and of what arrived when: equal for runs that were equal.
     pub trace: u64,

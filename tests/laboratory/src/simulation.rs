@@ -19,11 +19,9 @@ use thread::start;
 use crate::process::Process;
 use crate::report::Report;
 
-/// A process of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub(crate) usize);
 
-/// A simulation that is about to run.
 pub struct Simulation {
     world: Arc<World>,
     mains: Vec<Main>,
@@ -56,7 +54,6 @@ impl Simulation {
         }
     }
 
-    /// Adds a process, which ends with `body`.
     pub fn process(
         &mut self,
         name: &str,
@@ -97,7 +94,6 @@ impl Simulation {
         self.world.lock().plan(at, Event::Fault(fault));
     }
 
-    /// Runs until all processes have ended.
     pub fn run(self) -> Report {
         let mut threads = Vec::with_capacity(self.mains.len());
         for (process, main) in self.mains.into_iter().enumerate() {

@@ -11,11 +11,9 @@ use crate::task::Key;
 
 pub use channel::{Receiver, SyncSender, sync_channel};
 
-/// A lock.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
-/// Holds a lock until dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     held: Option<std::sync::MutexGuard<'a, T>>,
@@ -23,7 +21,6 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
-    /// An open lock.
     pub fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
@@ -97,19 +94,16 @@ pub struct Condvar {
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether it did.
     pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// Nobody waits yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Wakes all who wait.
     pub fn notify_all(&self) {
         if let Some(place) = try_here() {
             place.lock().wake(self.key());
@@ -175,24 +169,21 @@ pub struct Turnstile {
     moved: Condvar,
 }
 
-/// A place in the order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use = "whoever comes later waits for this ticket's turn"]
+#[must_use = "every later ticket waits for this one's turn"]
 pub struct Ticket(u64);
 
-/// The right to go on; passes to the next ticket when dropped.
+/// The right to continue; passes to the next ticket when dropped.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a Turnstile);
 
 impl Turnstile {
-    /// The next ticket.
     pub fn issue(&self) -> Ticket {
         let mut tickets = self.tickets();
         tickets.0 += 1;
         Ticket(tickets.0 - 1)
     }
 
-    /// Waits until all earlier tickets are done.
     pub fn enter(&self, Ticket(ticket): Ticket) -> Turn<'_> {
         let mut tickets = self.tickets();
         while tickets.1 != ticket {
@@ -202,7 +193,6 @@ impl Turnstile {
         Turn(self)
     }
 
-    /// Whether a ticket that is issued now will be up at once.
     pub fn is_idle(&self) -> bool {
         let tickets = self.tickets();
         tickets.0 == tickets.1

@@ -3,20 +3,16 @@
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
-/// Something that a thread can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// The end of a thread.
     Task(usize),
     /// A lock or a condition variable, by where it lies.
     Address(usize),
-    /// News of a socket.
     Socket(usize),
     /// Room for more bytes on the way to a socket.
     Room(usize),
 }
 
-/// Whether a thread can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ready,
@@ -27,7 +23,6 @@ pub(crate) enum Status {
     Done,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) name: String,

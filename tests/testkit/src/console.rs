@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use crate::job::{JOB_WATCHDOG, forget_ranks};
 
-/// How much is read at once.
 const READ_BYTES: usize = 16 << 10;
 
 /// Said after the command's end.
@@ -29,10 +28,8 @@ pub struct Console {
     deadline: Instant,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub struct ConsoleEnd {
-    /// How the command ended.
     pub status: ExitStatus,
     /// All that was written to the terminal.
     pub seen: String,
@@ -40,7 +37,7 @@ pub struct ConsoleEnd {
     pub is_as_before: bool,
 }
 
-/// Why there can be no console here, if there cannot.
+/// Returns why no console can run here, if so.
 pub fn script_is_missing() -> Option<String> {
     let mut command = Command::new("script");
     command.arg("--version").stdout(Stdio::null());
@@ -113,14 +110,12 @@ impl Console {
         true
     }
 
-    /// Types.
     #[track_caller]
     pub fn press(&mut self, keys: &[u8]) {
         let pressed = self.keys.write_all(keys).and_then(|()| self.keys.flush());
         pressed.expect("the terminal has a keyboard");
     }
 
-    /// Waits for the end of the command.
     #[track_caller]
     pub fn end(mut self) -> ConsoleEnd {
         loop {

@@ -1,9 +1,9 @@
 //! Jobs that end, well or badly: a small training, a misfortune that a seed chooses, and a judge.
 //!
-//! The training is real in all that can fail: a data loader, a model, gradients that travel in the
-//! background, agreed ends, checkpoints of rank 0, the launcher's own processes. The judge asks of
-//! every ending: is it the same on all ranks, is the culprit named last, is the last checkpoint whole
-//! and right, and is nothing left?
+//! The training is real in all that can fail: a data loader, a model, gradients that are sent in
+//! the background, agreed ends, checkpoints of rank 0, the launcher's own processes. The judge asks
+//! of every ending: is it the same on all ranks, is the culprit named last, is the last checkpoint
+//! whole and right, and is nothing left?
 
 pub mod checkpoint;
 pub mod model;
@@ -18,33 +18,27 @@ use rand::{RngExt, SeedableRng};
 
 pub use run::{Ending, Times, now, run};
 
-/// What happens to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfortune {
-    /// A rank cannot read a sample.
     DatasetError,
-    /// The model of a rank panics.
     Panic,
-    /// A rank has seen enough.
     EarlyStop,
     /// A rank has one batch fewer, and all stop with it.
     OneBatchFewer,
-    /// A rank has one batch fewer, and goes on without samples until all are done.
+    /// A rank has one batch fewer, and continues without samples until all are done.
     OneBatchShadowed,
-    /// A rank calls `exit(0)` in the middle.
     ExitZero,
-    /// A rank gets SIGKILL.
+    /// A rank is sent SIGKILL.
     Kill,
-    /// A rank gets SIGSTOP.
+    /// A rank is sent SIGSTOP.
     Stop,
-    /// The launcher gets SIGKILL.
+    /// The launcher is sent SIGKILL.
     KillLauncher,
     /// The launcher gets SIGINT, as by Ctrl-C.
     Interrupt,
 }
 
 impl Misfortune {
-    /// All of them.
     pub const ALL: [Self; 10] = [
         Self::DatasetError,
         Self::Panic,
@@ -58,7 +52,6 @@ impl Misfortune {
         Self::Interrupt,
     ];
 
-    /// Its name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::DatasetError => "dataset-error",
@@ -98,18 +91,14 @@ impl FromStr for Misfortune {
     }
 }
 
-/// One job and what happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// What the rest was drawn from.
     pub seed: u64,
-    /// What happens.
     pub misfortune: Misfortune,
-    /// The ranks of the job.
     pub world_size: u32,
-    /// Whom it happens to.
+    /// The rank that it happens to.
     pub rank: u32,
-    /// The step in which it happens.
     pub step: u64,
     /// The batches of a rank, unless it has one fewer.
     pub batches: u64,

@@ -9,9 +9,7 @@ use std::fmt;
 pub struct Estimate {
     /// The value in the middle; of an even number the greater one.
     pub median: f64,
-    /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
 }
 

@@ -31,11 +31,8 @@ pub struct Job {
 /// All that a job said and that was not read before, and how it ended.
 #[derive(Debug)]
 pub struct JobEnd {
-    /// How it ended.
     pub status: ExitStatus,
-    /// The lines of its output.
     pub stdout: Vec<String>,
-    /// The lines of its error stream.
     pub stderr: Vec<String>,
 }
 
@@ -66,7 +63,6 @@ impl Job {
         }
     }
 
-    /// The process id of the command itself.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -119,7 +115,6 @@ impl Job {
         kill_process(Pid::from_child(&self.child), signal).expect("the command is our child");
     }
 
-    /// Waits for the end of the command and of its output.
     #[track_caller]
     pub fn end(self) -> JobEnd {
         self.try_end().unwrap_or_else(|error| panic!("{error}"))
@@ -182,7 +177,6 @@ pub fn of_another_launcher(
     jobs.into_iter().map(Job::end).collect()
 }
 
-/// Sends a signal to any process of this user.
 pub fn signal_process(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     kill_process(pid.expect("a process id"), signal).expect("the process exists");
@@ -226,7 +220,6 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-/// Waits until none of the processes runs.
 #[track_caller]
 pub fn wait_until_gone(pids: &[u32]) {
     let deadline = Instant::now() + JOB_WATCHDOG;
@@ -236,7 +229,6 @@ pub fn wait_until_gone(pids: &[u32]) {
     }
 }
 
-/// Checks that none of the processes runs at this moment.
 #[track_caller]
 pub fn assert_gone(pids: &[u32]) {
     for &pid in pids {

@@ -3,6 +3,7 @@
 //!
 //! For tests only: nothing a user runs depends on this crate.
 
+#![allow(missing_docs, reason = "for the tests of this workspace alone")]
 #![forbid(unsafe_code)]
 
 pub mod conformance;

@@ -46,7 +46,7 @@ pub struct Rotation {
 }
 
 impl Default for Rotation {
-    /// Beyond common last-level caches.
+    /// More than common last-level caches hold.
     fn default() -> Self {
         Self { bytes: 192 << 20 }
     }
@@ -226,7 +226,7 @@ fn streamed_of(bytes: usize, rounds: usize, rotation: Rotation) -> Limit {
     })
 }
 
-/// So many elements, in huge pages where the kernel has them.
+/// `count` elements, in huge pages where the kernel has them.
 fn filled(count: usize, value: f32) -> Block<f32> {
     let room = count * size_of::<f32>() + (4 << 20);
     let arena = Arena::for_threads(room).expect("addresses for a measurement");

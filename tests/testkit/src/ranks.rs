@@ -155,7 +155,7 @@ fn on_threads<I: Send, R: Send>(items: Vec<I>, body: impl Fn(I) -> R + Sync) -> 
             .into_iter()
             .map(|item| scope.spawn(move || body(item)))
             .collect();
-        // Join all before any panic goes on, so that the first one does not hide the others.
+        // Join all before any panic continues, so that the first one does not hide the others.
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         results
             .into_iter()

@@ -6,7 +6,6 @@ pub fn some<T>(cases: &[T], few: usize) -> &[T] {
     if is_full() { cases } else { &cases[..few] }
 }
 
-/// Whether tests run in full.
 pub fn is_full() -> bool {
     std::env::var_os("BONFIRE_TESTS").is_some_and(|scope| scope == "full")
 }

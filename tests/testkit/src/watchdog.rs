@@ -12,7 +12,6 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch the test called `name`.
     pub fn start(name: &str, limit: Duration) -> Self {
         let (alive, watched) = channel::<()>();
         let name = name.to_owned();

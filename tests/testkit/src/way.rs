@@ -20,7 +20,7 @@ impl std::error::Error for UnknownWay {}
 /// of streams behind it if that is not one, with a t if those have threads, and a plus and what is encrypted if that is not nothing.
 ///
 /// # Errors
-/// If there is no such transport or choice of TLS, or the number is none.
+/// If there is no such transport or choice of TLS, or the number is not one.
 pub fn over(way: &str) -> Result<GroupOptions, UnknownWay> {
     let given = way;
     let unknown = || UnknownWay(given.to_owned());

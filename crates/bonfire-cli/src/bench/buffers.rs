@@ -11,7 +11,6 @@ use super::data::Value;
 /// Parts start at cache lines.
 const LINE_BYTES: usize = 64;
 
-/// Where buffers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     /// In the memory that the ranks of a group share, as buckets are.
@@ -46,7 +45,6 @@ impl FromStr for Home {
     }
 }
 
-/// Equally long buffers.
 pub(super) struct Buffers<T> {
     memory: Memory<T>,
     len: usize,

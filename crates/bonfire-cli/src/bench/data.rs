@@ -18,7 +18,7 @@ pub(super) trait Value: Element + Pod + PartialEq {
     /// The element that is `number`; integers wrap.
     fn from_number(number: u32) -> Self;
 
-    /// The mean of so many numbers, as this type has it: integers are cut towards zero.
+    /// The mean of `of` numbers with this sum, as this type has it: integers are cut towards zero.
     fn mean(sum: u32, of: usize) -> Self;
 }
 
@@ -83,20 +83,17 @@ impl Value for f64 {
     }
 }
 
-/// The data of one operation, known to all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
     pub(super) operation: Operation,
     pub(super) place: Place,
     pub(super) redop: ReduceOp,
-    /// Elements of a block.
     pub(super) count: usize,
     /// Which operation of the run it is.
     pub(super) slot: usize,
 }
 
 impl Data {
-    /// Writes what this rank brings.
     pub(super) fn fill<T: Value>(self, input: &mut [T]) {
         let numbers = Numbers::new::<T>(self, self.place.me);
         for (index, element) in input.iter_mut().enumerate() {
@@ -179,7 +176,6 @@ impl Data {
     }
 }
 
-/// The numbers that one rank brings.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     seed: u32,

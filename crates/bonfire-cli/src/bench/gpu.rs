@@ -25,13 +25,12 @@ const SAMPLE_MIN: Duration = Duration::from_micros(200);
 /// Buffers start where a device reads at once.
 const LINE_BYTES: usize = 256;
 
-/// One size on one rank.
 struct Run<'g> {
     group: &'g CudaGroup,
     measurement: Measurement,
-    /// Elements of a block.
+    /// The elements of one block.
     count: usize,
-    /// Elements of an operation.
+    /// The elements of one operation.
     len: usize,
     /// Elements from the start of one operation's buffer to the next.
     stride: usize,
@@ -68,7 +67,6 @@ fn blocks(operation: Operation, ranks: usize) -> usize {
     }
 }
 
-/// Where input and output are among them.
 fn starts(operation: Operation, place: Place) -> Starts {
     match operation {
         // The lower rank of a pair brings the first one.
@@ -80,7 +78,7 @@ fn starts(operation: Operation, place: Place) -> Starts {
     }
 }
 
-/// What the data of a group travel over.
+/// What carries the data of a group.
 pub(super) fn transport(group: &CudaGroup) -> &'static str {
     match group.path() {
         CudaPath::Peer => "GPU memory",
@@ -89,7 +87,6 @@ pub(super) fn transport(group: &CudaGroup) -> &'static str {
 }
 
 impl Measurement {
-    /// [`time`](Self::time) on GPUs.
     pub(super) fn time_on_gpu(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
         let time = match self.dtype {
             DType::F32 => Self::time_as::<f32>,

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// A machine, in every row of a report so that rows of several machines can be kept together.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Host {
-    /// Cores that this process may use.
     cores: usize,
     cpu: String,
     kernel: String,
@@ -16,7 +15,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// This one. What the system does not tell is empty or 0.
+    /// Describes this machine. What the system does not report is empty or 0.
     pub(crate) fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let kib: u64 = field(&read("/proc/meminfo"), "MemTotal")

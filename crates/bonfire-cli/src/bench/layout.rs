@@ -9,7 +9,6 @@ use clap::ValueEnum;
 use super::data::Value;
 use crate::operation::Operation;
 
-/// Where the result goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
     /// To a buffer of its own
@@ -18,7 +17,6 @@ pub(super) enum Form {
     InPlace,
 }
 
-/// Where a block of a result comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// All ranks' inputs, reduced, from this block on.
@@ -27,7 +25,6 @@ pub(super) enum Origin {
     Copy { rank: usize, block: usize },
 }
 
-/// The ranks as one operation sees them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) me: usize,
@@ -49,7 +46,7 @@ pub(super) struct Starts {
     pub(super) output: usize,
 }
 
-/// What an operation is told besides its buffers.
+/// What an operation needs besides its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     pub(super) redop: ReduceOp,
@@ -79,12 +76,10 @@ impl Operation {
         }
     }
 
-    /// Whether this rank does anything.
     pub(super) fn takes_part(self, place: Place) -> bool {
         self != Self::SendRecv || place.peer().is_some()
     }
 
-    /// What this rank brings and ends with.
     pub(super) fn blocks(self, place: Place) -> Blocks {
         let all = place.ranks;
         let of_root = if place.is_root() { all } else { 0 };
@@ -102,7 +97,6 @@ impl Operation {
         Blocks { input, output }
     }
 
-    /// Where they are in the buffer of an operation in place.
     pub(super) fn starts(self, place: Place) -> Starts {
         let (input, output) = match self {
             Self::ReduceScatter | Self::Scatter => (0, place.me),
@@ -129,7 +123,6 @@ impl Operation {
         }
     }
 
-    /// Performs it once in place.
     pub(super) fn perform_in_place<T: Value>(
         self,
         group: &ProcessGroup,
@@ -151,7 +144,6 @@ impl Operation {
         }
     }
 
-    /// Performs it once, from one buffer to another.
     pub(super) fn perform<T: Value>(
         self,
         group: &ProcessGroup,

@@ -17,11 +17,10 @@ pub(super) const SLOTS_MAX: usize = 512;
 /// are timed in batches.
 const SAMPLE_MIN: Duration = Duration::from_micros(20);
 
-/// A measurement that would go on for its least time ends when it has taken so many times that with
-/// what is off the clock: of a group of one rank, the operations take next to no time.
+/// A measurement ends early when it has taken this many times its least time, untimed work
+/// included: in a group of one rank, the operations take next to no time.
 const SPENT_PER_TIMED_MAX: u32 = 10;
 
-/// The message sizes of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) min_bytes: usize,
@@ -49,7 +48,6 @@ impl Sizes {
     }
 }
 
-/// What is measured, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measurement {
     pub(super) operation: Operation,
@@ -57,7 +55,7 @@ pub(super) struct Measurement {
     pub(super) dtype: DType,
     pub(super) parameters: Parameters,
     pub(super) buffers: Home,
-    /// Timed samples, at least.
+    /// The least number of timed samples.
     pub(super) iters: usize,
     /// How long the timed samples last together, at least.
     pub(super) time_min: Duration,
@@ -73,7 +71,7 @@ pub(super) struct Timing {
     pub(super) median: Duration,
     pub(super) mean: Duration,
     pub(super) samples: usize,
-    /// Operations per sample.
+    /// The operations timed as one sample.
     pub(super) batch: usize,
     /// What this rank ran; none where it had nothing to do.
     pub(super) algorithm: Option<&'static str>,
@@ -81,11 +79,9 @@ pub(super) struct Timing {
     pub(super) wrong: u64,
 }
 
-/// How far the measurement of a size is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     pub(super) samples: usize,
-    /// How long they lasted together.
     pub(super) timed: Duration,
     /// As `timed`, with what is done off the clock.
     pub(super) spent: Duration,
@@ -94,19 +90,18 @@ pub(super) struct Progress {
 /// What one rank has seen of a size.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
-    /// Of one operation each.
+    /// One per sample, of one operation.
     pub(super) times: Vec<Duration>,
-    /// Operations per sample.
+    /// The operations timed as one sample.
     pub(super) batch: usize,
     pub(super) algorithm: Option<&'static str>,
     pub(super) wrong: u64,
 }
 
-/// One size on one rank.
 struct Run<'g, T> {
     group: &'g ProcessGroup,
     measurement: Measurement,
-    /// Elements of a block.
+    /// The elements of one block.
     count: usize,
     /// Operations that a round can have.
     slots: usize,
@@ -120,7 +115,7 @@ struct Run<'g, T> {
 }
 
 impl Measurement {
-    /// Messages of so many bytes, which are whole blocks of whole elements.
+    /// Measures messages of this many bytes, which are whole blocks of whole elements.
     pub(super) fn time(
         self,
         group: &ProcessGroup,
@@ -376,7 +371,6 @@ impl<'g, T: Value> Run<'g, T> {
         }
     }
 
-    /// What this rank ends with.
     fn result(&mut self, slot: usize) -> &[T] {
         let Measurement {
             operation, form, ..

@@ -13,17 +13,13 @@ use super::layout::Form;
 use super::measure::{Measurement, Timing};
 use crate::operation::Operation;
 
-/// What all rows of a run have in common.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
-    /// Ranks that took part.
     pub(super) ranks: u32,
     pub(super) transport: &'static str,
     /// What the command line asks for, where an operation has it.
     pub(super) algorithm_asked: Option<&'static str>,
-    /// Payload of one frame.
     pub(super) chunk_bytes: usize,
-    /// Where the buffers are.
     pub(super) buffers: &'static str,
     /// What the ranks compute on, if on GPUs.
     pub(super) gpus: Option<Gpus>,
@@ -33,7 +29,6 @@ pub(super) struct Setting {
     pub(super) warmup: usize,
     pub(super) rotate_bytes: usize,
     pub(super) host: Host,
-    /// Of this program.
     pub(super) version: &'static str,
 }
 
@@ -49,13 +44,12 @@ struct Record {
     root: Option<u32>,
     /// What ran, asked for or chosen by Bonfire; none where there was nothing to do.
     algorithm: Option<&'static str>,
-    /// Of the median operation.
+    /// The time of the median operation.
     time_us: f64,
     min_us: f64,
     mean_us: f64,
-    /// Samples of all repeats together.
     samples: usize,
-    /// Operations per sample.
+    /// The operations timed as one sample.
     batch: usize,
     /// Of the median, in GB/s, 10^9 bytes.
     algbw: f64,
@@ -66,14 +60,12 @@ struct Record {
     setting: Setting,
 }
 
-/// The tables of all operations of a run.
 pub(super) struct Report {
     setting: Setting,
     speaks: bool,
     records: Vec<Record>,
 }
 
-/// One message size.
 pub(super) struct Row {
     pub(super) bytes: usize,
     pub(super) count: usize,
@@ -90,7 +82,6 @@ impl Report {
         }
     }
 
-    /// Starts the table of an operation.
     pub(super) fn begin(&self, operation: Operation, forms: &[Form]) {
         let Setting {
             ranks,
@@ -205,12 +196,10 @@ impl Form {
     }
 }
 
-/// The columns that every row has once.
 fn fixed([size, count, dtype, redop, root]: [&str; 5]) -> String {
     format!("{size:>12} {count:>12} {dtype:>6} {redop:>7} {root:>5}")
 }
 
-/// The columns of each form.
 fn times([time, mean, algbw, busbw, wrong, algorithm]: [&str; 6]) -> String {
     format!("  {time:>11} {mean:>11} {algbw:>12} {busbw:>8} {wrong:>7} {algorithm:>16}")
 }

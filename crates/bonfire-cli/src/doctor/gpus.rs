@@ -10,11 +10,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What there is of GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub(super) enum Gpus {
-    /// None can be used.
     Missing {
         /// Why, and what to do about it.
         reason: String,
@@ -22,12 +20,11 @@ pub(super) enum Gpus {
     Found(Box<Found>),
 }
 
-/// The driver, its libraries and its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Found {
     /// The CUDA version that the driver is made for.
     pub(super) cuda: Version,
-    /// The driver's own release, as far as NVML tells it.
+    /// The driver's own release, as far as NVML reports it.
     pub(super) driver_release: Option<String>,
     pub(super) nvrtc: Library,
     /// The folder of CUDA's headers, with which Burn's kernels are compiled.
@@ -39,14 +36,12 @@ pub(super) struct Found {
     pub(super) pairs: Vec<Pair>,
 }
 
-/// A version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Version {
     pub(super) major: u32,
     pub(super) minor: u32,
 }
 
-/// A library that is loaded at run time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Library {
@@ -56,7 +51,6 @@ pub(super) enum Library {
     Missing(String),
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Gpu {
     pub(super) ordinal: u32,
@@ -75,7 +69,6 @@ pub(super) struct Gpu {
     pub(super) limits_kernel_time: bool,
 }
 
-/// How much memory is left.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Memory {
@@ -84,7 +77,6 @@ pub(super) enum Memory {
     Unusable(String),
 }
 
-/// How one GPU reaches the memory of another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Pair {
     pub(super) from: u32,
@@ -93,13 +85,12 @@ pub(super) struct Pair {
     pub(super) access: Access,
 }
 
-/// What connects two GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Route {
-    /// So many NVLinks from one to the other, if it is known how many.
+    /// That many NVLinks from one to the other, if the number is known.
     NvLink(Option<usize>),
-    /// NVSwitches, to which the first has so many NVLinks.
+    /// NVSwitches, to which the first has that many NVLinks.
     NvSwitch(usize),
     /// PCIe, by this way if it is known.
     Pcie(Option<String>),
@@ -107,7 +98,6 @@ pub(super) enum Route {
     Host(Option<String>),
 }
 
-/// Whether one GPU may touch the memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Access {
@@ -115,7 +105,6 @@ pub(super) enum Access {
     Refused(Refusal),
 }
 
-/// Why it may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Refusal {
@@ -124,7 +113,6 @@ pub(super) enum Refusal {
     Topology,
     Disabled,
     Unsupported,
-    /// The driver gives no reason.
     Unknown,
     /// The management library, which knows reasons, is not there.
     NobodyToAsk,

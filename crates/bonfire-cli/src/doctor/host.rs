@@ -18,10 +18,10 @@ pub(super) struct Host {
     pub(super) memory: MemoryLimits,
     pub(super) huge_pages: HugePages,
     pub(super) shm: Option<Shm>,
-    /// Memory that a process may lock: for RDMA and some drivers. `None` is no limit.
+    /// Memory that a process may lock: for RDMA and some drivers. `None` means unlimited.
     pub(super) memlock_bytes: Option<u64>,
-    /// Files that a process may open: each rank takes three for every other one of its group. `None` is no
-    /// limit.
+    /// Files that a process may open: each rank takes three for every other one of its group.
+    /// `None` means unlimited.
     pub(super) open_files: Option<u64>,
     pub(super) container: Vec<String>,
     pub(super) ptrace: Ptrace,
@@ -41,7 +41,6 @@ pub(super) struct Processors {
     pub(super) numa_nodes: Vec<NumaNode>,
 }
 
-/// Processors with memory of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct NumaNode {
     pub(super) node: u32,
@@ -49,7 +48,6 @@ pub(super) struct NumaNode {
     pub(super) processors: String,
 }
 
-/// How much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct MemoryLimits {
     pub(super) total_bytes: u64,
@@ -82,7 +80,6 @@ impl HugePages {
     }
 }
 
-/// The file system of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shm {
     pub(super) bytes: u64,
@@ -94,7 +91,6 @@ pub(super) struct Shm {
 pub(super) struct Ptrace {
     /// `kernel.yama.ptrace_scope`; `None` where the kernel has no such limit.
     pub(super) scope: Option<u32>,
-    /// Whether this process has CAP_SYS_PTRACE.
     pub(super) capable: bool,
     /// Why the system calls for it are refused, if they are.
     pub(super) refused: Option<String>,
@@ -218,7 +214,7 @@ impl MemoryLimits {
     }
 }
 
-/// `123 kB` in bytes.
+/// Reads a size such as `123 kB`, in bytes.
 fn kibibytes(text: &str) -> Option<u64> {
     let number = text.split_whitespace().next()?;
     Some(number.parse::<u64>().ok()? << 10)

@@ -7,23 +7,20 @@ use serde::Serialize;
 use super::gpus::{Access, Found, Gpus, Library, Memory, Refusal, Version};
 use super::host::{Host, Ptrace};
 
-/// Something that gets in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
     pub(super) weight: Weight,
     pub(super) what: String,
-    /// What to do about it.
     pub(super) remedy: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Weight {
-    /// Ranks do not run.
+    /// Ranks cannot run before it is solved.
     Stops,
     /// They run, slower or with less.
     Slows,
-    /// Worth knowing.
     Notice,
 }
 
@@ -90,7 +87,7 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
             }
         }
     }
-    // Without NVRTC nobody can tell, and that is said above.
+    // Without NVRTC this is unknown, and that is said above.
     if let (Library::Missing(reason), Library::Version(_)) = (&found.toolkit, &found.nvrtc) {
         add(
             Weight::Stops,

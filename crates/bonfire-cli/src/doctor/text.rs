@@ -1,4 +1,4 @@
-//! The report as text.
+//! Prints the report as text for a terminal.
 
 use std::fmt;
 
@@ -7,7 +7,6 @@ use super::gpus::{Found, Gpu, Gpus, Memory};
 use super::host::Host;
 use super::problem::{Weight, ptrace};
 
-/// Bytes as people write them.
 struct Size(u64);
 
 impl fmt::Display for Size {

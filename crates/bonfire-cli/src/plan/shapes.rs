@@ -18,7 +18,6 @@ const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 /// What a folder of a model has, in the order in which it is looked for.
 const NAMES: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];
 
-/// A tensor: its name, shape and type.
 pub(super) type Shape = (String, Vec<usize>, DType);
 
 #[derive(Deserialize)]
@@ -79,7 +78,7 @@ fn described(path: &Path) -> Result<Vec<Shape>> {
     let mut file = File::open(path)?;
     let mut begin = [0; 8];
     file.read_exact(&mut begin)
-        .context("it is no safetensors file")?;
+        .context("it is not a safetensors file")?;
     let len = u64::from_le_bytes(begin);
     if len > DESCRIPTION_BYTES_MAX {
         let mut more = Vec::new();
@@ -87,12 +86,12 @@ fn described(path: &Path) -> Result<Vec<Shape>> {
         let begin = [&begin[..], &more].concat();
         let begin = String::from_utf8_lossy(&begin);
         // Most often a pointer of Git LFS, or a web page.
-        bail!("it is no safetensors file: it begins with {begin:?}");
+        bail!("it is not a safetensors file: it begins with {begin:?}");
     }
     let mut description = Vec::new();
     file.take(len).read_to_end(&mut description)?;
     let tensors: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(&description).context("it is no safetensors file")?;
+        serde_json::from_slice(&description).context("it is not a safetensors file")?;
     let tensors = tensors
         .into_iter()
         .filter(|(name, _)| name != "__metadata__");

@@ -48,7 +48,6 @@ pub(crate) struct ScalingArgs {
     args: Vec<OsString>,
 }
 
-/// Runs the program with each number of ranks, and reports how the last run ended.
 pub(crate) fn scale(args: &ScalingArgs) -> ExitCode {
     super::ended(args.run())
 }
@@ -135,14 +134,13 @@ impl ScalingArgs {
     }
 }
 
-/// The program with one number of ranks.
 struct Job {
     ranks: NonZeroU32,
     folder: PathBuf,
     options: AgentOptions,
 }
 
-/// Makes the folder, in which nothing may be: a program could go on with what an earlier one has left.
+/// Makes the folder, which must be empty: a program could continue from what an earlier one left.
 fn claim(out: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
     let is_empty = fs::read_dir(out).map(|mut entries| entries.next().is_none());

@@ -14,10 +14,8 @@ use super::figures::row::{Beside, Row, print_header};
 use super::inventory::is_shared;
 use super::ranks::on_threads;
 
-/// The largest message.
 const BYTES_MAX: usize = 256 << 20;
 
-/// How one size is measured.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub(super) label: String,
@@ -91,7 +89,6 @@ pub(super) fn sweep(args: &SelftestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every way to do it, to choose between them, and the sizes that show which is best.
 fn ways() -> Vec<(Way, Vec<usize>)> {
     let base = CudaOptions::default;
     let small = [10, 12, 14, 16, 18, 19, 20].map(|shift| 1 << shift);

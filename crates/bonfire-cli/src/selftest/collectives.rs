@@ -7,7 +7,6 @@ use bonfire_gpu::{
     Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Stream,
 };
 
-/// A group whose operations run on a stream.
 pub(super) trait Queue {
     fn stream(&self) -> Arc<Stream>;
     fn context(&self) -> &Context;
@@ -15,7 +14,6 @@ pub(super) trait Queue {
     fn synchronize(&self) -> Result<(), CudaGroupError>;
 }
 
-/// A group with buffers and operations on them.
 pub(super) trait Collectives: Queue {
     type Buffer;
 
@@ -47,7 +45,6 @@ pub(super) trait Collectives: Queue {
     fn barrier(&self) -> Result<(), CudaGroupError>;
 }
 
-/// An operation, as one rank asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     AllReduce(ReduceOp),

@@ -54,7 +54,6 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts this program again, once per rank, for each number of ranks.
 pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         return as_rank(&env);
@@ -71,12 +70,10 @@ pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this program once per rank with `arguments`.
 pub(super) fn launch(ranks: u32, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(job(ranks, arguments)?.run()?)
 }
 
-/// What [`launch`] runs.
 pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let ranks = NonZeroU32::new(ranks).context("a job has at least one rank")?;
@@ -89,7 +86,6 @@ pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions
     })
 }
 
-/// Joins the group of processes, with a context of this rank's device.
 pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(ProcessGroup, Context)> {
     let options = GroupOptions::default()
         .with_algorithm(Some(Algorithm::OneShot))
@@ -98,7 +94,6 @@ pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(Proce
     Ok((group, context_of(env.local_rank)?))
 }
 
-/// Joins the group of processes on the GPUs.
 pub(super) fn join(env: &RankEnv, timeout: Duration) -> anyhow::Result<CudaGroup> {
     let (group, context) = connect(env, timeout)?;
     let options = CudaOptions::default().with_timeout(timeout);

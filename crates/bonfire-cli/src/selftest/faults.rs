@@ -127,15 +127,14 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
     Ok(())
 }
 
-/// What a rank does to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Abort,
     Absence,
 }
 
-/// All ranks but one queue an operation and go on to a call of the driver that waits for the device, as a
-/// kernel that is loaded may: it has no deadline and knows of no failure.
+/// All ranks but one queue an operation and then call a function of the driver that waits for the
+/// device, as a kernel that is loaded may: it has no deadline and knows of no failure.
 fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()> {
     let culprit = Rank::new(1);
     let timeout = match fault {
@@ -159,7 +158,7 @@ fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()>
         meet(&group);
         group.context().synchronize()?;
         let Err(error) = group.synchronize() else {
-            bail!("rank {culprit} failed and the group goes on");
+            bail!("rank {culprit} failed and the group continues");
         };
         let text = error.to_string();
         ensure!(text.contains(&format!("rank {culprit}")), "{text}");
@@ -186,7 +185,6 @@ fn meet(group: &CudaGroup) {
     let _ = group.process_group().barrier();
 }
 
-/// Waits until this rank knows of a failure.
 fn until_failed(group: &CudaGroup) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     while group.process_group().failure().is_none() {

@@ -1,4 +1,4 @@
-//! What the machine has.
+//! The part that lists what the machine has.
 
 use anyhow::Context as _;
 use bonfire_gpu::{Context, Device, Driver, Nvrtc, peer_access};
@@ -11,7 +11,6 @@ pub(super) fn require() -> anyhow::Result<Vec<Device>> {
     Ok(driver.devices()?)
 }
 
-/// Whether all ranks share one device.
 pub(super) fn is_shared() -> anyhow::Result<bool> {
     Ok(require()?.len() == 1)
 }

@@ -26,7 +26,6 @@ pub(super) use processes::{death_is_noticed, on_processes};
 /// The first version that takes several ranks on one device.
 const SHARING_VERSION_MIN: u32 = 23003;
 
-/// The ranks of the part in which one dies.
 pub(super) const FAULTS_RANKS: u32 = 3;
 
 /// From here on an all-reduce must be so much faster than NCCL's; below, not slower.

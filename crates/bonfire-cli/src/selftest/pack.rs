@@ -20,7 +20,6 @@ use super::value::{samples, scramble};
 /// Tensors of a model, from few to many.
 const TENSORS: [usize; 3] = [150, 400, 1000];
 
-/// All of them together, in bytes.
 const MODEL_BYTES: usize = 128 << 20;
 const QUICK_BYTES: usize = 4 << 20;
 
@@ -109,7 +108,6 @@ impl<'g> Model<'g> {
         Ok(model)
     }
 
-    /// Packs, reduces and unpacks.
     fn average(&mut self) -> anyhow::Result<()> {
         let stream = self.group.stream();
         let pieces = &self.pieces;
@@ -121,13 +119,12 @@ impl<'g> Model<'g> {
             .launch(&stream, &mut self.unpacking, pieces, Direction::Unpack)?)
     }
 
-    /// Reduces the bucket as it is.
     fn reduce(&self) -> anyhow::Result<()> {
         let (bucket, elements) = (&self.bucket, &self.elements);
         Ok(self.group.all_reduce(bucket, elements, ReduceOp::Mean)?)
     }
 
-    /// That the tensors end as the CPU has them, bit for bit.
+    /// Checks that the tensors end as the CPU has them, bit for bit.
     fn check(&mut self) -> anyhow::Result<()> {
         let rank = self.group.rank();
         let stream = self.group.stream();

@@ -12,7 +12,6 @@ use crate::connections::MOST;
 
 use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack, training};
 
-/// One part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
     /// What there is
@@ -115,7 +114,6 @@ impl Part {
         })
     }
 
-    /// In this process.
     pub(super) fn run_here(self, args: &SelftestArgs) -> anyhow::Result<()> {
         match self {
             Self::Inventory => inventory::print(),

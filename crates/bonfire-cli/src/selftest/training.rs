@@ -30,7 +30,6 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Ranks as processes, of those that are asked for.
 const PROCESSES_MAX: u32 = 4;
 
-/// Steps that are timed.
 const ROUNDS: usize = 15;
 
 /// What a step may cost through Bonfire where there is nothing to synchronise, over Burn's own.
@@ -47,7 +46,6 @@ const PLACE: Place = Place {
     timeout: TIMEOUT,
 };
 
-/// The ways of gradients that are compared.
 const WAYS: [(&str, GradientRoute); 2] = [
     ("as chosen", GradientRoute::Auto),
     ("through the host", GradientRoute::Host),

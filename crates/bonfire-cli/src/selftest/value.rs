@@ -3,7 +3,6 @@
 use bonfire_collective::{Element, ReduceOp};
 use half::{bf16, f16};
 
-/// An element type with sample values.
 pub(super) trait Sample: Element + PartialEq + std::fmt::Debug {
     /// A value that depends on the seed only: both signs where there are two, many magnitudes, small enough
     /// that no sum overflows a float.
@@ -66,15 +65,13 @@ samples! {
     u32, u32::wrapping_add, seed => scramble(seed) as u32;
 }
 
-/// Makes the values of one rank for one case, of which there are so many.
+/// Makes the values of one rank for one case; the last argument is their number.
 pub(super) type Draw<T> = fn(u32, u64, usize) -> Vec<T>;
 
-/// The values of one rank for one case: [`Sample::sample`].
 pub(super) fn samples<T: Sample>(rank: u32, case: u64, count: usize) -> Vec<T> {
     seeds(rank, case, count).map(T::sample).collect()
 }
 
-/// The same with [`Sample::whole`].
 pub(super) fn wholes<T: Sample>(rank: u32, case: u64, count: usize) -> Vec<T> {
     seeds(rank, case, count).map(T::whole).collect()
 }

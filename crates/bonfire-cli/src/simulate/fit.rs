@@ -38,7 +38,6 @@ pub(super) struct FitOptions<'a> {
     pub(super) write_link: Option<&'a Path>,
 }
 
-/// A row of `bonfire bench --json`, as far as it is needed.
 #[derive(Clone, Debug, Deserialize)]
 struct Row {
     operation: String,

@@ -43,7 +43,6 @@ const fn wire(latency_s: f64, bytes_per_s: f64) -> Link {
     Link::new(latency_s, 1.0 / bytes_per_s)
 }
 
-/// What was given on the command line.
 #[derive(Clone, Debug)]
 pub(super) enum LinkSource {
     /// A preset, or figures; with the words that named it.
@@ -65,7 +64,6 @@ pub(super) struct FittedLink {
     pub(super) model: LinkModel,
 }
 
-/// The file of `--write-link`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkFile {
@@ -115,7 +113,6 @@ impl FromStr for LinkSource {
 }
 
 impl LinkSource {
-    /// The link for an operation in this world.
     pub(super) fn resolve(
         &self,
         operation: Operation,
@@ -148,7 +145,6 @@ impl fmt::Display for NamedLink {
     }
 }
 
-/// The names of all presets.
 pub(super) fn preset_names() -> String {
     PRESETS.map(|(name, _)| name).join(", ")
 }

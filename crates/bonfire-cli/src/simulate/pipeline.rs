@@ -88,7 +88,7 @@ impl FromStr for Wanted {
     }
 }
 
-/// Reads `1,1.4,0.6`.
+/// Reads the three times of `1,1.4,0.6`.
 fn times(text: &str) -> Result<PassTimes, String> {
     let numbers: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
     match numbers.as_deref() {

@@ -8,7 +8,7 @@ use plotters::prelude::*;
 
 use crate::quantity::show_seconds;
 
-/// Pixels of the image.
+/// Width and height in pixels.
 const SIZE: (u32, u32) = (960, 560);
 
 /// Apart from each other also for those who do not see all colours (Okabe and Ito, 2008).
@@ -47,7 +47,6 @@ pub(crate) struct Curve {
 }
 
 impl Plot<'_> {
-    /// Draws all curves that have a point.
     pub(crate) fn svg(&self) -> String {
         let mut svg = String::new();
         let drawn = match self.against {

@@ -24,18 +24,16 @@ pub(super) struct Record {
     intra_link: String,
     inter_link: String,
     time_us: f64,
-    /// GB/s, 10^9 bytes.
+    /// In GB/s of 10^9 bytes.
     algbw: f64,
-    /// GB/s, 10^9 bytes.
+    /// In GB/s of 10^9 bytes.
     busbw: f64,
     rounds: u64,
     frames: u64,
     rank_bytes_sent_max: u64,
     nic_bytes_sent_max: u64,
     critical_path: Vec<PathPart>,
-    /// When each rank was done.
     rank_end_us: Vec<f64>,
-    /// How long each rank was blocked.
     rank_blocked_us: Vec<f64>,
 }
 
@@ -192,7 +190,7 @@ fn nic_bytes_max(outcome: &Outcome) -> u64 {
     nics.map(|nic| nic.bytes_sent).max().unwrap_or(0)
 }
 
-/// So many of something, in words.
+/// A count with its noun, in words.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")

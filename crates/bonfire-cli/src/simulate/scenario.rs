@@ -26,17 +26,15 @@ pub(super) struct Scenario {
     pub(super) inter: NamedLink,
 }
 
-/// What came out for one size and algorithm.
 pub(super) struct Outcome {
     pub(super) algorithm: Algorithm,
     pub(super) size: Size,
-    /// GB/s, 10^9 bytes.
+    /// In GB/s of 10^9 bytes.
     pub(super) algbw: f64,
     pub(super) busbw: f64,
     pub(super) simulation: Simulation,
 }
 
-/// An algorithm that cannot be simulated here, and why.
 pub(super) struct Skipped {
     pub(super) algorithm: Algorithm,
     pub(super) reason: anyhow::Error,
@@ -121,8 +119,7 @@ impl Scenario {
     }
 }
 
-/// So many ranks on so many hosts, one after the other; the first hosts have one rank more where
-/// they cannot all have the same number.
+/// Places the ranks on hosts in order; the first hosts have one rank more where the numbers differ.
 pub(super) fn place(world_size: WorldSize, hosts: u32) -> anyhow::Result<Hosts> {
     let ranks = world_size.get();
     if hosts == 0 || hosts > ranks {

@@ -4,7 +4,6 @@ use bonfire_plan::{Algorithm, DType, Rank, WorldSize};
 
 use crate::operation::Operation;
 
-/// The buffers of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// What a user calls the size: of a whole buffer, as nccl-tests counts it.

@@ -39,9 +39,8 @@ pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyh
     trace::write(path, &threads.names(spans), events)
 }
 
-/// The process and the thread of each lane.
 struct Threads<'a> {
-    /// Of each rank.
+    /// The host of each rank.
     hosts_of: &'a [u32],
 }
 
@@ -55,7 +54,6 @@ impl Threads<'_> {
         }
     }
 
-    /// The names of all processes and threads.
     fn names(&self, spans: &[Span]) -> Vec<Value> {
         let mut lanes: Vec<Lane> = spans.iter().map(|span| span.lane).collect();
         lanes.sort_unstable();

@@ -28,7 +28,7 @@ pub(crate) mod sealed {
     /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the
     /// type itself otherwise.
     pub trait Arithmetic: Copy + Zeroable {
-        /// Partial results.
+        /// The type of partial results.
         type Partial: Pod;
 
         /// The type as memory that another rank may write: itself if any bytes are a value of it.
@@ -53,7 +53,7 @@ pub(crate) mod sealed {
         /// that use groups would else each compile every reduction of every type.
         fn fold(target: &mut [Self], operands: &[Operand<'_, Self>], options: FoldOptions);
 
-        /// [`fold_views`](crate::exec::fold::fold_views()) likewise.
+        /// [`fold_views`](crate::exec::fold::fold_views()) of this type, compiled likewise.
         fn fold_views(
             views: &mut [View<'_, Self>],
             sources: &[Rank],

@@ -38,7 +38,6 @@ use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
 use run::Run;
 
-/// What the caller asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) collective: Collective,
@@ -50,13 +49,12 @@ pub(crate) struct Request {
     pub(crate) name: Name,
     /// Part of what the ranks compare.
     pub(crate) agreed: u32,
-    /// So is this.
+    /// Also part of what the ranks compare.
     pub(crate) step: Option<u32>,
     pub(crate) eagerness: Eagerness,
     pub(crate) timeout: Duration,
 }
 
-/// Why an operation did not complete.
 #[derive(Debug)]
 pub(crate) enum RunError {
     Usage(PlanError),
@@ -111,7 +109,7 @@ pub(crate) struct Executor {
     options: GroupOptions,
     chunk_bytes: usize,
     selector: Selector,
-    /// How a measurement waits, whoever waits for the operation that needs it.
+    /// How a measurement waits, whatever the wait of the operation that needs it.
     eagerness: Eagerness,
     links: Links,
     /// Where every rank can reach the memory of every other.
@@ -164,22 +162,18 @@ impl Executor {
         }
     }
 
-    /// What the links cost, once that has been measured.
     pub(crate) fn figures(&self) -> Option<Figures> {
         self.selector.figures()
     }
 
-    /// What went over all links since set-up.
     pub(crate) fn traffic(&self) -> Traffic {
         self.links.traffic()
     }
 
-    /// The algorithm of the last operation that this rank completed.
     pub(crate) fn last_algorithm(&self) -> Option<Algorithm> {
         self.last_algorithm
     }
 
-    /// Runs one operation on this rank's memory.
     pub(crate) fn run<T: Element>(
         &mut self,
         request: &Request,
@@ -233,7 +227,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The plan of an operation whose data travels in frames.
+    /// The plan of an operation whose data is sent in frames.
     fn prepare_frames<T: Element>(
         &mut self,
         request: &Request,
@@ -297,7 +291,7 @@ impl Executor {
         Ok(self.selector.select(&question))
     }
 
-    /// The number of the operation among those that are told apart by nothing else.
+    /// The number of the operation among those that nothing else distinguishes.
     fn seq(&mut self, collective: Collective) -> &mut u64 {
         match collective {
             Collective::Transfer { source, target } if source == self.me => {

@@ -133,7 +133,6 @@ fn vectorized(body: impl FnOnce()) {
     pulp::Arch::new().dispatch(body);
 }
 
-/// What a complete mean is divided by.
 fn divisor(options: FoldOptions) -> Option<u32> {
     let ranks = options.world_size.get();
     let mean = options.reduce == ReduceOp::Mean && options.stage == Stage::Final;

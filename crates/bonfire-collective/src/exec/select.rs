@@ -26,7 +26,6 @@ use crate::transport::topology::Topology;
 
 use estimate::estimate;
 
-/// What is to be done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question<'a> {
     pub(crate) collective: Collective,
@@ -49,7 +48,6 @@ struct Class {
     size: u32,
 }
 
-/// Chooses algorithms for one group and remembers the choices.
 #[derive(Debug)]
 pub(crate) struct Selector {
     me: Rank,
@@ -143,12 +141,11 @@ impl Selector {
         self.figures = Some(figures);
     }
 
-    /// What [`learn`](Self::learn) was told.
+    /// The figures that [`learn`](Self::learn) received.
     pub(crate) fn figures(&self) -> Option<Figures> {
         self.figures
     }
 
-    /// The algorithm for this operation, if the choice has been made.
     pub(crate) fn known(&self, question: &Question<'_>) -> Option<Algorithm> {
         self.choices.get(&question.class()).copied()
     }
@@ -163,7 +160,6 @@ impl Selector {
             && self.allowed(question).len() > 1
     }
 
-    /// Makes the choice.
     pub(crate) fn select(&mut self, question: &Question<'_>) -> Algorithm {
         let class = question.class();
         let Some(algorithm) = self.choose(question, class) else {
@@ -285,7 +281,7 @@ impl fmt::Display for Estimates {
     }
 }
 
-/// Bytes, for people.
+/// Displays bytes in a readable unit.
 struct Size(u128);
 
 impl fmt::Display for Size {

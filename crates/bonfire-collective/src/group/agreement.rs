@@ -16,7 +16,7 @@ const NOBODY: u32 = u32::MAX;
 pub struct Proposal {
     /// End the training: the loss is good enough, the time is up, somebody pressed Ctrl-C.
     pub stop: bool,
-    /// Save the state.
+    /// Save the state of the training.
     pub checkpoint: bool,
     /// This rank has no batch for the next step.
     pub out_of_data: bool,
@@ -30,12 +30,12 @@ pub struct Proposal {
 pub struct Agreement {
     /// Who wants to stop. If anybody does, all stop.
     pub stop: Option<Rank>,
-    /// Who wants a checkpoint.
+    /// The rank that wants a checkpoint.
     pub checkpoint: Option<Rank>,
     /// Who has no more data. To stop with the shortest share, stop as soon as anybody has none.
     pub out_of_data: Option<Rank>,
-    /// Who still has data. To use all data, go on while anybody has: a rank without takes part in
-    /// the step with a batch of no samples.
+    /// Who still has data. To use all data, continue while anybody has: a rank without takes part
+    /// in the step with a batch of no samples.
     pub with_data: Option<Rank>,
 }
 

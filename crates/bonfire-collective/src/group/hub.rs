@@ -80,7 +80,6 @@ impl Hub {
         }
     }
 
-    /// What the ranks of a group have in common.
     pub(super) fn commons(&self) -> &Commons {
         &self.commons
     }

@@ -1,4 +1,5 @@
-//! What a program says of itself to whoever watches the job, and what it hears of the others.
+//! What a program reports about itself to users who watch the job, and what it learns about the
+//! others.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -24,8 +25,9 @@ impl Drop for Inside {
 }
 
 impl ProcessGroup {
-    /// The same membership, whose operations go by this name in what the flight recorder tells after a
-    /// failure: a layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
+    /// The same membership, whose operations go by this name in what the flight recorder reports
+    /// after a failure: a layer, a bucket, a phase. Make it once and keep it: names are not
+    /// forgotten.
     pub fn named(&self, name: &str) -> Self {
         Self {
             name: self.core.recorder.name(name),
@@ -43,8 +45,8 @@ impl ProcessGroup {
         }
     }
 
-    /// Says that this rank's program begins step `step`, for whoever asks what it does: `bonfire
-    /// inspect`, SIGUSR1, and what is told after a failure. Costs some nanoseconds; call it in every
+    /// Says that this rank's program begins step `step`, for those who ask what it does: `bonfire
+    /// inspect`, SIGUSR1, and the report after a failure. Costs some nanoseconds; call it in every
     /// step. `Ddp` does.
     pub fn progress(&self, step: u64) {
         self.core.recorder.say_step(step);

@@ -405,7 +405,7 @@ impl Core {
             return Ok(());
         }
         Err(self.refuse(format!(
-            "{operation} was given {len} elements, which are no {ranks} equal blocks"
+            "{operation} was given {len} elements, which are not {ranks} equal blocks"
         )))
     }
 }

@@ -16,7 +16,6 @@ use crate::transport::topology::Topology;
 
 use attempt::Attempt;
 
-/// What a caller asked for.
 struct Wish {
     call: String,
     color: Option<u32>,
@@ -60,7 +59,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// What ends this group, as in any operation; or [`CollectiveError::Connect`] on all ranks of a
-    /// color if they cannot connect, and then this group goes on.
+    /// color if they cannot connect, and then this group continues.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, CollectiveError> {
         self.split_with(color, key, self.roster().options.clone())
@@ -92,8 +91,8 @@ impl ProcessGroup {
     /// Every rank of this group must call it, with the same list.
     ///
     /// # Errors
-    /// As [`split`](Self::split); and if the list names a rank twice, or one that does not exist, or
-    /// is not the same on all ranks. This group goes on.
+    /// As [`split`](Self::split); and if the list names a rank twice, or one that does not exist,
+    /// or is not the same on all ranks. This group continues.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[Rank]) -> Result<Option<Self>, CollectiveError> {
         let world_size = self.world_size();

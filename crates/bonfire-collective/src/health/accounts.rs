@@ -1,11 +1,12 @@
 //! What the ranks were doing when their group failed, and what follows from it.
 //!
-//! Each rank gives an account of itself from its flight recorder: threads of one process look into each
-//! other's, processes send theirs over the control channel when they hear of the failure. The thread
-//! that does so runs while the program hangs, so the only ranks without an account are those whose
-//! process is stopped or dead or cannot be reached.
+//! Each rank gives an account of itself from its flight recorder: threads of one process look into
+//! each other's, processes send theirs over the control channel when they learn of the failure. The
+//! thread that does so runs while the program hangs, so the only ranks without an account are those
+//! whose process is stopped or dead or cannot be reached.
 //!
-//! A group that runs can be asked for the same: each process then tells the asker its ranks' records.
+//! A group that runs can be asked for the same: each process then sends the asker its ranks'
+//! records.
 
 mod doings;
 mod running;
@@ -30,13 +31,11 @@ pub use running::GroupReport;
 /// Culprits that are named one by one.
 const CULPRITS_MAX: usize = 4;
 
-/// What a rank says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Account {
     pub(crate) rank: Rank,
     /// Its last operation of the group, if it has called any.
     pub(crate) last: Option<Record>,
-    /// What its program says of itself.
     #[serde(default)]
     pub(crate) progress: Progress,
     /// Whom it waits for while it joins the group.
@@ -70,7 +69,6 @@ impl Account {
     }
 }
 
-/// The accounts of the ranks of one group.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// Of the ranks of this process.
@@ -88,17 +86,15 @@ pub(crate) struct Accounts {
     written: OnceLock<()>,
 }
 
-/// A rank of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) desk: Desk,
 }
 
-/// What other processes have answered.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Which question it was.
+    /// The number of the question.
     round: u64,
     records: BTreeMap<Rank, FlightRecord>,
 }
@@ -131,7 +127,6 @@ impl Accounts {
         });
     }
 
-    /// The ranks of this process.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
         lock(&self.witnesses).values().cloned().collect()
     }
@@ -149,12 +144,10 @@ impl Accounts {
         witnesses.iter().map(record).collect()
     }
 
-    /// Rank 0 has compared the ranks.
     pub(crate) fn keep_stragglers(&self, report: StragglerReport) {
         *lock(&self.stragglers) = Some(report);
     }
 
-    /// What rank 0 found out last.
     pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
         lock(&self.stragglers).clone()
     }
@@ -175,7 +168,6 @@ impl Accounts {
         }
     }
 
-    /// What has been answered so far.
     pub(crate) fn answers(&self) -> BTreeMap<Rank, FlightRecord> {
         lock(&self.answers).records.clone()
     }
@@ -190,7 +182,6 @@ impl Accounts {
         }
     }
 
-    /// A rank that was joining has joined.
     pub(crate) fn joined(&self, rank: Rank) {
         let mut received = lock(&self.received);
         if received.get(&rank).is_some_and(Account::is_of_joining) {
@@ -272,7 +263,7 @@ fn call(account: Option<&Account>, operation: &Operation) -> String {
 /// How far a rank is, compared with an operation.
 #[derive(Debug)]
 enum Standing<'a> {
-    /// Nobody knows.
+    /// Nobody knows how far it is.
     Silent,
     /// It is still joining the group, and waits for these.
     Joining(&'a [Rank]),
@@ -280,7 +271,6 @@ enum Standing<'a> {
     Idle(&'a Progress),
     /// It has left this earlier operation and not entered the next.
     Outside(&'a Record, &'a Progress),
-    /// It is still in this earlier operation.
     Behind(&'a Record),
     There(&'a Record),
     /// It has been there, or is in an operation of which the order is not known.
@@ -368,7 +358,6 @@ fn leave_out_who_waits(missing: &mut Vec<(Rank, Standing<'_>)>) {
     });
 }
 
-/// Whether the operation is still waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tense {
     Over,
@@ -397,7 +386,6 @@ fn sentences(missing: Vec<(Rank, Standing<'_>)>, tense: Tense) -> String {
     sentences.join("; ")
 }
 
-/// What is known of one rank.
 struct Sentence<'a>(Rank, &'a Standing<'a>, Tense);
 
 impl fmt::Display for Sentence<'_> {
@@ -457,7 +445,7 @@ impl fmt::Display for Aside<'_> {
     }
 }
 
-/// With one decimal.
+/// Displays seconds with one decimal.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {

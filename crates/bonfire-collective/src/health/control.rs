@@ -49,11 +49,10 @@ const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks for answers.
 const ANSWER_LOOK: Duration = Duration::from_millis(2);
 
-/// What is wrong with a peer that is no rank of Bonfire's.
+/// What is wrong with a peer that is not a rank of Bonfire's.
 const NONSENSE: &str =
     "it sent something that is not a control message, or that was changed on the way";
 
-/// The control connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Control {
     peers: Arc<Vec<Peer>>,
@@ -64,14 +63,12 @@ pub(crate) struct Control {
     watcher: Option<JoinHandle<()>>,
 }
 
-/// Somebody wants to know what a process's ranks do.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question {
     round: u64,
     operations_max: usize,
 }
 
-/// What one of them does.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     round: u64,
@@ -141,8 +138,8 @@ impl Control {
         Arc::downgrade(&self.peers)
     }
 
-    /// Tells every peer why the group failed, and what the ranks of this process were doing. A peer
-    /// that cannot be told has failed itself.
+    /// Reports to every peer why the group failed, and what the ranks of this process were doing. A
+    /// peer that cannot be notified has failed itself.
     pub(crate) fn broadcast(&self, failure: &Failure, accounts: &Accounts) {
         send_all(&self.peers, Kind::Failure, failure);
         testify(&self.peers, failure, accounts);
@@ -150,8 +147,8 @@ impl Control {
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
-        // Whoever leaves because of a failure is not the one who failed; a peer that has not heard of it
-        // yet must not take it for that.
+        // A rank that leaves because of a failure is not the one that failed; a peer that does not know
+        // of it yet must not take it for that.
         if let Some(failure) = self.poison.failure() {
             send_all(&self.peers, Kind::Failure, &failure);
         }
@@ -221,7 +218,7 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     }
 }
 
-/// Tells every peer what this process was doing, where that can say who is to blame.
+/// Reports to every peer what this process was doing, where that can say who is to blame.
 fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
     if !matches!(failure, Failure::Timeout(_) | Failure::Mismatch(_)) {
         return;
@@ -231,7 +228,7 @@ fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
     }
 }
 
-/// Tells one peer what the ranks of this process do.
+/// Sends one peer what the ranks of this process do.
 fn answer(peer: &Peer, question: &Question, poison: &Poison) {
     let failure = poison.failure().map(|failure| failure.to_string());
     let records = poison
@@ -258,7 +255,7 @@ fn answer(peer: &Peer, question: &Question, poison: &Poison) {
 struct Watcher {
     me: Rank,
     peers: Arc<Vec<Peer>>,
-    /// One for each peer.
+    /// One inbox for each peer.
     inboxes: Vec<Inbox>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
@@ -353,7 +350,7 @@ impl Watcher {
         let witness = witnesses
             .iter()
             .find(|witness| witness.desk.rank == self.me);
-        // Before the group is complete there is nothing to tell, but that this rank is there.
+        // Before the group is complete there is nothing to report but that this rank is there.
         let heartbeat = witness.map_or_else(Heartbeat::default, |witness| {
             let (waited, alive) = witness.recorder.waited();
             Heartbeat {

@@ -1,4 +1,6 @@
-//! What ends a group, as its ranks tell each other.
+//! What ends a group, as its ranks report to each other.
+
+#![allow(missing_docs, reason = "fields are named for what they hold")]
 
 use std::any::Any;
 use std::fmt;
@@ -8,7 +10,7 @@ use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 /// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and
-/// future operations return it, so it is cheap to clone and can travel between processes.
+/// future operations return it, so it is cheap to clone and can be sent between processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum Failure {
     /// A rank died, panicked, gave up or left while it was needed.
@@ -31,13 +33,10 @@ pub(crate) const DISAGREE: &str = "ranks disagree: ";
 /// Two ranks met in different operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Mismatch {
-    /// The rank that noticed.
     pub rank: Rank,
-    /// What that rank is doing.
     pub operation: Operation,
     /// The rank whose frame it received.
     pub other_rank: Rank,
-    /// What the other rank is doing.
     pub other_operation: Operation,
     /// What the programs of the two say of it, in words.
     #[serde(default)]
@@ -69,9 +68,7 @@ impl fmt::Display for Mismatch {
 /// What one rank sent to another was changed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corruption {
-    /// The rank that sent it.
     pub source: Rank,
-    /// The rank that noticed.
     pub target: Rank,
     /// The number of the operation in the group that it belongs to.
     pub seq: u64,
@@ -84,11 +81,8 @@ pub struct Corruption {
      sets GroupOptions::timeout)", if .verdict.is_empty() { "" } else { ": " }
 )]
 pub struct Timeout {
-    /// The rank that waited.
     pub rank: Rank,
-    /// The rank it waited for.
     pub waited_for: Rank,
-    /// The operation it was in.
     pub operation: Operation,
     /// How long it had been in that operation.
     pub elapsed_ms: u64,

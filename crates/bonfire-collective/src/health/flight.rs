@@ -1,4 +1,5 @@
-//! Flight records: what each rank recorded, told while it runs, and left in files when its group failed.
+//! Flight records: what each rank recorded, reported while it runs, and left in files when its
+//! group failed.
 //!
 //! A file is one JSON object, [`FlightRecord`]. It is written to a temporary name and renamed, so a file
 //! that is there is whole.
@@ -26,7 +27,7 @@ const FOLDER_MODE: u32 = 0o700;
 /// The last operations of one rank in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlightRecord {
-    /// Of this format.
+    /// The version of this format.
     pub version: u32,
     /// Number of the group in its job; 0 is all ranks of the job.
     pub group: u32,
@@ -34,7 +35,7 @@ pub struct FlightRecord {
     pub rank: Rank,
     /// The same rank in the whole job.
     pub job_rank: Rank,
-    /// Ranks in this group.
+    /// How many ranks this group has.
     pub world_size: u32,
     /// The process that wrote it.
     pub process_id: u32,
@@ -52,7 +53,7 @@ pub struct FlightRecord {
     pub operations: Vec<FlightOperation>,
 }
 
-/// One operation.
+/// One operation of a flight record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlightOperation {
     /// What was called, and from where.
@@ -84,7 +85,6 @@ impl FlightOperation {
 }
 
 impl fmt::Display for FlightOperation {
-    /// The operation with its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operation)?;
         match &self.name {
@@ -109,7 +109,7 @@ impl From<Record> for FlightOperation {
 /// What a flight record says of the rank that it is from, and where it is left.
 #[derive(Clone, Debug)]
 pub(crate) struct Desk {
-    /// Without one, it is only told to those who ask.
+    /// Without one, it is only sent to those who ask.
     pub(crate) folder: Option<PathBuf>,
     pub(crate) group: u32,
     pub(crate) rank: Rank,
@@ -118,7 +118,6 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// The latest `operations_max` operations.
     pub(crate) fn record(
         &self,
         failure: Option<String>,

@@ -49,10 +49,8 @@ const SLICE: Duration = Duration::from_secs(1);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest question.
 const QUESTION_BYTES_MAX: u64 = 256;
 
-/// Answers for this process until dropped.
 #[derive(Debug)]
 pub(crate) struct Inspection {
     desk: Arc<FrontDesk>,
@@ -63,7 +61,7 @@ pub(crate) struct Inspection {
     _requests: Option<RequestWatch>,
 }
 
-/// What there is to tell.
+/// What there is to report.
 #[derive(Debug)]
 struct FrontDesk {
     member: JobMember,
@@ -83,7 +81,6 @@ pub(crate) struct GroupWatch {
 }
 
 impl Inspection {
-    /// Starts to answer as this rank.
     pub(crate) fn open(env: &RankEnv, on_signal: RecordOnSignal) -> io::Result<Self> {
         let name = SocketName::of(env);
         let listener = listen_abstract(&name.to_string())?;
@@ -112,7 +109,7 @@ impl Inspection {
         })
     }
 
-    /// From now on it tells of this group too.
+    /// From now on it reports on this group too.
     pub(crate) fn add(&self, group: GroupWatch) {
         let mut groups = self.desk.lock();
         groups.retain(|watch| watch.poison.strong_count() > 0);
@@ -125,7 +122,7 @@ impl Drop for Inspection {
         self.stop.store(true, Ordering::Release);
         self.handle.hang_up();
         if let Some(thread) = self.thread.take() {
-            // It is asleep, or about to give up on whoever it talks to.
+            // It is asleep, or about to give up on the process it talks to.
             let _ = thread.join();
         }
     }
@@ -185,7 +182,6 @@ impl FrontDesk {
         group.report(operations_max)
     }
 
-    /// The groups that still live.
     fn groups(&self) -> Vec<GroupWatch> {
         let mut groups = self.lock();
         groups.retain(|watch| watch.poison.strong_count() > 0);

@@ -1,4 +1,4 @@
-//! How long a wait goes on, and how it passes the time.
+//! How long a wait lasts, and how it passes the time.
 
 use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use bonfire_connect::platform::clock;
 /// Longest nap before a wait looks at its deadline and at the group's health again.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
 
-/// How long an eager wait goes on before its first nap: about what going to sleep and being woken
+/// How long an eager wait lasts before its first nap: about what going to sleep and being woken
 /// costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of the two.
 ///
 /// Ranks that outnumber the cores need it as much as others, although they yield instead of
@@ -27,8 +27,8 @@ const EAGER_TIME: Duration = Duration::from_micros(100);
 /// of a look at a socket.
 const LOOKS_PER_READING: u32 = 16;
 
-/// If a wait did not look for so long, this process stood still, as after Ctrl-Z, and with it most likely the rank that
-/// is waited for. That counts for no deadline.
+/// If a wait did not look for this long, this process stood still, as after Ctrl-Z, and with it
+/// most likely the rank that is waited for. That counts for no deadline.
 const OWN_GAP: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +49,12 @@ pub(crate) enum Interrupt {
     Expired,
 }
 
-/// What to do before the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// Nothing: look again at once.
     Spin,
     /// As [`Spin`](Self::Spin), but there has been no news for a while: look at everybody.
     LookAround,
-    /// Let another thread run.
     Yield,
     /// Sleep until there may be news, for [`NAP_MAX`] at most.
     Nap,
@@ -68,7 +66,6 @@ pub(crate) struct Patience<'a> {
     /// When the first wait had looked in vain for a while, and the clock was read for the first time.
     /// A small operation is over before: reading the clock would be a tenth of it.
     started: OnceCell<Instant>,
-    /// When the clock was read last.
     looked: Cell<Option<Instant>>,
     /// For how long this process stood still since it was read first.
     stood_still: Cell<Duration>,
@@ -77,7 +74,6 @@ pub(crate) struct Patience<'a> {
     poison: &'a Poison,
 }
 
-/// The course of one wait.
 #[derive(Debug)]
 pub(crate) struct Vigil {
     looks: u32,
@@ -114,12 +110,11 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// What the waits are told of the group's health.
+    /// What the waits learn of the group's health.
     pub(crate) fn poison(&self) -> &'a Poison {
         self.poison
     }
 
-    /// How long the operation has been waiting.
     pub(crate) fn elapsed(&self) -> Duration {
         let started = self.started.get();
         started.map_or(Duration::ZERO, |started| clock::since(*started))
@@ -135,8 +130,8 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// Whether the wait for a peer may go on after a look in vain, and how. `departed` is what was
-    /// known of the peer *before* the condition was looked at: only then does "gone and nothing
+    /// Whether the wait for a peer may continue after a look in vain, and how. `departed` is what
+    /// was known of the peer *before* the condition was looked at: only then does "gone and nothing
     /// there" mean "never".
     pub(crate) fn pause(&self, vigil: &mut Vigil, departed: bool) -> Result<Pause, Interrupt> {
         if let Some(failure) = self.poison.failure() {

@@ -31,8 +31,8 @@ impl Poison {
         }
     }
 
-    /// Records the failure unless there is one already. True for whoever came first and must tell
-    /// the other ranks.
+    /// Records the failure unless there is one already. True for the caller that came first and
+    /// must notify the other ranks.
     pub(crate) fn set(&self, failure: Failure) -> bool {
         let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_some() {
@@ -56,12 +56,11 @@ impl Poison {
 
     /// A rank left in peace: what it sent before stays valid, nothing more will come.
     pub(crate) fn depart(&self, rank: Rank) {
-        // Release pairs with the acquire in `has_departed`: whoever sees the departure also sees
+        // Release pairs with the acquire in `has_departed`: a thread that sees the departure also sees
         // the frames published before it.
         self.departed[rank.index()].store(true, Ordering::Release);
     }
 
-    /// What the ranks were doing.
     pub(crate) fn accounts(&self) -> &Accounts {
         &self.accounts
     }

@@ -1,11 +1,11 @@
 //! The flight recorder: the last operations of this rank, readable while it hangs.
 //!
-//! One thread at a time writes, whoever runs the operation; anybody reads, above all the thread that
-//! watches the control channel, when the group has failed and the writer may be stuck. An entry is a
-//! handful of atomic words under a version that is odd while they change (a seqlock, see Boehm 2012,
-//! "Can seqlocks get along with programming language memory models?"), so writing costs no lock and
-//! what is read is never half of two operations. What the words say in numbers is spelt out in a table
-//! of calls, which is locked only when a call is made for the first time.
+//! One thread at a time writes, the one that runs the operation; anybody reads, above all the
+//! thread that watches the control channel, when the group has failed and the writer may be stuck.
+//! An entry is a handful of atomic words under a version that is odd while they change (a seqlock,
+//! see Boehm 2012, "Can seqlocks get along with programming language memory models?"), so writing
+//! costs no lock and what is read is never half of two operations. What the words say in numbers is
+//! spelt out in a table of calls, which is locked only when a call is made for the first time.
 
 mod progress;
 
@@ -27,7 +27,6 @@ pub use progress::{PhaseProgress, Progress, StepProgress};
 pub(crate) use progress::Entered;
 use progress::Said;
 
-/// Operations that are kept.
 const ENTRIES: u64 = 256;
 
 /// Calls that are spelt out; one that is older than this many others is forgotten.
@@ -37,7 +36,7 @@ const CALLS_MAX: usize = 4096;
 /// clock twice would be a tenth: they begin by the clock that the kernel advances every few milliseconds.
 const EXACT_BYTES_MIN: usize = 4 << 10;
 
-/// How long an operation took, as far as its end can tell without a clock.
+/// How long an operation took, as far as its end shows without a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// It was small and never waited for long: no time at all.
@@ -77,15 +76,13 @@ pub(crate) struct CallIndex(u64);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Enqueued(u64);
 
-/// An operation as it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// With its number.
+    /// The call, with its own number.
     pub(crate) call: Call,
     /// How long ago it was called, if it had to wait for those before it.
     #[serde(default)]
     pub(crate) enqueued_ago: Option<Duration>,
-    /// How long ago it began.
     pub(crate) started_ago: Duration,
     /// How long ago it ended, if it has.
     pub(crate) ended_ago: Option<Duration>,
@@ -101,7 +98,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// One cache line.
+/// An entry that is one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Entry {
@@ -129,20 +126,18 @@ struct Calls {
     forgotten: u64,
 }
 
-/// Names in both directions.
 #[derive(Debug, Default)]
 struct Names {
     texts: Vec<String>,
     numbers: HashMap<String, Name, FixedState>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// What the exact and the coarse clock said when the recorder began.
     origin: (Instant, Duration),
     entries: Box<[Entry]>,
-    /// Operations so far.
+    /// How many operations were recorded so far.
     written: AtomicU64,
     /// Of the operation that begins next.
     enqueued: AtomicU64,

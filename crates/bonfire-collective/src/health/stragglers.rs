@@ -1,9 +1,10 @@
 //! Who keeps the others waiting, found out before it is fatal.
 //!
-//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one that
-//! is waited for. Operations of two ranks do not count: in a pipeline each rank waits for its turn. Each rank adds up for how long it waits and tells the sum with its heartbeats; rank 0
-//! compares the sums over a window of time. No clocks of different hosts are compared. A difference is
-//! time lost only as far as nothing else was done meanwhile: where communication runs beside
+//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one
+//! that is waited for. Operations of two ranks do not count: in a pipeline each rank waits for its
+//! turn. Each rank adds up for how long it waits and sends the sum with its heartbeats; rank 0
+//! compares the sums over a window of time. No clocks of different hosts are compared. A difference
+//! is time lost only as far as nothing else was done meanwhile: where communication runs beside
 //! computation, it is the most that can be lost.
 //!
 //! Pure: the time is an argument, and each sum comes with the time in which it was made.
@@ -30,7 +31,6 @@ const USUAL_QUANTILE: f64 = 0.75;
 /// Slow ranks that are named one by one.
 const NAMED_MAX: usize = 4;
 
-/// What a rank says of itself from time to time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Heartbeat {
     /// The step that its program has begun, if it says so.
@@ -49,7 +49,7 @@ pub struct StragglerReport {
     /// How long a step took, if the program says when it begins one; see
     /// [`ProcessGroup::progress`](crate::ProcessGroup::progress).
     pub step_time: Option<Duration>,
-    /// The latest step then.
+    /// The latest step at that time.
     pub step: Option<u64>,
     /// The slow ranks, the slowest first; none if all keep pace.
     pub stragglers: Vec<Straggler>,
@@ -58,10 +58,10 @@ pub struct StragglerReport {
     pub waiting: Vec<f64>,
 }
 
-/// A slow rank.
+/// A slow rank and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
-    /// The rank.
+    /// The number of the slow rank.
     pub rank: Rank,
     /// The part of the time that the others wait longer than this one: what it costs at most that this
     /// rank is slow.
@@ -76,7 +76,6 @@ impl StragglerReport {
 }
 
 impl fmt::Display for StragglerReport {
-    /// One line for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.stragglers.is_empty() {
             return write!(f, "no rank is slow");
@@ -107,7 +106,6 @@ impl fmt::Display for StragglerReport {
     }
 }
 
-/// What rank 0 knows of the ranks' pace.
 #[derive(Debug)]
 pub(crate) struct Stragglers {
     /// Of each rank, its first heartbeat in the window and its latest.
@@ -141,7 +139,7 @@ impl Stragglers {
         }
     }
 
-    /// The report at the end of a window, for which every rank must have been heard twice.
+    /// The report at the end of a window, for which every rank must have reported twice.
     pub(crate) fn report(&mut self, now: Instant) -> Option<StragglerReport> {
         let window = now.saturating_duration_since(self.began);
         if window < WINDOW {

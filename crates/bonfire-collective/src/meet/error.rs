@@ -1,5 +1,7 @@
 //! What can go wrong with a process group, and whose fault it is.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::sync::Arc;
 
 use bonfire_plan::{PlanError, Rank};
@@ -18,12 +20,7 @@ pub enum CollectiveError {
     /// A rank died, panicked, gave up, left the group while it was needed, or gave an operation
     /// buffers that do not fit it.
     #[error("rank {rank} failed: {cause}")]
-    PeerFailed {
-        /// The culprit.
-        rank: Rank,
-        /// What is known about it.
-        cause: String,
-    },
+    PeerFailed { rank: Rank, cause: String },
     /// Two ranks called different operations, or the same one with other arguments.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
@@ -37,7 +34,7 @@ pub enum CollectiveError {
     /// The caller asked for something that no rank can do. On the other ranks it is a failure of this one.
     #[error(transparent)]
     Usage(#[from] PlanError),
-    /// There is no memory for a buffer. The group goes on.
+    /// There is no memory for a buffer. The group continues.
     #[error(transparent)]
     Buffer(#[from] Arc<ArenaError>),
     /// The group could not be formed.
@@ -47,15 +44,14 @@ pub enum CollectiveError {
 
 impl CollectiveError {
     /// Whether rank `me`, in the numbers of the group that failed, only suffers from what happened
-    /// elsewhere. A process that ends because of such an error exits with
-    /// `PEER_FAILED_EXIT_CODE`, so that its launcher looks for the
-    /// culprit elsewhere. A rank that waits for too long is no culprit, and who is late is told apart
-    /// by its account.
+    /// elsewhere. A process that ends because of such an error exits with `PEER_FAILED_EXIT_CODE`,
+    /// so that its launcher looks for the culprit elsewhere. A rank that waits for too long is not
+    /// a culprit, and its account shows which rank is late.
     pub fn blames_another(&self, me: Rank) -> bool {
         match self {
             Self::PeerFailed { rank, .. } => *rank != me,
             Self::Timeout(_) => true,
-            // Nobody can tell which of the two it is, or whether it is either.
+            // Which of the two it is, or whether it is either, is unknown.
             Self::Corrupted(corruption) => ![corruption.source, corruption.target].contains(&me),
             Self::Connect(error) => match &**error {
                 ConnectError::GroupFailed(failure) => failure.blames_another(me),
@@ -65,7 +61,7 @@ impl CollectiveError {
         }
     }
 
-    /// What ends a group, as it is told to others; nothing of what does not.
+    /// What ends a group, as the other ranks receive it; nothing of what does not.
     pub(crate) fn as_failure(&self) -> Option<Failure> {
         Some(match self {
             Self::PeerFailed { rank, cause } => Failure::Peer {

@@ -1,7 +1,7 @@
 //! How the processes of a job find each other and connect.
 //!
 //! 1. Everybody reaches the store and proves the job's token. The launcher serves it, or rank 0 at
-//!    `MASTER_ADDR:MASTER_PORT`, or rank 0 at a free port that it tells the others (`entrance`).
+//!    `MASTER_ADDR:MASTER_PORT`, or rank 0 at a free port that it announces (`entrance`).
 //! 2. Everybody publishes its [`Address`] there and reads the others'; what must agree is compared.
 //! 3. Hosts try whether they reach each other, so that one that does not is known at once.
 //! 4. Every rank connects to the lower ranks and accepts the higher ones: one control connection per
@@ -112,7 +112,6 @@ impl Home {
         options.stream_threads.are_on(streams, cores, self.ranks)
     }
 
-    /// Starts to listen; where.
     pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
         let (listeners, tcp) = Listeners::open(self.interface)?;
         let address = Address {
@@ -125,7 +124,6 @@ impl Home {
     }
 }
 
-/// What a process has when all of the job have met.
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) topology: Topology,
@@ -134,7 +132,6 @@ pub(crate) struct Met {
     pub(crate) chunk_bytes: usize,
 }
 
-/// Forms the group of all processes of the job.
 pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, ConnectError> {
     let chunk_bytes = options.chunk_bytes_checked()?;
     let streams = options.streams_checked()?;
@@ -199,7 +196,7 @@ fn files_of_peers(world_size: WorldSize) -> u64 {
     3 * (u64::from(world_size.get()) - 1)
 }
 
-/// An error if this process cannot open so many files.
+/// An error if this process cannot open that many files.
 fn check_open_files(world_size: WorldSize) -> Result<(), ConnectError> {
     let needed = files_of_peers(world_size);
     let left = host::open_files_left();
@@ -304,7 +301,7 @@ fn tell(env: &RankEnv, wait: &mut LongWait, missing: impl Fn() -> Vec<Rank>) {
 /// to find out the same: otherwise all they would learn is that the store is gone.
 fn leave(env: &RankEnv, store: &TcpStore, server: Option<&TcpStoreServer>) {
     let left_key = key(env, "left");
-    // An error here would hide the one that is about to be told.
+    // An error here would hide the one that is about to be reported.
     let mut left = store.add(&left_key, 1);
     let linger = Deadline::after(LINGER);
     while server.is_some()

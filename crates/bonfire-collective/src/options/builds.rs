@@ -15,18 +15,18 @@ const OWN_FILE: &str = "/proc/self/exe";
 /// it writes one, which no two builds share; the end holds what moves with every change in length.
 const EDGE_BYTES: u64 = 64 << 10;
 
-/// What is read in between: so many pieces at equal distances, for linkers without build ids.
+/// What is read in between: this many pieces at equal distances, for linkers without build ids.
 const PIECES: u64 = 32;
 const PIECE_BYTES: u64 = 4 << 10;
 
-/// The longest path that is told.
+/// The longest path that is reported.
 const PATH_BYTES_MAX: usize = 256;
 
 /// Which builds of a program may be ranks of one job.
 ///
-/// Two builds differ in what they call, in which order and from which line, and often train well together
-/// until they do not. So they are told apart when ranks meet, by their files: another compiler, another
-/// feature or another line is another build, a copy of the file is not.
+/// Two builds differ in what they call, in which order and from which line, and often train well
+/// together until they do not. So they are distinguished when ranks meet, by their files: another
+/// compiler, another feature or another line is another build, a copy of the file is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Builds {
     /// One. Ranks of others get [`ConnectError::Builds`](crate::ConnectError::Builds).
@@ -39,7 +39,7 @@ pub enum Builds {
 impl Builds {
     const ALL: [Self; 2] = [Self::Same, Self::Any];
 
-    /// The name in `BONFIRE_BUILDS`.
+    /// The value of `BONFIRE_BUILDS` that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -75,7 +75,7 @@ impl FromStr for Builds {
 pub struct Build {
     /// Where it is, for people.
     path: String,
-    /// Equal for equal files.
+    /// Equal for files that are equal.
     digest: String,
 }
 

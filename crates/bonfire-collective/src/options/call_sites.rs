@@ -22,7 +22,7 @@ pub enum CallSites {
 impl CallSites {
     const ALL: [Self; 2] = [Self::Named, Self::Compared];
 
-    /// The name in `BONFIRE_CALL_SITES`.
+    /// The value of `BONFIRE_CALL_SITES` that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Named => "named",

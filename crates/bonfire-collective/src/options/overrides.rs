@@ -1,4 +1,4 @@
-//! Algorithms that whoever starts a program asks for, in place of what the program would use.
+//! Algorithms that the user who starts a program asks for, in place of what the program would use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,26 +49,21 @@ pub struct AlgorithmOverrides {
 }
 
 /// The text asks for algorithms that do not exist.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// The word after `=`, or the only one, is no algorithm.
+    /// The word after `=`, or the only one, is not an algorithm.
     #[error(transparent)]
     Algorithm(#[from] PlanError),
-    /// The word before `=` is no collective.
+    /// The word before `=` is not a collective.
     #[error("unknown collective \"{given}\"; use one of: {}", names())]
-    Collective {
-        /// The word.
-        given: String,
-    },
+    Collective { given: String },
     /// The collective has no such algorithm.
     #[error("there is no {algorithm} for {collective}; it has: {}", list(.candidates))]
     Unsupported {
-        /// The collective.
         collective: &'static str,
-        /// What was asked for.
         algorithm: Algorithm,
-        /// What there is.
         candidates: &'static [Algorithm],
     },
     /// A collective is given two algorithms, or there are two words without a collective.

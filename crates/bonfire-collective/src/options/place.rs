@@ -12,7 +12,7 @@ use bonfire_connect::secure::token::JobToken;
 pub struct RankEnv {
     /// This process among all processes.
     pub rank: Rank,
-    /// The number of processes.
+    /// The number of processes of the job.
     pub world_size: WorldSize,
     /// This process among those of its host.
     pub local_rank: u32,
@@ -24,7 +24,7 @@ pub struct RankEnv {
     pub master_port: u16,
     /// The secret of the job.
     pub job_token: JobToken,
-    /// Who serves the store.
+    /// The process that serves the store.
     pub agent_store: StoreHost,
     /// The name of the job, empty if it has none. It is part of every handshake: processes of jobs
     /// with different names never meet, even where they have the same token or none.
@@ -57,11 +57,12 @@ pub enum StoreHost {
     Agent,
     /// Rank 0 does, at `MASTER_PORT`.
     RankZero,
-    /// Rank 0 does, at a free port of the host that all ranks are on, and tells the others which
-    /// through a Unix-domain socket named by the job. `MASTER_ADDR` and `MASTER_PORT` do not matter.
+    /// Rank 0 does, at a free port of the host that all ranks are on, and announces the port
+    /// through a Unix-domain socket named by the job. `MASTER_ADDR` and `MASTER_PORT` do not
+    /// matter.
     Nearby,
-    /// Rank 0 does, at a free port, and tells the others which through the store of torchrun's
-    /// agent, which has `MASTER_PORT` for itself.
+    /// Rank 0 does, at a free port, and announces the port through the store of torchrun's agent,
+    /// which has `MASTER_PORT` for itself.
     Torchrun,
 }
 

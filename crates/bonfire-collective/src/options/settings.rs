@@ -1,7 +1,7 @@
 //! What the environment says in place of the options that a program chooses.
 //!
-//! These variables are Bonfire's own, and whoever starts a program sets them. Those that place a rank in
-//! its job are a launcher's, and nothing here reads them.
+//! These variables are Bonfire's own, and the user who starts a program sets them. Those that place
+//! a rank in its job are a launcher's, and nothing here reads them.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -42,7 +42,7 @@ pub struct EnvSettings {
     pub stream_threads: Option<StreamThreads>,
     /// Which connections are encrypted. The launchers of a job need the same, too.
     pub tls: Option<Connections>,
-    /// Which links have checksums.
+    /// Which links send checksums with frames.
     pub checksums: Option<Connections>,
     /// What the lines count from which ranks call their operations.
     pub call_sites: Option<CallSites>,
@@ -51,23 +51,20 @@ pub struct EnvSettings {
 }
 
 /// A variable does not hold what it can.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
     /// It names nothing that can be chosen.
     #[error("{variable} is wrong")]
     Unknown {
-        /// The variable.
         variable: &'static str,
         /// What is wrong with it.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It is no number of streams.
+    /// It is not a number of streams.
     #[error("{STREAMS} must be a whole number from 1 to {STREAMS_MAX}, not \"{value}\"")]
-    Streams {
-        /// What it holds.
-        value: String,
-    },
+    Streams { value: String },
 }
 
 impl EnvSettings {
@@ -133,7 +130,6 @@ impl EnvSettings {
     }
 }
 
-/// One of several names.
 fn choice<T>(variable: &'static str, text: Option<String>) -> Result<Option<T>, SettingError>
 where
     T: FromStr<Err: Error + Send + Sync + 'static>,

@@ -14,14 +14,14 @@ pub enum StreamThreads {
     Auto,
     /// A thread for each stream but the first.
     On,
-    /// The rank's own thread.
+    /// The rank's own thread moves all bytes.
     Off,
 }
 
 impl StreamThreads {
     const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
 
-    /// The name in `BONFIRE_STREAM_THREADS`.
+    /// The value of `BONFIRE_STREAM_THREADS` that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -30,7 +30,7 @@ impl StreamThreads {
         }
     }
 
-    /// Whether links have them, on a host of so many cores and ranks.
+    /// Whether links have threads, on a host of `cores` cores and `ranks` ranks.
     pub(crate) fn are_on(self, streams: u8, cores: usize, ranks: usize) -> bool {
         match self {
             Self::Auto => streams > 1 && cores >= ranks * usize::from(streams),

@@ -35,7 +35,6 @@ impl<'a> Frame<'a> {
         wire::contradict(self.header[0], header)
     }
 
-    /// The operation that the sender is in.
     pub(crate) fn operation(&self) -> Result<Operation, WireError> {
         wire::decode_header(&self.header.concat()).map(|(operation, _)| operation)
     }

@@ -35,7 +35,7 @@ const _: () = assert!(PIECE_BYTES_MIN >= AHEAD_BYTES);
 /// The stream carries something that is not a frame of this link.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// Not a header.
+    /// Bytes that are not a header.
     #[error(transparent)]
     Header(#[from] WireError),
     /// More payload than the ranks agreed on at set-up.
@@ -172,7 +172,6 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether every slot holds a complete frame.
     pub(crate) fn is_full(&self) -> bool {
         self.frames == self.slots.len()
     }

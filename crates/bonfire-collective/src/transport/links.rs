@@ -16,22 +16,28 @@ use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
 use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
-/// third rank may need them before the second can go on.
+/// third rank may need them before the second can continue.
 const MIXED_NAP: Duration = Duration::from_millis(1);
 
 /// One link failed or a wait on it ended.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// See [`Interrupt`].
     Interrupted(Interrupt),
-    /// The peer's end is closed.
     Ended,
     /// The stream to or from this rank, perhaps not the one that was waited for, is unusable.
-    Broken { rank: Rank, cause: String },
-    /// A frame from this rank was changed on the way, in this operation if that can be told.
-    Changed { rank: Rank, seq: Option<u64> },
+    Broken {
+        rank: Rank,
+        cause: String,
+    },
+    /// A frame from this rank was changed on the way, in this operation if that is known.
+    Changed {
+        rank: Rank,
+        seq: Option<u64>,
+    },
     /// The oldest frame from this rank [contradicts](Frame::contradicts) the one to be sent.
-    Contradicted { rank: Rank },
+    Contradicted {
+        rank: Rank,
+    },
 }
 
 impl From<Interrupt> for LinkError {
@@ -64,31 +70,26 @@ enum Way {
 /// What a wait on a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// A frame from the peer.
     Frame,
-    /// Room for a frame to the peer.
     Room,
 }
 
-/// What ended a wait for a frame that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// A frame is in its slot as a whole, and may be another than the one that is due.
+    /// A complete frame is in its slot, and may be another than the one that is due.
     Whole,
     /// The frame that is due is here as far as was asked.
     Due,
 }
 
-/// A look at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// What is waited for is here, though not in a slot.
     Enough,
-    /// So many bytes came.
+    /// This many bytes came in.
     News(usize),
 }
 
-/// The links of one rank to all its peers.
 #[derive(Debug)]
 pub(crate) struct Links {
     by_rank: Vec<Option<Link>>,
@@ -134,7 +135,6 @@ impl Links {
         self.by_rank[peer.index()] = Some(Link { way, traffic });
     }
 
-    /// What went over all links since set-up.
     pub(crate) fn traffic(&self) -> Traffic {
         let links = self.by_rank.iter().flatten();
         links.fold(Traffic::default(), |sum, link| sum + link.traffic)
@@ -198,7 +198,6 @@ impl Links {
         }
     }
 
-    /// Waits until there is a frame from `peer`.
     pub(crate) fn wait(&mut self, peer: Rank, patience: &Patience<'_>) -> Result<(), LinkError> {
         self.watch(peer, patience, |socket| Look::News(socket.receive()))
             .map(drop)
@@ -263,8 +262,8 @@ impl Links {
     ) -> Result<Arrival, LinkError> {
         let mut vigil = patience.vigil();
         loop {
-            // Frames in memory are there before the farewell. Those of a socket travel on another
-            // connection than it does and may come later; what comes last there is its end.
+            // Frames in memory are there before the farewell. Those of a socket are sent on another
+            // connection than it is and may come later; what comes last there is its end.
             let departed = match self.link(peer).way {
                 Way::Memory(_) => patience.has_departed(peer),
                 Way::Socket(_) => false,
@@ -291,7 +290,6 @@ impl Links {
         }
     }
 
-    /// The oldest frame from `peer`.
     pub(crate) fn front(&self, peer: Rank) -> Option<Frame<'_>> {
         self.link(peer).front()
     }
@@ -320,7 +318,6 @@ impl Links {
         }
     }
 
-    /// Gives the slot of the oldest frame from `peer` back.
     pub(crate) fn release(&mut self, peer: Rank) {
         let Link { way, traffic } = self.link_mut(peer);
         match way {
@@ -387,7 +384,7 @@ impl Links {
         else {
             return Ok(());
         };
-        // What is known already must not be slept on: the kernel will not tell of it again.
+        // What is known already must not be slept on: the kernel will not report it again.
         let known = |rank: &Rank| socket(by_rank, *rank).has_news();
         let nap = if sockets.iter().any(known) {
             Duration::ZERO

@@ -8,7 +8,6 @@ use bonfire_plan::Rank;
 use bonfire_connect::carrier::Carrier;
 use bonfire_connect::platform::net;
 
-/// The sockets of one rank.
 #[derive(Debug)]
 pub(super) struct Readiness {
     edges: net::Edges,

@@ -9,7 +9,7 @@ use bonfire_plan::{CallSite, Operation};
 
 use super::stripes::Stripes;
 
-/// A stream of which each read gives so many bytes as `steps` says next, or all if it says nothing.
+/// A stream of which each read gives as many bytes as `steps` says next, or all if it says nothing.
 pub(crate) struct Trickle<'a, S> {
     pub(crate) bytes: &'a [u8],
     pub(crate) steps: S,

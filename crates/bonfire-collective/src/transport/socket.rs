@@ -1,5 +1,6 @@
-//! Frames through a byte stream: whoever waits for a link moves the bytes of all of them, so two ranks that send to
-//! each other at once cannot block each other. Streams but the first may have a thread each that calls the kernel.
+//! Frames through a byte stream: a thread that waits for a link moves the bytes of all of them, so
+//! two ranks that send to each other at once cannot block each other. Streams but the first may
+//! have a thread each that calls the kernel.
 
 use std::io::{self, IoSlice, Write};
 
@@ -26,14 +27,14 @@ pub(crate) struct SocketLink {
     ended: bool,
     /// What is wrong with the bytes that came. Nothing behind them is read.
     fault: Option<Fault>,
-    /// Where frames carry checksums.
+    /// `Some` where frames carry checksums.
     sealing: Option<Sealing>,
 }
 
 /// Why a stream cannot be understood any more.
 #[derive(Clone, Debug)]
 enum Fault {
-    /// A frame was changed on the way, of this operation if that can be told.
+    /// A frame was changed on the way, of this operation if that is known.
     Changed(Option<u64>),
     Other(String),
 }
@@ -54,12 +55,11 @@ pub(crate) struct Due<'a> {
     pub(crate) payload_bytes: usize,
 }
 
-/// One of the streams of a link.
 #[derive(Debug)]
 struct Flow {
     carrier: Carrier,
     /// Whether the last read left something behind, or news has come since. Without this flag the
-    /// kernel's events, which tell of changes only, would have to be asked again for what they said.
+    /// kernel's events, which report changes only, would have to be asked again for what they said.
     readable: bool,
     /// What is sent of its part of the frame that is being put.
     sent: usize,
@@ -70,15 +70,14 @@ struct Flow {
 /// What a put has done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dispatch {
-    /// So many more bytes are sent, and there are more.
+    /// This many more bytes are sent, and there are more.
     Bytes(usize),
-    /// All of the frame is sent.
     Frame,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receipt {
-    /// So many bytes.
+    /// This many bytes came in.
     Bytes(usize),
     /// The rest of a payload that went to where it was wanted.
     Payload,
@@ -136,19 +135,18 @@ impl SocketLink {
         }
     }
 
-    /// The streams, in their order.
     pub(super) fn streams(&self) -> impl Iterator<Item = &Carrier> {
         self.flows.iter().map(|flow| &flow.carrier)
     }
 
-    /// The streams that had no room when they were last written to, and do not tell when they have.
+    /// The streams that had no room when they were last written to, and do not report when they
+    /// have.
     pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Carrier> {
         let blocked = self.flows.iter().filter(|flow| flow.blocked);
         let silent = blocked.filter(|flow| !flow.carrier.tells_of_room());
         silent.map(|flow| &flow.carrier)
     }
 
-    /// The oldest complete frame.
     pub(super) fn front(&self) -> Option<Frame<'_>> {
         let (header, payload) = self.inbox.front()?.split_at(HEADER_BYTES);
         Some(Frame::new([header, &[]], payload))

@@ -16,7 +16,6 @@ pub(crate) const PIECE_BYTES_MIN: usize = 16 << 10;
 /// Pieces begin on cache lines, and so on whole elements.
 const LINE_BYTES: usize = 64;
 
-/// The pieces of one payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stripes {
     payload_bytes: usize,
@@ -44,7 +43,6 @@ impl Stripes {
         self.payload_bytes
     }
 
-    /// The number of pieces.
     pub(crate) fn count(&self) -> usize {
         self.count
     }

@@ -33,9 +33,7 @@ pub struct Topology {
 /// Shared by the clones: a group of a thousand ranks has one of them.
 #[derive(Debug, PartialEq, Eq)]
 struct Tables {
-    /// The host of each rank.
     hosts: Vec<u32>,
-    /// The place of each rank among those of its host.
     local_ranks: Vec<u32>,
     /// The ranks of each host, ascending.
     ranks: Vec<Vec<Rank>>,

@@ -1,13 +1,14 @@
 //! How much a rank has moved over its links.
 
 /// Frames and payload that a rank has sent to and received from all its peers since the group was
-/// formed. Headers are not payload; what ranks read from each other's memory in place is no frame.
+/// formed. Headers are not payload; what ranks read from each other's memory in place is not a
+/// frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
     /// Frames sent, those without payload included.
     pub frames_sent: u64,
-    /// Frames received and used.
+    /// Frames that were received and used.
     pub frames_received: u64,
     /// Bytes of payload in the frames sent.
     pub payload_bytes_sent: u64,

@@ -1,4 +1,4 @@
-//! The header that travels in front of every frame, and the description of an operation in it.
+//! The header that is sent in front of every frame, and the description of an operation in it.
 //!
 //! Sender and receiver both know which operation they are in; the header lets the receiver check
 //! that they mean the same one before it looks at the data. All integers are little-endian.
@@ -32,13 +32,11 @@ const STEPS: u64 = 1 << (u64::BITS - SEQ_BITS);
 const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
 const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
-/// Where the sum of the payload is.
 const PAYLOAD_SUM_AT: usize = 120;
 const _: () = assert!(CALL_SITE_AT + CallSite::BYTES_MAX == PAYLOAD_SUM_AT);
 const NO_REDUCE: u8 = u8::MAX;
 const NO_RANK: u32 = u32::MAX;
 
-/// Bytes that are not a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum WireError {
@@ -51,14 +49,8 @@ pub(crate) enum WireError {
     /// The header is not as it was sent.
     #[error("a header was changed on the way")]
     Changed,
-    /// A code without a meaning.
     #[error("unknown {field} code {code} in a frame header")]
-    Code {
-        /// Which field.
-        field: &'static str,
-        /// Its value.
-        code: u8,
-    },
+    Code { field: &'static str, code: u8 },
 }
 
 /// Writes the header of a frame with `payload_bytes` bytes behind it.
@@ -181,7 +173,6 @@ const HEADER_SUM_AT: usize = HEADER_BYTES - size_of::<u32>();
 
 const _: () = assert!(PAYLOAD_SUM_AT + size_of::<u32>() == HEADER_SUM_AT);
 
-/// What a sealed header says of the payload behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// The number of the operation in its group.

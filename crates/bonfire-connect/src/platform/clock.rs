@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time.
 #[inline]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// How long ago that was.
 #[inline]
 pub fn since(instant: Instant) -> Duration {
     now().saturating_duration_since(instant)

@@ -1,8 +1,7 @@
-//! Which machine this is.
+//! Which machine this is, and what it has for ranks.
 
 use std::num::NonZero;
 
-/// Threads that can run at one time.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -38,11 +38,9 @@ pub(crate) struct SilenceLimits {
 
 /// A connection or a listener, however it is wrapped.
 pub trait Socket {
-    /// The system's name for it.
     fn socket(&self) -> SocketRef<'_>;
 }
 
-/// What waits and options are about.
 pub type SocketRef<'a> = BorrowedFd<'a>;
 
 macro_rules! sockets {
@@ -62,12 +60,11 @@ sockets!(TcpListener, TcpStream, UnixListener, UnixStream);
 pub struct Handle(OwnedFd);
 
 impl Handle {
-    /// A hold on `socket`.
     pub fn of(socket: &impl Socket) -> io::Result<Self> {
         Ok(Self(socket.socket().try_clone_to_owned()?))
     }
 
-    /// Whoever reads from the connection or writes to it is told at once that it has ended.
+    /// Ends the connection for its readers and writers at once.
     pub fn hang_up(&self) {
         let _ = shutdown(&self.0, Shutdown::Both);
     }
@@ -87,7 +84,7 @@ pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
     interests.iter().enumerate().filter_map(ready).collect()
 }
 
-/// What one thread tells another through, where that one waits for connections: news without bytes.
+/// Wakes another thread that waits for connections: news without bytes.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -99,13 +96,13 @@ impl Bell {
         )?))
     }
 
-    /// News, also for whoever begins to wait later.
+    /// Rings, also for a thread that begins to wait later.
     pub(crate) fn ring(&self) {
         // Its count has room for longer than a machine runs.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// No news before the next ring.
+    /// Silences the bell until it rings again.
     fn hush(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; size_of::<u64>()]);
     }

@@ -4,7 +4,6 @@ use std::io;
 
 pub use std::thread::{JoinHandle, ScopedJoinHandle, sleep, yield_now};
 
-/// Starts a thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,

@@ -18,11 +18,9 @@ const TLS: u8 = b't';
 /// What an end of a connection insists on.
 #[derive(Clone, Copy, Debug)]
 pub enum Secrecy<'a> {
-    /// No encryption.
     Plain,
-    /// Encryption.
     Tls(&'a Identity),
-    /// What the connector says. For an acceptor that can tell only afterwards what is right.
+    /// What the connector says. For an acceptor that learns only afterwards what is right.
     Either(&'a Identity),
 }
 
@@ -99,7 +97,7 @@ fn agree<'a, S: Read + Write>(
 fn nonsense() -> HandshakeError {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the other end is no process of this version of Bonfire",
+        "the other end is not a process of this version of Bonfire",
     )
     .into()
 }

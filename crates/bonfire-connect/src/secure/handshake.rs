@@ -15,15 +15,11 @@ use crate::secure::token::JobToken;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 
-/// Where encryption is chosen.
 pub(crate) const TLS_CHOICE: &str = "--tls or BONFIRE_TLS";
 
-/// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// That which called.
     Connector,
-    /// That which was called.
     Acceptor,
 }
 
@@ -46,19 +42,14 @@ impl Role {
 /// The other side did not prove that it belongs to this job.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The connection broke.
     #[error("the connection broke during the token challenge")]
     Io(#[from] io::Error),
-    /// The other side has another token.
     #[error("the other side does not know this job's token (is it of another job?)")]
     WrongToken,
-    /// The other side does not encrypt.
     #[error("this end uses TLS, but the other does not: start all with the same {TLS_CHOICE}")]
     TlsHereOnly,
-    /// This side does not encrypt.
     #[error("the other end uses TLS, but this one does not: start all with the same {TLS_CHOICE}")]
     TlsThereOnly,
-    /// The operating system has no random bytes.
     #[error("no nonce for the token challenge")]
     Random(#[source] io::Error),
 }

@@ -2,7 +2,7 @@
 //!
 //! A stranger who connects again and again, or says nothing, or says it slowly, costs a place here
 //! and keeps nobody out: the one who has waited longest makes room for the next. A rank of the job
-//! needs its place for as long as two messages travel, and tries again when it has lost it.
+//! needs its place while two messages are in flight, and tries again when it has lost it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,7 +17,6 @@ use crate::platform::sync::{Mutex, MutexGuard};
 /// that come in one moment need, few enough that their threads and descriptors cost little.
 pub(crate) const UNPROVEN_MAX: usize = 128;
 
-/// The connections that have proved nothing yet.
 #[derive(Debug, Default)]
 pub struct Lobby {
     waiting: Mutex<Waiting>,
@@ -30,18 +29,16 @@ struct Waiting {
     connections: BTreeMap<u64, Handle>,
 }
 
-/// A place in the lobby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a place is taken until it is left"]
 pub struct Place(u64);
 
 impl Lobby {
-    /// An empty one.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a place, if need be that of whoever has waited longest, whose connection is ended.
+    /// Takes a place, if need be that of the connection that has waited longest, which is ended.
     pub fn enter(&self, stream: &impl Socket) -> io::Result<Place> {
         let handle = Handle::of(stream)?;
         let mut waiting = self.lock();
@@ -56,12 +53,10 @@ impl Lobby {
         Ok(Place(place))
     }
 
-    /// Gives the place back.
     pub fn leave(&self, place: Place) {
         self.lock().connections.remove(&place.0);
     }
 
-    /// Ends all connections that have proved nothing.
     pub fn clear(&self) {
         for connection in self.lock().connections.values() {
             connection.hang_up();
@@ -75,7 +70,6 @@ impl Lobby {
 
 /// A connection whose waits can be limited.
 pub trait Limited: Read + Write {
-    /// Bounds the next read and the next write.
     fn limit(&self, timeout: Duration) -> io::Result<()>;
 }
 

@@ -15,7 +15,7 @@ use crate::secure::tls::{BINDING_BYTES, TlsStream};
 const SAME_HOST_BUFFER_BYTES: usize = 1 << 20;
 
 /// Longer than switches take to find another way, much shorter than the default deadline of an
-/// operation, which would blame whoever happened to be waited for.
+/// operation, which would blame the rank that happened to be awaited.
 const SILENCE_LIMITS: SilenceLimits = SilenceLimits {
     idle: Duration::from_secs(5),
     interval: Duration::from_secs(2),
@@ -30,33 +30,25 @@ const IDLE_LIMITS: SilenceLimits = SilenceLimits {
     silence_max: Duration::from_secs(60),
 };
 
-/// A connection, however it goes.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP in the clear.
     Tcp(TcpStream),
-    /// Within one host.
     Unix(UnixStream),
-    /// TCP, encrypted.
     Tls(Box<TlsStream>),
 }
 
-/// What the system knows of whoever is at the other end.
+/// What the system knows of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FarEnd {
     /// This process of the same machine.
     Process(u32),
-    /// Another host, which has not acknowledged so many bytes.
-    Host {
-        /// Those bytes.
-        unacknowledged: usize,
-    },
+    /// Another host, which has not acknowledged that many bytes.
+    Host { unacknowledged: usize },
     /// The system does not say.
     Unknown,
 }
 
 impl Stream {
-    /// How long a read waits.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
@@ -65,7 +57,6 @@ impl Stream {
         }
     }
 
-    /// How long a write waits.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_write_timeout(timeout),
@@ -74,7 +65,6 @@ impl Stream {
         }
     }
 
-    /// From now on nothing waits.
     pub fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
@@ -83,7 +73,6 @@ impl Stream {
         }
     }
 
-    /// From now on reads and writes wait.
     pub fn set_blocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(false),
@@ -116,7 +105,6 @@ impl Stream {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(true))
     }
 
-    /// Who is at the other end.
     pub fn far_end(&self) -> FarEnd {
         let unacknowledged = |stream| net::unacknowledged_bytes(stream);
         let host = |unacknowledged| FarEnd::Host { unacknowledged };

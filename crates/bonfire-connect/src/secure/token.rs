@@ -20,7 +20,7 @@ use crate::platform::random;
 /// The length of a token in bytes, that of the hash it keys.
 const TOKEN_BYTES: usize = 32;
 
-/// More than a token and the white space around it; what is longer is no token.
+/// More than a token and the white space around it; a longer file is not a token.
 const FILE_BYTES_MAX: u64 = 256;
 
 /// The shared secret of a job: 32 random bytes, or nothing.
@@ -33,7 +33,6 @@ pub struct JobToken {
     bytes: [u8; TOKEN_BYTES],
 }
 
-/// A job token could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -42,35 +41,19 @@ pub enum TokenError {
         "a job token is 64 hexadecimal digits, but this one has {length} characters or others \
          among them; `openssl rand -hex 32` makes one"
     )]
-    NotHex {
-        /// The number of characters found.
-        length: usize,
-    },
-    /// The file of the token cannot be read.
+    NotHex { length: usize },
     #[error("cannot read the job token from {}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// Others than the owner can read or write the file of the token.
     #[error(
         "{} has mode {mode:o}, so others can read or change the job token: chmod 600 it", .path.display()
     )]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// The operating system gave no random bytes.
+    Exposed { path: PathBuf, mode: u32 },
     #[error("cannot draw a job token")]
     Random(#[source] io::Error),
 }
 
 impl JobToken {
-    /// A fresh token from the operating system's random source.
     pub fn random() -> Result<Self, TokenError> {
         let mut bytes = [0; TOKEN_BYTES];
         random::fill(&mut bytes).map_err(TokenError::Random)?;
@@ -84,7 +67,6 @@ impl JobToken {
         }
     }
 
-    /// Reads the form that [`to_hex`](Self::to_hex) writes.
     pub fn from_hex(text: &str) -> Result<Self, TokenError> {
         let not_hex = || TokenError::NotHex {
             length: text.chars().count(),

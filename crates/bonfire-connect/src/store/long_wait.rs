@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::clock;
 
-/// A wait for others of the job, which is told of once it is long.
+/// A wait for others of the job, which is logged once it is long.
 #[derive(Debug)]
 pub struct LongWait {
     started: Instant,
@@ -12,7 +12,6 @@ pub struct LongWait {
 }
 
 impl LongWait {
-    /// It begins.
     pub fn begin() -> Self {
         Self {
             started: clock::now(),
@@ -20,7 +19,7 @@ impl LongWait {
         }
     }
 
-    /// Says what is waited for, if the wait is long or has doubled since that was said.
+    /// Reports what is waited for, if the wait is long or has doubled since the last report.
     pub fn tell(&mut self, awaited: impl FnOnce() -> String) {
         let waited = clock::since(self.started);
         if waited >= self.tell_after {

@@ -8,7 +8,6 @@ use super::{Store, StoreError, check_lengths};
 use crate::platform::clock;
 use crate::platform::sync::{Condvar, Mutex, MutexGuard};
 
-/// A store for the threads of one process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     tables: Mutex<Tables>,
@@ -22,7 +21,6 @@ struct Tables {
 }
 
 impl MemoryStore {
-    /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }

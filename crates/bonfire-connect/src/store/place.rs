@@ -1,8 +1,8 @@
 //! Where the store is: on the host of rank 0, by its name or address.
 //!
-//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready and
-//! the name servers have heard of it. So a name is looked up again and again, and only what cannot be
-//! a name is refused at once.
+//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready
+//! and the name servers know it. So a name is looked up again and again, and only what cannot be a
+//! name is refused at once.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -20,7 +20,6 @@ const NAME_BYTES_MAX: usize = 253;
 /// Longest part of it between two dots.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// From where ranks reach the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clients {
     /// All are on the host that serves.

@@ -57,7 +57,7 @@ pub struct TcpStoreServer {
 }
 
 impl TcpStoreServer {
-    /// Serves at `address` (port 0: any free one) for whoever proves the token, without TLS.
+    /// Serves at `address` (port 0: any free one) every client that proves the token, without TLS.
     pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
         Self::bind_with(address, token, Tls::Off)
     }
@@ -125,12 +125,10 @@ impl TcpStoreServer {
         })
     }
 
-    /// Where it serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it serves, for the process that serves it.
     pub fn store(&self) -> &MemoryStore {
         &self.tables
     }
@@ -242,7 +240,6 @@ impl Shortage {
     }
 }
 
-/// Returns the connection once its other end has proved the token, all within a set time.
 fn prove(
     stream: TcpStream,
     token: &JobToken,
@@ -278,7 +275,6 @@ fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Res
     Ok(())
 }
 
-/// A client of a [`TcpStoreServer`].
 #[derive(Debug)]
 pub struct TcpStore {
     line: Mutex<Line>,
@@ -320,7 +316,7 @@ impl TcpStore {
         Self::connect_with(host, port, token, Tls::Off, timeout)
     }
 
-    /// As [`connect`](Self::connect), with what the server was told of TLS.
+    /// As [`connect`](Self::connect), with the TLS setting of the server.
     pub fn connect_with(
         host: &str,
         port: u16,
@@ -433,7 +429,7 @@ fn say_hello(
 ) -> Result<Result<(Stream, SocketAddr), HandshakeError>, StoreError> {
     let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
     let identity = identity(tls, peer.ip())?;
-    // Longer than the server waits for us, which may have others to hear first.
+    // Longer than the server waits for us, which may have others to serve first.
     let patience = HANDSHAKE_TIMEOUT * 2;
     let secrecy = Secrecy::of(identity.as_ref());
     let stream = Stream::Tcp(stream);

@@ -30,12 +30,9 @@ struct ContextEvents {
     wait: unsafe extern "C" fn(CUcontext, CUevent) -> CUresult,
 }
 
-/// How full the memory of a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Bytes that are free.
     pub free: usize,
-    /// Bytes that it has.
     pub total: usize,
 }
 
@@ -64,7 +61,6 @@ impl Context {
         Ok(Self { inner })
     }
 
-    /// The device.
     pub fn device(&self) -> &Device {
         &self.inner.device
     }
@@ -81,7 +77,6 @@ impl Context {
         self.inner.raw
     }
 
-    /// Whether both are the context of one device.
     pub fn is_same(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
@@ -110,7 +105,7 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// That there are no such bytes, with what there is.
+    /// Returns the out-of-memory error for `bytes`, with the device's free and total memory.
     pub(crate) fn out_of_memory(&self, bytes: usize) -> Result<CudaError, CudaError> {
         let memory = self.memory_info()?;
         Ok(CudaError::OutOfMemory {
@@ -121,7 +116,6 @@ impl Context {
         })
     }
 
-    /// Whether [`record`](Self::record) and [`wait`](Self::wait) are there.
     pub fn has_context_events(&self) -> bool {
         self.inner.events.is_some()
     }

@@ -8,12 +8,9 @@ use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
 use crate::error::{CudaError, check};
 
-/// A version of the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {
-    /// First number.
     pub major: u32,
-    /// Second number.
     pub minor: u32,
 }
 
@@ -23,7 +20,6 @@ impl fmt::Display for ComputeCapability {
     }
 }
 
-/// A GPU that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     raw: CUdevice,
@@ -103,7 +99,6 @@ impl Device {
         self.ordinal
     }
 
-    /// What it is sold as.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -125,22 +120,18 @@ impl Device {
         text
     }
 
-    /// Where it is plugged in.
     pub fn pci(&self) -> &str {
         &self.pci
     }
 
-    /// The memory it has.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// Its instruction set.
     pub fn capability(&self) -> ComputeCapability {
         self.capability
     }
 
-    /// Its number of multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }

@@ -17,12 +17,9 @@ pub struct Event {
     context: Context,
 }
 
-/// Whether an event has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventState {
-    /// Everything before it is done.
     Done,
-    /// Not yet.
     Pending,
 }
 
@@ -125,7 +122,6 @@ impl Event {
         self.raw
     }
 
-    /// The context it belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }

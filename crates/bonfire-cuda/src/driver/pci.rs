@@ -8,15 +8,12 @@ use std::str::FromStr;
 /// CUDA writes its domain with four digits, the management library with eight; both are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
-    /// The domain.
     pub domain: u32,
-    /// The bus.
     pub bus: u32,
     /// The device on the bus.
     pub device: u32,
 }
 
-/// The text is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a PCI address such as 0000:0f:00.0")]
 pub struct PciAddressError {

@@ -8,14 +8,11 @@ use crate::driver::context::Context;
 use crate::driver::device::Device;
 use crate::error::{CudaError, check};
 
-/// How a device reaches the memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
-    /// They are one device.
     Same,
     /// Directly; the lower the rank, the faster the link, as the driver sees it.
     Direct {
-        /// The driver's order of links.
         performance_rank: u32,
         /// Whether atomics work across it, as over NVLink.
         native_atomics: bool,

@@ -1,13 +1,10 @@
-//! Versions of CUDA.
+//! Versions of CUDA, as its functions return them.
 
 use std::fmt;
 
-/// A version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
-    /// First number.
     pub major: u32,
-    /// Second number.
     pub minor: u32,
 }
 

@@ -60,7 +60,7 @@ impl ForeignRegion {
         self.len
     }
 
-    /// That work of this context may touch it.
+    /// Asserts that work of this context may touch the memory.
     #[track_caller]
     pub(crate) fn assert_used_by(&self, context: &Context) {
         assert!(

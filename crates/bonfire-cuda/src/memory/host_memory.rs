@@ -1,6 +1,6 @@
 //! Host memory of the CPU's collectives, page-locked for the copies of a device.
 //!
-//! Memory that processes share cannot be had from the driver, but the driver can be told of it: then
+//! Memory that processes share cannot be had from the driver, but the driver can register it: then
 //! copies from and to it go straight between device and memory, as with a
 //! [`PinnedRegion`](crate::PinnedRegion). No device gets its address: what a copy does to it happens
 //! inside of [`Stream::read`](crate::Stream::read) and [`Stream::write`](crate::Stream::write), which
@@ -19,7 +19,7 @@ use crate::error::{CudaError, check};
 #[derive(Debug)]
 pub struct HostMemory {
     memory: Memory,
-    /// The context that the driver was told of it in.
+    /// The context that the memory is registered in.
     locked: Option<Context>,
 }
 
@@ -56,7 +56,6 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Whether its pages are locked.
     pub fn is_locked(&self) -> bool {
         self.locked.is_some()
     }
@@ -108,7 +107,7 @@ impl Drop for HostMemory {
         let address = self.as_mut_ptr().cast();
         // A lost context has unlocked its pages already.
         if context.bind().is_ok() {
-            // SAFETY: the driver was told of this address once and is told once that it is over; no copy
+            // SAFETY: the address was registered with the driver once and is unregistered once; no copy
             // is under way, since copies borrow the memory.
             let _ = unsafe { sys::cuMemHostUnregister(address) };
         }

@@ -18,7 +18,6 @@ pub struct IpcHandle {
 }
 
 impl IpcHandle {
-    /// Its size.
     pub const BYTES: usize = 64;
 
     /// The handle of a region, for another process of this machine.
@@ -40,7 +39,6 @@ impl IpcHandle {
         })
     }
 
-    /// As bytes, to send.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         self.bytes
     }
@@ -61,10 +59,8 @@ pub struct ImportedRegion {
     users: Users,
 }
 
-/// What there is at its address.
 #[derive(Debug)]
 enum Backing {
-    /// Of cuIpcOpenMemHandle.
     Opened(CUdeviceptr),
     Mapped(Mapping),
 }
@@ -126,18 +122,16 @@ impl ImportedRegion {
         })
     }
 
-    /// All of it.
     pub fn span(self: &Arc<Self>) -> Span {
         Span::of_import(Arc::clone(self))
     }
 
-    /// The bytes agreed.
+    /// The bytes agreed with the exporting process.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The context it is mapped in.
     pub fn context(&self) -> &Context {
         &self.context
     }

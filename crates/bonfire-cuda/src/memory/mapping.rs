@@ -18,7 +18,7 @@ struct Location {
     id: i32,
 }
 
-/// `CUmemAllocationProp`.
+/// Has the layout of `CUmemAllocationProp`.
 #[repr(C)]
 struct Properties {
     kind: u32,
@@ -28,20 +28,20 @@ struct Properties {
     flags: [u8; 8],
 }
 
-/// `CUmemAccessDesc`.
+/// Has the layout of `CUmemAccessDesc`.
 #[repr(C)]
 struct Access {
     location: Location,
     flags: u32,
 }
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`
+/// The value of `CU_MEM_LOCATION_TYPE_DEVICE` in cuda.h.
 const DEVICE: u32 = 1;
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`
+/// The value of `CU_MEM_ALLOCATION_TYPE_PINNED` in cuda.h.
 const PINNED: u32 = 1;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+/// The value of `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` in cuda.h.
 const DESCRIPTOR: u32 = 1;
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+/// The value of `CU_MEM_ACCESS_FLAGS_PROT_READWRITE` in cuda.h.
 const READ_AND_WRITE: u32 = 3;
 
 const _: () = assert!(size_of::<Properties>() == size_of::<sys::CUmemAllocationProp>());
@@ -87,7 +87,7 @@ impl Mapping {
         Self::map(context, Allocation { handle }, bytes)
     }
 
-    /// Maps what another process has given, which has so many bytes, for the device of a context.
+    /// Maps memory that another process gave, of that many bytes, for the device of a context.
     pub(crate) fn open(
         context: &Context,
         file: BorrowedFd<'_>,
@@ -170,7 +170,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Addresses { start, bytes } = self.addresses;
-        // SAFETY: it was mapped so and is unmapped once; whoever has the mapping has waited for all work that used it.
+        // SAFETY: it was mapped so and is unmapped once; the owner of the mapping has waited for all work that used it.
         let _ = unsafe { sys::cuMemUnmap(start, bytes) };
     }
 }

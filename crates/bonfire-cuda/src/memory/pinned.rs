@@ -56,7 +56,6 @@ impl PinnedRegion {
         }))
     }
 
-    /// Its bytes.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len

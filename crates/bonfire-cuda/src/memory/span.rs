@@ -74,12 +74,10 @@ impl Span {
         })
     }
 
-    /// Its bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -59,7 +59,6 @@ impl Nvrtc {
         Ok(Self { version })
     }
 
-    /// The CUDA version that it belongs to.
     pub fn version(self) -> CudaVersion {
         self.version
     }

@@ -11,16 +11,13 @@ use crate::driver::device::ComputeCapability;
 use crate::error::CudaError;
 use crate::module::nvrtc::Nvrtc;
 
-/// An installation of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolkit {
     root: PathBuf,
 }
 
-/// The variable that says where it is.
 const VARIABLE: &str = "CUDA_PATH";
 
-/// Where it is otherwise.
 const FOLDERS: [&str; 2] = ["/usr/local/cuda", "/opt/cuda"];
 
 /// Where it is spread over the folders of the system, this is, and so they are its root.
@@ -59,7 +56,6 @@ impl Toolkit {
         }
     }
 
-    /// Its folder.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -39,7 +39,7 @@ pub(super) struct Config {
 
 const _: () = assert!(size_of::<Config>() == 40);
 
-/// `NCCL_CONFIG_UNDEF_INT`.
+/// The value `NCCL_CONFIG_UNDEF_INT` of nccl.h.
 const UNDEFINED: c_int = c_int::MIN;
 
 pub(super) const SUCCESS: c_int = 0;
@@ -105,7 +105,7 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, CudaError> {
         .map_err(|_| missing(&format!("the library has no {name}")))
 }
 
-/// For calls that may go on in the background.
+/// For calls that may continue in the background.
 pub(super) fn begun(call: &'static str, result: c_int) -> Result<(), CudaError> {
     if result == IN_PROGRESS {
         return Ok(());

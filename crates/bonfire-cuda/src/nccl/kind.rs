@@ -30,7 +30,6 @@ pub enum NcclOp {
 }
 
 impl NcclType {
-    /// The size of an element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,

@@ -1,4 +1,4 @@
-//! A rank's communicator.
+//! A rank's communicator, and the operations that it queues.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -12,21 +12,15 @@ use crate::error::CudaError;
 use crate::memory::span::Span;
 use crate::stream::Stream;
 
-/// A rank of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclPlace {
-    /// Which.
     pub rank: u32,
-    /// Of how many.
     pub world_size: u32,
 }
 
-/// Bytes from one rank to another.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// To this rank.
     Send(u32, Span),
-    /// From this rank.
     Recv(u32, Span),
 }
 
@@ -187,10 +181,10 @@ impl NcclRank {
     /// peer, which keep their order. Each needs its counterpart, equally long, among those of its peer.
     ///
     /// # Errors
-    /// What it says.
+    /// What NCCL reports.
     ///
     /// # Panics
-    /// If a peer is no other rank of the group.
+    /// If a peer is not another rank of the group.
     pub fn messages(&mut self, stream: &Stream, messages: &[Message]) -> Result<(), CudaError> {
         self.together(|own| {
             for message in messages {
@@ -240,7 +234,7 @@ impl NcclRank {
         );
         assert!(
             data.len().is_multiple_of(kind.bytes()),
-            "{} bytes are no whole number of {kind:?}",
+            "{} bytes are not a whole number of {kind:?}",
             data.len()
         );
         data.used_by(&self.context);

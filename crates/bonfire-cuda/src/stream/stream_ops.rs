@@ -37,7 +37,6 @@ impl std::fmt::Debug for StreamOps {
 }
 
 impl StreamOps {
-    /// An empty batch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -64,7 +63,7 @@ impl StreamOps {
         self
     }
 
-    /// Writes the word after everything that the stream did before is visible to whoever reads it.
+    /// Writes the word once everything before on the stream is visible to its readers.
     pub fn write(&mut self, word: &Span, value: u32) -> &mut Self {
         self.params.push(CUstreamBatchMemOpParams {
             writeValue: Write {

@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 use crate::device::neighbours::Neighbours;
 use crate::program;
 
-/// The kernels of one rank.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Context,
@@ -38,7 +37,6 @@ pub(crate) enum KernelKey {
     OneShot(OneShotKey),
 }
 
-/// A kernel that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelError {
     #[error(transparent)]

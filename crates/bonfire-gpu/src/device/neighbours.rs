@@ -120,12 +120,10 @@ impl Neighbours {
         &self.inner.reductions
     }
 
-    /// The kernels that exchange and fold.
     pub(crate) fn one_shots(&self) -> &Compiled<OneShotKey, Cubin> {
         &self.inner.one_shots
     }
 
-    /// The kernel that tells and hears.
     pub(crate) fn signals(&self) -> &Compiled<(), Cubin> {
         &self.inner.signals
     }

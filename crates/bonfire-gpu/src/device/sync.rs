@@ -38,7 +38,8 @@ pub(crate) struct Flags {
     told: Vec<u32>,
     /// Messages from each peer that were waited for, by channel and peer.
     heard: Vec<u32>,
-    /// Messages that each rank tells all others together in what was queued so far, by channel and rank.
+    /// Messages that each rank sends all others together in what was queued so far, by channel and
+    /// rank.
     due: Vec<u32>,
     pub(crate) numbers: Numbers,
     noted: Vec<Signal>,
@@ -127,7 +128,7 @@ impl Flags {
         self.sync
     }
 
-    /// Notes how many messages each rank tells in the program that comes now.
+    /// Notes how many messages each rank sends in the program that comes now.
     pub(crate) fn expect(&mut self, channel: u32, tells: &[u32]) {
         for (rank, tells) in self.world_size.ranks().zip(tells) {
             let index = self.index(channel, rank);
@@ -135,7 +136,7 @@ impl Flags {
         }
     }
 
-    /// Notes that the peer be told of what `channel`'s stream did so far.
+    /// Notes that the peer is to be notified of what `channel`'s stream did so far.
     pub(crate) fn tell(&mut self, channel: u32, peer: Rank) {
         let index = self.index(channel, peer);
         let told = &mut self.told[index];
@@ -189,16 +190,17 @@ impl Flags {
         self.noted.clear();
     }
 
-    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one that waits for
-    /// nothing. The group is over then: results are garbage. What other ranks tell later sets their words
-    /// back, so that streams are freed for good when they are done, or the others are.
+    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one
+    /// that waits for nothing. The group is over then: results are garbage. What other ranks signal
+    /// later sets their words back, so that streams are freed for good when they are done, or the
+    /// others are.
     pub(crate) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
         self.waiting.abort.raise();
         let Some(page) = self.pages.get(self.me.index()) else {
             return Ok(()); // Nothing waits for anybody.
         };
         let mut ops = StreamOps::new();
-        // First: what the streams then tell is not true, and whoever hears it finds the mark.
+        // First: what the streams signal then is not true, and a rank that sees it finds the mark.
         for (peer, page) in self.world_size.ranks().zip(&self.pages) {
             if peer != self.me {
                 ops.write(&page.mark(self.me.get()), 1);
@@ -256,8 +258,8 @@ impl Flags {
     }
 }
 
-/// Notes a message. Messages of one kind are told or heard at once, so of several on one word only the last is kept:
-/// a word that has reached its value has reached those before.
+/// Notes a message. Messages of one kind are sent or awaited at once, so of several on one word
+/// only the last is kept: a word that has reached its value has reached those before.
 fn note(noted: &mut Vec<Signal>, signal: Signal) {
     let kind = std::mem::discriminant(&signal);
     let word = |signal: &Signal| match signal {
@@ -278,7 +280,7 @@ fn index(world_size: WorldSize, channel: u32, rank: Rank) -> usize {
     channel as usize * world_size.len() + rank.index()
 }
 
-/// Whether any rank has left its mark, in a copy of them: it may have told what was not done.
+/// Whether any rank has left its mark, in a copy of them: it may have signalled what was not done.
 pub(crate) fn is_marked(copy: &PinnedRegion) -> bool {
     let mut marks = copy.words().iter();
     marks.any(|mark| mark.load(Ordering::Acquire) != 0)
@@ -289,8 +291,8 @@ pub(crate) fn is_marked(copy: &PinnedRegion) -> bool {
 pub(crate) enum Missing {
     /// These, or nobody but a slow device.
     Ranks(Vec<Rank>),
-    /// A rank has given up already and moved the words out of reach: they tell nothing any more, but the
-    /// group has failed.
+    /// A rank has given up already and moved the words out of reach: they mean nothing any more,
+    /// but the group has failed.
     GivenUp,
 }
 
@@ -298,15 +300,15 @@ pub(crate) enum Missing {
 struct Progress<'a> {
     me: Rank,
     world_size: WorldSize,
-    /// As those of [`Flags`].
+    /// The messages due, as in [`Flags`].
     due: &'a [u32],
     heard: &'a [u32],
     shots: u32,
 }
 
 impl Progress<'_> {
-    /// The ranks that have told least of what they were to tell: of one that merely waits for another,
-    /// something has been heard already.
+    /// The ranks that have sent least of what they were to send: one that merely waits for another
+    /// has already sent something.
     fn missing(&self, pages: &[Vec<u32>]) -> Missing {
         if pages.is_empty() {
             return Missing::Ranks(Vec::new());
@@ -324,7 +326,7 @@ impl Progress<'_> {
         Missing::Ranks(last.map(|(rank, _)| *rank).collect())
     }
 
-    /// How much a rank has not told yet.
+    /// How much a rank has not sent yet.
     fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
         let own = &pages[self.me.index()];
         let shots = ahead(self.shots, own[FlagPage::block_index(rank.get())]);
@@ -337,8 +339,9 @@ impl Progress<'_> {
         together.sum::<i32>().max(shots).max(alone)
     }
 
-    /// Whether the page's rank was freed: it raised its first word, and then the words of its links further
-    /// than anybody tells. Both are looked at, because a page is not read at one instant.
+    /// Whether the page's rank was freed: it raised its first word, and then the words of its links
+    /// further than anybody raises them. Both are looked at, because a page is not read at one
+    /// instant.
     fn is_given_up(&self, page: &[u32]) -> bool {
         let is_far = |channel: u32, rank: Rank| {
             ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
@@ -357,7 +360,7 @@ impl Progress<'_> {
     }
 }
 
-/// What a rank has told the owner of a page.
+/// What a rank has signalled to the owner of a page.
 fn told(page: &[u32], channel: u32, rank: Rank) -> u32 {
     let link = Link {
         channel,

@@ -33,7 +33,6 @@ impl CudaBuffer {
         self.memory.take()
     }
 
-    /// Whether it belongs to this group.
     pub(crate) fn is_of(&self, group: &Arc<Inner>) -> bool {
         Arc::ptr_eq(&self.owner, group)
     }
@@ -43,12 +42,11 @@ impl CudaBuffer {
         self.memory.own()
     }
 
-    /// Its bytes.
+    /// The size of this rank's memory in bytes.
     pub fn bytes(&self) -> usize {
         self.span().len()
     }
 
-    /// That of all ranks.
     pub(crate) fn memory(&self) -> &Shared {
         &self.memory
     }
@@ -57,7 +55,6 @@ impl CudaBuffer {
         self.memory.own_part(elements)
     }
 
-    /// That the elements are in it.
     pub(crate) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
         elements.fit(self.bytes())
     }

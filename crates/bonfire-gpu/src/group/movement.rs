@@ -1,8 +1,8 @@
 //! The operations that move elements from rank to rank and combine nothing.
 //!
-//! They are one-shot schedules in place: whoever has something says so, whoever is to have it copies it
-//! from the other's memory, and nobody goes on before all copies are made. The stream copies; no kernel is
-//! needed, and none is loaded.
+//! They are one-shot schedules in place: the rank that has something announces it, the rank that is
+//! to have it copies it from the other's memory, and no rank continues before all copies are made.
+//! The stream copies; no kernel is needed, and none is loaded.
 
 use bonfire_plan::{Collective, Rank};
 
@@ -78,7 +78,7 @@ impl CudaGroup {
             let place = state.place();
             state.programs.get(key, place)?
         };
-        // Its own block is no message of the plan.
+        // Its own block is not a message of the plan.
         let block = elements.count() / ranks;
         let start = elements.range.start + self.rank().index() * block;
         let own = Elements {
@@ -96,7 +96,7 @@ impl CudaGroup {
     /// other rank takes part.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if it is no other rank of the group; else what the driver says.
+    /// [`CudaGroupError::Usage`] if it is not another rank of the group; else what the driver says.
     pub fn send(
         &self,
         buffer: &CudaBuffer,

@@ -234,7 +234,6 @@ impl CudaGroup {
         self.inner.core.local(state.run(&programs, job))
     }
 
-    /// Loads the kernels of one-shots and two-shots.
     fn load_shots(
         &self,
         state: &mut State,

@@ -1,8 +1,8 @@
 //! Who looks after a rank's device when the rank itself cannot.
 //!
-//! A rank that has queued an operation goes on, and may come to a call of the driver that waits for its device:
-//! to load a kernel, to free memory. The device waits for other ranks. If one of those has failed nobody would
-//! tell: this thread looks, and ends it as the rank would.
+//! A rank that has queued an operation continues, and may come to a call of the driver that waits
+//! for its device: to load a kernel, to free memory. The device waits for other ranks. If one of
+//! those has failed, nothing would end the wait: this thread looks, and ends it as the rank would.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -24,7 +24,7 @@ impl Guard {
     /// Starts it.
     ///
     /// # Errors
-    /// That there is no thread to be had.
+    /// If the thread cannot be spawned.
     pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = Builder::new()

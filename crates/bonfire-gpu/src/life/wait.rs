@@ -19,7 +19,7 @@ pub(crate) struct Wait<'a> {
 pub(crate) enum Waited {
     Done,
     Failed(CollectiveError),
-    /// After so long.
+    /// How long the wait had lasted.
     TimedOut(Duration),
 }
 

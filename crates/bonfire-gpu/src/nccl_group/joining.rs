@@ -13,7 +13,6 @@ use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 
-/// What a rank joins with.
 pub(crate) struct Ticket<'a> {
     pub(crate) nccl: &'a Arc<Nccl>,
     pub(crate) context: &'a Context,
@@ -51,8 +50,9 @@ impl Ticket<'_> {
     }
 }
 
-/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is refused ends
-/// the wait of the others, who return `None` once the group that they are given has ended. `group` goes on.
+/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is
+/// refused ends the wait of the others, who return `None` once the group that they are given has
+/// ended. `group` continues.
 ///
 /// # Errors
 /// [`CudaGroupError::SetUp`] on all ranks, naming the one that was refused.

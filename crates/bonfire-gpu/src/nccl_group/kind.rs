@@ -1,4 +1,4 @@
-//! What NCCL is told of an operation.
+//! What NCCL needs to know of an operation.
 
 use bonfire_cuda::nccl::{NcclOp, NcclType};
 use bonfire_cuda::{CudaError, Span};

@@ -2,7 +2,6 @@
 
 use bonfire_plan::{Collective, ElemRange, Rank, WorldSize, shard_range};
 
-/// One rank's end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) way: Way,
@@ -20,8 +19,8 @@ pub(crate) enum Way {
     Own,
 }
 
-/// The legs of a rank for so many elements. Each that is sent has its counterpart at its peer, and the
-/// messages of a pair come in the same order at both.
+/// The legs of a rank for that many elements. Each that is sent has its counterpart at its peer,
+/// and the messages of a pair come in the same order at both.
 ///
 /// # Panics
 /// For operations of another kind.
@@ -62,7 +61,7 @@ pub(crate) fn legs(
             };
             vec![leg(Way::Send, peer, own), leg(Way::Recv, peer, other)]
         }
-        other => unreachable!("{other} is no exchange of messages"),
+        other => unreachable!("{other} is not an exchange of messages"),
     };
     legs.into_iter()
         .filter(|leg| !leg.range.is_empty())

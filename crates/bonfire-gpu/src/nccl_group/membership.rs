@@ -110,7 +110,6 @@ impl Inner {
         Err(error)
     }
 
-    /// The failure that ended the group.
     pub(crate) fn over(&self) -> CudaGroupError {
         match self.group.failure() {
             Some(failure) => failure.into(),

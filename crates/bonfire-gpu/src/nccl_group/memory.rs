@@ -91,7 +91,7 @@ impl NcclBuffer {
         self.span.as_ref().expect("taken by release and drop alone")
     }
 
-    /// Its bytes.
+    /// The size of this rank's memory in bytes.
     pub fn bytes(&self) -> usize {
         self.span().len()
     }

@@ -63,7 +63,7 @@ impl NcclGroup {
     /// The first time the call waits for the other rank's.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if it is no other rank of the group; else what the driver says.
+    /// [`CudaGroupError::Usage`] if it is not another rank of the group; else what the driver says.
     pub fn send(
         &self,
         buffer: &NcclBuffer,

@@ -10,19 +10,17 @@ use crate::error::CudaGroupError;
 /// A name of 16 bytes that nothing else has.
 type Name = [u8; 16];
 
-/// Where a rank is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     process: Name,
     device: Name,
 }
 
-/// Where each rank is.
 #[derive(Clone, Debug)]
 pub(crate) struct Occupancy(Vec<Place>);
 
 impl Occupancy {
-    /// The ranks tell each other.
+    /// Gathers the places of all ranks.
     pub(crate) fn of(group: &ProcessGroup, context: &Context) -> Result<Self, CudaGroupError> {
         let process = Neighbours::of(group).id();
         let own = [process, context.device().uuid()].concat();
@@ -43,7 +41,6 @@ impl Occupancy {
         self.first_pair(|a, b| a.device == b.device)
     }
 
-    /// Whether ranks share a process.
     pub(crate) fn shares_a_process(&self) -> bool {
         self.first_pair(|a, b| a.process == b.process).is_some()
     }

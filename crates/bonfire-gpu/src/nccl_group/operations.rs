@@ -140,7 +140,6 @@ impl NcclGroup {
         })
     }
 
-    /// Checks an operation and queues it.
     fn queue(
         &self,
         collective: Collective,

@@ -74,7 +74,7 @@ pub(crate) enum Ground {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CudaChoice {
     ground: Ground,
-    /// From so many bytes on.
+    /// The bytes from which on it is taken.
     chain_from: Option<usize>,
     ring_from: Option<usize>,
     two_shot_from: Option<usize>,
@@ -88,7 +88,7 @@ pub(crate) enum Freedom {
     /// The values alone, and each addition is one of the type's own: direct, and chains, which add in the
     /// same order.
     Canonical,
-    /// Also the algorithm.
+    /// The values and also the algorithm.
     Any,
 }
 
@@ -107,7 +107,7 @@ impl Freedom {
 }
 
 impl CudaChoice {
-    /// Decides for a group whose rings and chains have so many lanes.
+    /// Decides for a group whose rings and chains have `lanes` lanes.
     pub(crate) fn new(ground: Ground, lanes: u32) -> Self {
         let two_shot_from = match &ground {
             Ground::Measured(pairs) => {
@@ -161,12 +161,12 @@ impl CudaChoice {
         self.two_shot_from
     }
 
-    /// Whether that is so for so many bytes.
+    /// Whether a two-shot is taken for that many bytes.
     pub(crate) fn prefers_two_shot(&self, bytes: usize) -> bool {
         self.two_shot_from.is_some_and(|from| bytes >= from)
     }
 
-    /// The algorithm of an all-reduce of so many bytes that no one-shot does.
+    /// The algorithm of an all-reduce of `bytes` bytes that no one-shot does.
     pub(crate) fn algorithm(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
         let reaches = |from: Option<usize>| from.is_some_and(|from| bytes >= from);
         match (&self.ground, freedom) {

@@ -37,7 +37,7 @@ impl PairBandwidths {
     /// At how many GB/s `reader` copies from the memory of `owner`; `None` from its own.
     ///
     /// # Panics
-    /// If one of them is no rank of the group.
+    /// If one of them is not a rank of the group.
     pub fn of(&self, reader: Rank, owner: Rank) -> Option<f64> {
         for rank in [reader, owner] {
             let world_size = self.world_size;

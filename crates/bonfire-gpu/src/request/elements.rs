@@ -11,14 +11,14 @@ use crate::error::CudaGroupError;
 /// Which elements of a buffer an operation is about: the same on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
-    /// Their type.
+    /// The type of the elements.
     pub dtype: DType,
     /// Which, counted in elements of that type from the start of the buffer.
     pub range: Range<usize>,
 }
 
 impl Elements {
-    /// The first `count` elements.
+    /// Returns the first `count` elements of a buffer.
     pub fn first(dtype: DType, count: usize) -> Self {
         Self {
             dtype,
@@ -34,17 +34,17 @@ impl Elements {
         }
     }
 
-    /// How many there are.
+    /// How many elements there are.
     pub fn count(&self) -> usize {
         self.range.len()
     }
 
-    /// Their bytes.
+    /// The bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.count() * self.dtype.size_bytes()
     }
 
-    /// That they are in so many bytes.
+    /// Checks that they are in a buffer of `bytes` bytes.
     pub(crate) fn fit(&self, bytes: usize) -> Result<(), CudaGroupError> {
         let Range { start, end } = self.range;
         let dtype_bytes = self.dtype.size_bytes();

@@ -80,7 +80,7 @@ impl Core {
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
             Waited::Done if has_marks && is_marked(&self.marks) => {
-                // Not done, but told by a rank that was freed, whose failure this one has yet to hear of.
+                // Not done, but signalled by a rank that was freed, whose failure this one has yet to learn.
                 match self.failure_until(Instant::now() + NEWS) {
                     Some(failure) => {
                         self.free(state);
@@ -101,11 +101,12 @@ impl Core {
         }
     }
 
-    /// Ends the group for whoever is missing, unless another rank has ended it at the same time.
+    /// Ends the group because of the ranks that are missing, unless another rank has ended it at
+    /// the same time.
     pub(crate) fn time_out(&self, state: &mut State, elapsed: Duration) -> CudaGroupError {
         let waited_for = match self.missing(state) {
             Ok(Missing::Ranks(ranks)) => ranks,
-            // That rank told the group before it moved its words.
+            // That rank notified the group before it moved its words.
             Ok(Missing::GivenUp) => match self.failure_until(Instant::now() + NEWS) {
                 Some(failure) => {
                     self.free(state);
@@ -128,7 +129,7 @@ impl Core {
 
     /// The failure of the group, as soon as this rank learns of it.
     fn failure_until(&self, deadline: Instant) -> Option<CollectiveError> {
-        /// Between two looks.
+        /// Pause between two looks at it.
         const PAUSE: Duration = Duration::from_millis(1);
         loop {
             let failure = self.group.failure();
@@ -144,7 +145,7 @@ impl Core {
         let is_somebody_missing = match self.missing(state) {
             Ok(Missing::Ranks(ranks)) => !ranks.is_empty(),
             Ok(Missing::GivenUp) => true,
-            // The context is lost, which whoever calls next finds.
+            // The context is lost, which the next caller finds.
             Err(_) => false,
         };
         if is_somebody_missing {
@@ -166,7 +167,6 @@ impl Core {
         Ok(state.flags.missing(&pages?))
     }
 
-    /// The words of a page as they are now.
     fn words(&self, page: &FlagPage) -> Result<Vec<u32>, CudaError> {
         self.control.copy_to_pinned(&self.page_copy, page.span())?;
         self.control.record(&self.copied)?;
@@ -184,8 +184,9 @@ impl Core {
         while Instant::now() < deadline && !self.free_once(state) {}
     }
 
-    /// As [`free`](Self::free), which is needed again while others that still compute reach what they have
-    /// queued: what they tell sets back what was raised. Whether everything is done, soon after.
+    /// As [`free`](Self::free), which is needed again while others that still compute reach what
+    /// they have queued: what they write sets back what was raised. Whether everything is done,
+    /// soon after.
     pub(crate) fn free_once(&self, state: &mut State) -> bool {
         let freed = state.flags.release(&self.control);
         if freed.is_err() || state.stream.record(&state.done).is_err() {

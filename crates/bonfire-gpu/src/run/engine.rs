@@ -1,4 +1,4 @@
-//! Queues programs on streams.
+//! Queues the programs of a group on streams.
 
 use bonfire_cuda::{CudaError, Span, Stream};
 use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey, OneShotLaunch, TwoShotLaunch};
@@ -17,7 +17,6 @@ use crate::setup::shared::Shared;
 /// A buffer's part on each of some ranks; no allocation for up to 8.
 type Spans = SmallVec<[Span; 8]>;
 
-/// Everything that one collective is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) memory: &'a Shared,
@@ -28,7 +27,6 @@ pub(crate) struct Job<'a> {
     pub(crate) moves: Moves<'a>,
 }
 
-/// How elements move that are not combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Moves<'a> {
     /// By a kernel, to the same range of other buffers.
@@ -74,7 +72,6 @@ impl Job<'_> {
         }
     }
 
-    /// The kernel of a fold.
     pub(crate) fn kernel(&self, fold: &Fold) -> ReduceKey {
         ReduceKey::new(self.elements.dtype, self.reduce, fold)
     }
@@ -134,7 +131,7 @@ impl State {
         stream: &Stream,
         channel: u32,
     ) -> Result<(), CudaError> {
-        // Of what two ranks tell each other the others know nothing.
+        // The others do not know the messages of two ranks.
         if channel != PAIRS {
             self.flags.expect(channel, &program.tells);
         }
@@ -201,18 +198,16 @@ impl State {
     }
 }
 
-/// The one-shot kernel: the whole of a one-shot schedule in one launch.
+/// The one-shot kernel: all of a one-shot schedule in one launch.
 ///
 /// What the schedule does with frames, to put one's buffer to every peer, wait for every peer's and fold
 /// them in rank order, the kernel does with packets, thread by thread and without going back to the stream in between:
 /// for small buffers that is most of the time.
 impl State {
-    /// The kernel that it takes.
     pub(crate) fn one_shot_key(&self, job: Job<'_>, reduce: ReduceOp) -> OneShotKey {
         one_shot_key(job.elements.dtype, reduce, self.world_size.len())
     }
 
-    /// Queues the kernel.
     pub(crate) fn run_one_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
         let bytes = job.elements.bytes();
         let seq = self.flags.numbers.one_shot();

@@ -1,10 +1,10 @@
 //! The way through host memory, for groups whose devices do not reach each other.
 //!
-//! A rank copies its elements from the device to memory that the ranks of the host share, the group on the
-//! CPU does the operation there, in place, and what the operation gave this rank is copied back. So the bits
-//! are those of the CPU's schedules, which are those of the direct kernels unless the group was told another
-//! order. Copies and the operation follow one another: the bound of an all-reduce is the sum of two copies
-//! over the device's link and the CPU's own time.
+//! A rank copies its elements from the device to memory that the ranks of the host share, the group
+//! on the CPU does the operation there, in place, and what the operation gave this rank is copied
+//! back. So the bits are those of the CPU's schedules, which are those of the direct kernels unless
+//! the group has the option of another order. Copies and the operation follow one another: the
+//! bound of an all-reduce is the sum of two copies over the device's link and the CPU's own time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,6 @@ pub(crate) struct HostPath {
     memory: HostMemory,
 }
 
-/// An operation on elements in host memory.
 #[derive(Clone, Copy, Debug)]
 struct HostJob {
     collective: Collective,
@@ -45,8 +44,8 @@ impl HostPath {
         }
     }
 
-    /// Makes room for so many bytes. Grows by doubling, so that a program with buckets of one size does it
-    /// once.
+    /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one
+    /// size does it once.
     fn reserve(&mut self, core: &Core, bytes: usize) {
         if size_of_val::<[u64]>(&self.memory) >= bytes {
             return;

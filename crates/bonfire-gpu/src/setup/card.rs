@@ -1,4 +1,5 @@
-//! What the ranks tell each other about themselves, and what follows from it alike on all of them.
+//! What the ranks report to each other about themselves, and what follows from it alike on all of
+//! them.
 
 use bonfire_collective::HostId;
 use bonfire_cuda::{CONNECTIONS_VARIABLE, Context};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::neighbours::Neighbours;
 use crate::options::{CudaOptions, CudaSync};
 
-/// What a rank tells the others about itself.
+/// What a rank reports to the others about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Card {
     host: HostId,
@@ -33,7 +34,6 @@ pub(crate) struct Card {
     queues_of(*ranks), queues_of(*ranks).min(QUEUES_MAX)
 )]
 pub(crate) struct Crowd {
-    /// The first of them.
     pub(crate) rank: Rank,
     ranks: u32,
     queues: u32,
@@ -43,14 +43,15 @@ pub(crate) struct Crowd {
 /// which frees it.
 const STREAMS: u32 = 2;
 
-/// The stream of whoever makes the data: CubeCL has one for each thread that computes. What it holds must not stand
-/// behind another rank's wait for it.
+/// The stream of the thread that makes the data: CubeCL has one for each thread that computes. What
+/// it holds must not stand behind another rank's wait for it.
 const COMPUTE: u32 = 1;
 
-/// The streams that CubeCL has on a device whoever computes: one for what it frees, one for its own collectives.
+/// The streams that CubeCL always has on a device: one for what it frees, one for its own
+/// collectives.
 const COMMON: u32 = 2;
 
-/// The queues that so many ranks of one process need on a device that they share.
+/// The queues that `ranks` ranks of one process need on a device that they share.
 const fn queues_of(ranks: u32) -> u32 {
     ranks * (STREAMS + COMPUTE) + COMMON
 }
@@ -131,8 +132,8 @@ impl Cards {
         }
     }
 
-    /// Whether streams that wait for other ranks could stand in a queue before those that the others wait for,
-    /// so that nobody ever goes on.
+    /// Whether streams that wait for other ranks could stand in a queue before those that the
+    /// others wait for, so that no rank ever continues.
     pub(crate) fn uncrowded(&self) -> Result<(), Crowd> {
         if self.cards.len() == 1 {
             return Ok(()); // It waits for nobody.
@@ -173,7 +174,6 @@ impl Cards {
             .any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
     }
 
-    /// Whether any two ranks are threads of one process.
     pub(crate) fn share_a_process(&self) -> bool {
         self.pairs().any(|(a, b)| a.neighbours == b.neighbours)
     }
@@ -217,18 +217,15 @@ impl Cards {
         )
     }
 
-    /// Whether any rank is in another process.
     pub(crate) fn has_other_processes(&self) -> bool {
         self.pairs().any(|(a, b)| a.neighbours != b.neighbours)
     }
 
-    /// Whether two ranks are in different processes.
     pub(crate) fn are_apart(&self, a: u32, b: u32) -> bool {
         let [a, b] = [a, b].map(|rank| self.cards.get(rank as usize));
         a.map(|card| card.neighbours) != b.map(|card| card.neighbours)
     }
 
-    /// Whether all devices give their memory by descriptors.
     pub(crate) fn give_descriptors(&self) -> bool {
         self.cards.iter().all(|card| card.gives_descriptors)
     }

@@ -62,7 +62,6 @@ pub(super) fn exchange(
     Ok(answered.and(taken))
 }
 
-/// Where others call for a descriptor.
 struct Door {
     name: Random,
     secret: Random,
@@ -81,7 +80,7 @@ impl Door {
         })
     }
 
-    /// Gives so many callers the descriptor.
+    /// Gives the descriptor to `callers` callers.
     fn answer(&self, callers: usize, own: &OwnedFd) -> io::Result<()> {
         let end = Instant::now() + ANSWER_MAX;
         let news = Handle::of(&self.listener)?;

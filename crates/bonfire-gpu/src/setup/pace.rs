@@ -64,7 +64,6 @@ impl Pace<'_> {
         Ok(PairBandwidths::new(world_size, all))
     }
 
-    /// GB/s of copies from a rank.
     fn read_from(&self, peer: Rank) -> Result<f64, PaceError> {
         let theirs = self.memory.of(peer).part(0..COPY_BYTES)?;
         let into = self.memory.own().part(COPY_BYTES..PACE_BYTES)?;
@@ -84,7 +83,7 @@ impl Pace<'_> {
         for pair in events[1..COPIES].windows(2) {
             fastest = fastest.min(pair[1].since(&pair[0])?);
         }
-        // A clock that did not move is no reason to call a link endless.
+        // A clock that did not move is not a reason to call a link endless.
         let seconds = fastest.as_secs_f64().max(1e-7);
         Ok(COPY_BYTES as f64 / seconds / 1e9)
     }

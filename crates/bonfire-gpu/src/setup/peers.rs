@@ -27,7 +27,6 @@ pub(crate) struct Peers {
     way: Way,
 }
 
-/// How memory is given to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Handles of CUDA IPC, which are bytes.
@@ -42,7 +41,6 @@ enum Given {
     Descriptor(OwnedFd, usize),
 }
 
-/// Why memory is not shared.
 #[derive(Debug, thiserror::Error)]
 enum ShareError {
     #[error(transparent)]
@@ -87,7 +85,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// What the ranks have told each other.
+    /// What the ranks have reported to each other.
     pub(crate) fn cards(&self) -> &Cards {
         &self.cards
     }
@@ -227,7 +225,7 @@ impl Peers {
         }
         let handles = self.group.all_gather_bytes(&handle)?;
         for (given, (peer, handle)) in given.iter_mut().zip(handles.into_iter().enumerate()) {
-            // One that gave none has told why.
+            // A rank that gave none has reported why.
             if !handle.is_empty() && others.contains(&Rank::new(peer as u32)) {
                 *given = Some(Given::Handle(handle));
             }
@@ -253,7 +251,7 @@ impl Peers {
             } else if let Some(given) = given {
                 self.open(peer, given, len)?
             } else {
-                continue; // Somebody has told why.
+                continue; // A rank has reported why.
             };
             match opened {
                 Ok(span) => spans.push(span),

@@ -22,10 +22,8 @@ use crate::life::agree;
 use crate::setup::reach::{Refusal, gather};
 use crate::setup::shared::Shared;
 
-/// Bytes that are read from each peer.
 const READ_BYTES: usize = 64 << 10;
 
-/// Bytes that are written to each peer.
 const WRITE_BYTES: usize = 4 << 10;
 
 /// Behind what the other ranks write.
@@ -65,7 +63,7 @@ pub(crate) struct Probe<'a> {
     pub(crate) stream: &'a Stream,
     /// Frees the other from waiting.
     pub(crate) control: &'a Stream,
-    /// That tells and hears.
+    /// The kernel that signals and waits.
     pub(crate) waiting: &'a Waiting,
     pub(crate) memory: &'a Shared,
 }

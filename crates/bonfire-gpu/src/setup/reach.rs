@@ -1,8 +1,8 @@
 //! Whether all ranks reach each other's device memory, and what is done if not.
 //!
-//! A collective through the memory of peers needs every pair, in both directions. So one pair that fails
-//! sends the data of the whole group through host memory: slower, but right. All ranks decide alike, since
-//! they decide from what each of them told all.
+//! A collective through the memory of peers needs every pair, in both directions. So one pair that
+//! fails sends the data of the whole group through host memory: slower, but right. All ranks decide
+//! alike, since they decide from what each of them reported to all.
 
 use std::fmt;
 
@@ -18,7 +18,6 @@ use crate::options::CudaPath;
 pub(crate) struct Refusal {
     pub(crate) by: u32,
     pub(crate) of: u32,
-    /// Why not.
     pub(crate) reason: String,
 }
 
@@ -46,7 +45,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Tells all ranks what this one does not reach; what any rank does not reach, in rank order.
+/// Sends all ranks what this one does not reach; returns what any rank does not reach, in rank
+/// order.
 pub(crate) fn gather(
     group: &ProcessGroup,
     mine: &[Refusal],

@@ -8,9 +8,9 @@ use crate::request::elements::Elements;
 /// One range of device memory per rank, or this rank's alone where the others do not reach it.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// By rank, or one.
+    /// By rank, or this rank's alone.
     spans: Vec<Span>,
-    /// Where this rank's is.
+    /// The index of the span of this rank.
     own: usize,
 }
 
@@ -24,7 +24,6 @@ impl Shared {
         }
     }
 
-    /// Only this rank's.
     pub(crate) fn alone(span: Span) -> Self {
         Self {
             spans: vec![span],
@@ -49,7 +48,6 @@ impl Shared {
         elements.part_of(self.own())
     }
 
-    /// All of them.
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }
@@ -58,7 +56,7 @@ impl Shared {
         self.spans.is_empty()
     }
 
-    /// Leaves nothing behind.
+    /// Moves the memory out, leaving nothing.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::take(self)
     }

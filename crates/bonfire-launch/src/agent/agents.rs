@@ -1,5 +1,5 @@
-//! What the agents of several hosts tell each other, through the store that host 0's agent serves:
-//! that they belong together, that a rank has failed, and how each host's ranks ended.
+//! What the agents of several hosts report to each other, through the store that host 0's agent
+//! serves: that they belong together, that a rank has failed, and how each host's ranks ended.
 //!
 //! All agents come to the same verdict, because all judge the same reports. Nothing here touches a
 //! process.
@@ -54,7 +54,6 @@ impl Seat {
     }
 }
 
-/// The agents of all hosts, seen from one of them.
 #[derive(Debug)]
 pub(super) struct Agents {
     seat: Seat,
@@ -72,7 +71,6 @@ struct Card {
     nproc_per_node: u32,
 }
 
-/// How the ranks of one host ended.
 #[derive(Debug, Serialize, Deserialize)]
 enum NodeEnd {
     Done,
@@ -146,7 +144,8 @@ impl Agents {
         self.pulse.watch(attempt, on_failure)
     }
 
-    /// Tells the others how this host's ranks ended, waits for their ends, and judges all of them.
+    /// Reports to the others how this host's ranks ended, waits for their ends, and judges all of
+    /// them.
     pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces, signals: &Signals) -> End {
         let bad = end.result.is_err();
         self.leave_flights(attempt, &end.flights);

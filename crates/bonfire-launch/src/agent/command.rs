@@ -50,7 +50,6 @@ pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv
     command
 }
 
-/// What kept it from starting.
 pub(super) fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> LaunchError {
     let path = PathBuf::from(program);
     match source.kind() {
@@ -70,7 +69,6 @@ pub(super) fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> 
     }
 }
 
-/// The file of a program, if there is one.
 fn found(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 || program.is_absolute() {
         return program.is_file().then(|| program.to_owned());

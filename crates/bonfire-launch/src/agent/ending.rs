@@ -11,13 +11,10 @@ const KILL_WAIT: Duration = Duration::from_secs(3);
 /// What the supervisor is to do with the ranks that still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Nothing.
+    /// Do nothing to the ranks yet.
     Wait,
-    /// Send SIGTERM.
     Terminate,
-    /// Send SIGKILL.
     Kill,
-    /// Stop waiting for them.
     Abandon,
 }
 
@@ -29,11 +26,9 @@ enum Phase {
     Failing {
         until: Instant,
     },
-    /// The ranks have been asked to end.
     Terminating {
         until: Instant,
     },
-    /// The ranks have been killed.
     Killing {
         until: Instant,
     },

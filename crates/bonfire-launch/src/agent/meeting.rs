@@ -36,7 +36,6 @@ pub(super) struct Meeting {
     restart_count: u32,
 }
 
-/// The hosts of a job on several.
 #[derive(Clone, Copy, Debug)]
 struct Several<'a> {
     nnodes: NonZeroU32,
@@ -114,7 +113,7 @@ impl Meeting {
             None if tls.unwrap_or(Tls::Off) != Tls::Off => return Err(LaunchError::NoToken),
             None => {
                 warn!(
-                    "{JOB_TOKEN} is not set, so whoever reaches {address}:{port} can join this job; \
+                    "{JOB_TOKEN} is not set, so any process that reaches {address}:{port} can join this job; \
                      set it to one `openssl rand -hex 32` on every node"
                 );
                 JobToken::empty()
@@ -152,7 +151,6 @@ impl Meeting {
         })
     }
 
-    /// How often all ranks were started anew.
     pub(super) fn restart_count(&self) -> u32 {
         self.restart_count
     }
@@ -166,7 +164,6 @@ impl Meeting {
         Ok(())
     }
 
-    /// The name of the job, for its folder of logs.
     pub(super) fn job_name(&self) -> &str {
         if self.job_id.is_empty() {
             "none"
@@ -199,7 +196,6 @@ impl Meeting {
         self.node_rank
     }
 
-    /// The number of hosts.
     pub(super) fn nnodes(&self) -> u32 {
         self.world_size.get() / self.nproc_per_node
     }
@@ -231,7 +227,6 @@ impl Meeting {
         self.world_size
     }
 
-    /// Whether all ranks are on this host.
     pub(super) fn is_one_host(&self) -> bool {
         self.world_size.get() == self.nproc_per_node.get()
     }

@@ -130,7 +130,6 @@ pub(super) fn on_cores<T>(cores: Option<&[usize]>, action: impl FnOnce() -> T) -
     Ok(done)
 }
 
-/// What is in a folder of the kernel's.
 fn entries(folder: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok())

@@ -1,5 +1,5 @@
-//! The thread with which this host's agent shows the others that it is there, and hears of failures on other
-//! hosts.
+//! The thread with which this host's agent shows the others that it is there, and learns of
+//! failures on other hosts.
 //!
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.
@@ -14,13 +14,12 @@ use bonfire_collective::{Store, StoreError, TcpStore};
 
 use super::agents::{SLICE, decode, encode, end_key, failed_key};
 
-/// Time between two beats.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// An agent that has not beaten for so many periods is lost: as long as a rank may be silent.
+/// An agent that has not beaten for this many periods is lost: as long as a rank may be silent.
 const SILENCE_MAX: i64 = 15;
 
-/// What host 0 counts.
+/// The key of host 0's counter.
 const CLOCK: &str = "node-clock";
 
 /// Beats until it is dropped.
@@ -30,7 +29,7 @@ pub(super) struct Pulse {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Hears of failures until it is dropped.
+/// Watches for failures until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     post: Arc<Post>,
@@ -130,7 +129,7 @@ impl Duty {
         }
     }
 
-    /// The attempt that somebody wants to hear of.
+    /// The attempt whose failure is watched for.
     fn watched(&self) -> Option<u32> {
         self.on_failure.is_some().then_some(self.attempt)
     }
@@ -173,7 +172,7 @@ impl Heart {
         Ok(())
     }
 
-    /// Tells all agents if one is silent that has not reported its end.
+    /// Notifies all agents if one is silent that has not reported its end.
     fn look_for_the_lost(&self, attempt: u32) -> Result<(), StoreError> {
         for node in 1..self.nnodes {
             if is_silent(&self.store, node)
@@ -192,13 +191,11 @@ impl Heart {
     }
 }
 
-/// A beat of this host's agent.
 pub(super) fn show(store: &TcpStore, node_rank: u32) -> Result<(), StoreError> {
     let clock = store.add(CLOCK, i64::from(node_rank == 0))?;
     store.set(&beat_key(node_rank), &encode(&clock))
 }
 
-/// Whether the agent of a host has been silent for too long.
 pub(super) fn is_silent(store: &TcpStore, node: u32) -> bool {
     let beat = store.get(&beat_key(node), Duration::ZERO).ok();
     let beat = beat.and_then(|beat| decode::<i64>(&beat).ok());

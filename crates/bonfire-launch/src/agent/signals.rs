@@ -12,10 +12,8 @@ use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, stop_this_proce
 use crate::error::LaunchError;
 use crate::interrupt::Echoes;
 
-/// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// The job is to end.
     End(Interrupt),
     /// All of the job is to stop until it is continued, as by Ctrl-Z and `fg`.
     Stop,
@@ -84,7 +82,7 @@ fn end(desk: &mut Desk, by: Interrupt) {
         return listener(Wish::End(by));
     }
     let interrupted = LaunchError::Interrupted { by };
-    // A closed stream has nobody to tell.
+    // A closed stream cannot report it.
     let _ = writeln!(io::stderr(), "error: {interrupted}");
     std::process::exit(interrupted.exit_code().into());
 }

@@ -35,20 +35,17 @@ const INTERRUPTS_MAX: usize = 16;
 /// kept its output open makes this matter.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
 
-/// What the agent waits for.
 enum Event {
     Ended {
         local_rank: usize,
         at: Instant,
     },
     Wished(Wish),
-    /// A rank of another host has failed.
     FailedElsewhere,
     /// The process that ends the ranks if this one cannot was itself ended.
     Unguarded,
 }
 
-/// How an attempt of the job ended.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) result: Result<(), LaunchError>,
@@ -224,7 +221,7 @@ impl Supervisor {
         }
     }
 
-    /// Stops the ranks and this process, and has the ranks go on when this process does.
+    /// Stops the ranks and this process, and has the ranks continue when this process does.
     fn stop_together(&mut self) -> Result<(), LaunchError> {
         let since = Instant::now();
         self.signal_all(ChildSignal::Stop)?;
@@ -469,7 +466,7 @@ impl Supervisor {
     }
 }
 
-/// Tells when the process that stands guard ends before the supervisor does.
+/// Reports when the process that stands guard ends before the supervisor does.
 fn watch_guard(guard: &Guard, events: SyncSender<Event>) -> io::Result<JoinHandle<()>> {
     let name = "bonfire-wait-guard".to_owned();
     wait_for(name, guard.exit_watch(), move || {
@@ -484,7 +481,7 @@ fn wait_for(
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
         // A child that cannot be waited for was reaped: the supervisor is gone, and with it
-        // whoever wanted to know.
+        // the receiver of the news.
         if watch.wait().is_ok() {
             on_end();
         }

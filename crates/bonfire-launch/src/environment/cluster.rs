@@ -37,7 +37,7 @@ const SLURM: Words = Words {
     local_world_size: "SLURM_STEP_TASKS_PER_NODE",
 };
 
-/// The number of a pod in an indexed job; the size of the job is not told.
+/// The number of a pod in an indexed job; the size of the job is not given.
 const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 const KUBERNETES: Words = Words {
@@ -198,7 +198,6 @@ impl Cluster {
         self.place
     }
 
-    /// Whether this is the only rank.
     pub(super) fn is_alone(&self) -> bool {
         self.place.world_size == 1
     }

@@ -27,7 +27,6 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         variables.any(|&variable| (self.lookup)(variable).is_some())
     }
 
-    /// Where the store is.
     pub(super) fn master(&self) -> Result<(String, u16), EnvError> {
         let address = self.required(MASTER_ADDR)?;
         if address.is_empty() {

@@ -1,6 +1,6 @@
 //! Folders among the system's temporary files in which failed jobs left their flight records.
 //!
-//! They outlive their job, because whoever asks what went wrong comes after it, and nobody else removes
+//! They outlive their job, because users ask what went wrong after it, and nobody else removes
 //! them. So each launcher removes those that are old.
 
 use std::fs::{self, DirEntry};
@@ -27,7 +27,7 @@ pub(crate) fn folder() -> io::Result<PathBuf> {
     Ok(std::env::temp_dir().join(name))
 }
 
-/// Removes the old ones of this user. What cannot be removed stays: it is no reason not to start.
+/// Removes the old ones of this user. What cannot be removed stays: it does not prevent the start.
 pub(crate) fn sweep() {
     sweep_in(&std::env::temp_dir(), KEPT);
 }

@@ -28,7 +28,7 @@ use crate::ranks::VISIBLE_DEVICES;
 /// The port at which the ranks meet unless the user says another, as DeepSpeed's launcher has it.
 const PORT: &str = "29500";
 
-/// How long the launchers of the other hosts may take to hear of a failure by themselves.
+/// How long the launchers of the other hosts may take to notice a failure by themselves.
 const HEAR_WAIT: Duration = Duration::from_secs(45);
 
 /// Longest time for the last output.

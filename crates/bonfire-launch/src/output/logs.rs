@@ -31,14 +31,14 @@ pub struct LogOptions {
 /// Some of the two standard streams of a rank, in torchrun's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
-    /// `0`
+    /// Neither stream, written as `0`.
     #[default]
     None,
-    /// `1`
+    /// Standard output, written as `1`.
     Output,
-    /// `2`
+    /// Standard error, written as `2`.
     Error,
-    /// `3`
+    /// Both streams, written as `3`.
     Both,
 }
 
@@ -52,7 +52,7 @@ pub enum StreamChoice {
     Some(BTreeMap<u32, Streams>),
 }
 
-/// The text is no choice of streams.
+/// The text is not a choice of streams.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "expected 0 (no stream), 1 (stdout), 2 (stderr) or 3 (both), for all ranks or as \
@@ -111,7 +111,7 @@ impl FromStr for StreamChoice {
         let count = text.split(',').count();
         let ranks: BTreeMap<u32, Streams> = ranks.into_iter().flatten().collect();
         if ranks.len() != count {
-            // Something is no entry, or a rank is named twice.
+            // Something is not an entry, or a rank is named twice.
             let text = text.to_owned();
             return Err(StreamChoiceError { text });
         }
@@ -119,16 +119,13 @@ impl FromStr for StreamChoice {
     }
 }
 
-/// Where one stream of a rank goes.
 #[derive(Debug)]
 pub(crate) struct Sink {
     /// Keeps it as it is.
     pub(crate) file: Option<File>,
-    /// Whether it is on the screen.
     pub(crate) is_shown: bool,
 }
 
-/// The files of one job.
 #[derive(Debug)]
 pub(crate) struct Logs {
     /// The folder of the job, if anything goes to files.
@@ -165,7 +162,6 @@ impl Logs {
         })
     }
 
-    /// The folder of the job.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
@@ -201,7 +197,6 @@ impl Logs {
         })
     }
 
-    /// Whether a stream of a rank is on the screen.
     pub(crate) fn show(&self, channel: Channel, local_rank: u32) -> bool {
         let redirected = self.redirects.of(local_rank).contain(channel);
         !redirected || self.tee.of(local_rank).contain(channel)
@@ -267,7 +262,6 @@ fn folder_name(job: &str) -> String {
     }
 }
 
-/// The folder of one attempt of a job.
 fn attempt(job: &Path, restart_count: u32) -> PathBuf {
     job.join(format!("attempt_{restart_count}"))
 }

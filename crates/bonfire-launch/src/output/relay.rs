@@ -14,7 +14,6 @@ use super::logs::Sink;
 use super::screen::{Channel, Screen};
 use super::told::Told;
 
-/// How much is read at once.
 const READ_BYTES: usize = 16 << 10;
 
 /// How many lines are kept for the report on a failed rank.
@@ -23,14 +22,12 @@ const TAIL_LINES: usize = 20;
 /// How much of a line is kept for that report.
 const TAIL_LINE_BYTES: usize = 1 << 10;
 
-/// The last lines of a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Tail {
-    /// The lines so far, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()
@@ -49,19 +46,15 @@ impl Tail {
     }
 }
 
-/// What to do with a rank's stream.
 pub(crate) struct Relay {
     pub(crate) rank: Rank,
-    /// Goes before each line.
+    /// Goes before each printed line.
     pub(crate) prefix: String,
-    /// Where the lines go.
     pub(crate) channel: Channel,
     pub(crate) screen: Arc<Screen>,
     /// What ranks have ended with.
     pub(crate) told: Arc<Told>,
-    /// Keeps the last lines.
     pub(crate) tail: Tail,
-    /// Where else it goes.
     pub(crate) sink: Sink,
 }
 

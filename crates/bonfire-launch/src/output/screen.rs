@@ -9,7 +9,7 @@ use super::held::Held;
 use super::terminal::Terminal;
 use crate::environment::{LauncherOutput, draws_on};
 
-/// The width of a terminal that does not tell.
+/// The width of a terminal that does not report it.
 const COLUMNS_DEFAULT: usize = 80;
 
 /// Clears the terminal line that the cursor is in.

@@ -1,8 +1,8 @@
 //! The terminal in front of the user, which the launcher lends to rank 0.
 //!
-//! A program that draws on all of the screen puts the terminal into raw mode. That is how the launcher
-//! knows: nobody has to tell it when drawing begins and ends, and a rank that was killed while it drew
-//! leaves the mark behind that says what to put in order.
+//! A program that draws on all of the screen puts the terminal into raw mode. That is how the
+//! launcher knows: nobody has to report when drawing begins and ends, and a rank that was killed
+//! while it drew leaves the mark behind that says what to put in order.
 
 use std::ffi::OsStr;
 use std::io;
@@ -37,7 +37,6 @@ const LEAVE: &[u8] =
 /// A special character that no key has.
 const NO_KEY: u8 = 0;
 
-/// The rank that may draw.
 pub(crate) const ARTIST: Rank = Rank::new(0);
 
 /// The screen of this process, and its terminal, if it has one and a rank of it may draw there.
@@ -101,7 +100,6 @@ impl Terminal {
         (!terminal.is_drawn_on()).then_some(terminal)
     }
 
-    /// Where another process finds it.
     fn path(&self) -> &OsStr {
         OsStr::from_bytes(&self.path)
     }
@@ -129,7 +127,7 @@ impl Terminal {
         tcsetattr(&self.device, OptionalActions::Now, &modes)
     }
 
-    /// Puts in order what whoever drew has left, if anything.
+    /// Puts in order what a drawing program has left, if anything.
     fn restore(&self) -> rustix::io::Result<()> {
         // In the background the kernel would stop this process for trying.
         if !self.is_drawn_on() || !is_in_front(&self.device) {
@@ -191,7 +189,7 @@ impl Drop for TerminalWatch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // There is nobody to tell, and the verdict matters more.
+        // There is no reader for an error, and the verdict matters more.
         let _ = self.terminal.restore();
         self.terminal.was_drawn_on.store(false, Ordering::Relaxed);
     }

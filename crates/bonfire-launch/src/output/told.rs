@@ -12,7 +12,7 @@ use bonfire_plan::Rank;
 const ERROR: &[u8] = b"error: ";
 
 /// How many different errors are remembered. Ranks that fail alike have one; a program whose output
-/// begins like this goes on as it likes.
+/// begins like this continues as it likes.
 const TEXTS_MAX: usize = 64;
 
 /// Who has said which error so far, the first to say it first.

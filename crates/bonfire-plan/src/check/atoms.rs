@@ -44,12 +44,10 @@ impl Atoms {
         Self { cuts }
     }
 
-    /// How many atoms the buffer has.
     pub(super) fn len(&self) -> usize {
         self.cuts.len() - 1
     }
 
-    /// The elements of one atom.
     pub(super) fn range(&self, atom: usize) -> ElemRange {
         ElemRange::new(self.cuts[atom], self.cuts[atom + 1])
     }

@@ -93,7 +93,6 @@ pub(super) fn verify_heard<'a>(
     Ok(())
 }
 
-/// A part of one rank's buffer.
 #[derive(Clone, Copy)]
 struct Span {
     rank: Rank,

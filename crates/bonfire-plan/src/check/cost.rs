@@ -10,7 +10,7 @@ use crate::{Bytes, DType};
 pub struct RankCost {
     /// Frames put into the inboxes of peers.
     pub frames_sent: u64,
-    /// Frames received from peers.
+    /// Frames received from all peers.
     pub frames_received: u64,
     /// Elements in the frames sent.
     pub elems_sent: u64,

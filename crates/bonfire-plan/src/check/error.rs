@@ -1,5 +1,7 @@
 //! What the verifier found: where, and what is wrong there.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::fmt;
 
 use crate::{ElemRange, Rank, Step};
@@ -11,19 +13,16 @@ pub enum CheckError {
     /// A step that may not be taken.
     #[error("rank {rank}, step {index} ({step}): {fault}")]
     Step {
-        /// The rank that takes it.
         rank: Rank,
         /// Its place in the rank's list.
         index: usize,
-        /// The step.
         step: Step,
-        /// What is wrong with it.
         fault: Fault,
     },
     /// Ranks that wait for each other, or for what never comes.
     #[error("deadlock: {}", join(blocked))]
     Deadlock {
-        /// Every rank that cannot go on.
+        /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
     },
     /// A frame that is still in its slot when every rank is done.
@@ -31,49 +30,36 @@ pub enum CheckError {
         "rank {to} never releases the frame {source_range} that rank {from} puts in step {index}"
     )]
     Unreleased {
-        /// The rank that put the frame.
         from: Rank,
-        /// The rank in whose inbox it lies.
         to: Rank,
         /// The place of the put in the sender's list.
         index: usize,
-        /// The range that was put.
         source_range: ElemRange,
     },
     /// A result that is not what the collective promises.
     #[error("rank {rank} ends with {flaw} in {range}")]
     Result {
-        /// The rank that holds it.
         rank: Rank,
-        /// The elements concerned.
         range: ElemRange,
-        /// What is wrong with it.
         flaw: Flaw,
     },
     /// Two ranks whose results may differ in their last bits.
     #[error("ranks {first} and {second} fold {range} in different orders")]
     Divergence {
-        /// The rank that is compared with.
         first: Rank,
-        /// The rank that differs from it.
         second: Rank,
-        /// The elements concerned.
         range: ElemRange,
     },
     /// An access to a rank's buffer that may come after the rank is done.
     #[error("rank {rank} may still access {range} of rank {owner}'s buffer when that rank is done")]
     LateAccess {
-        /// The rank that reads or writes.
         rank: Rank,
-        /// The rank whose buffer it is.
         owner: Rank,
-        /// The elements concerned.
         range: ElemRange,
     },
     /// A rank that leaves a barrier too early.
     #[error("rank {rank} leaves the barrier without knowing that rank {missing} has entered")]
     EarlyLeave {
-        /// The rank that leaves.
         rank: Rank,
         /// The rank that may not have entered.
         missing: Rank,
@@ -86,118 +72,76 @@ pub enum CheckError {
 pub enum Fault {
     /// The peer is the rank itself, or not a member of the world.
     #[error("rank {peer} is not a peer of this rank")]
-    NotAPeer {
-        /// The rank named by the step.
-        peer: Rank,
-    },
+    NotAPeer { peer: Rank },
     /// The range leaves the buffer.
     #[error("{range} is outside of a buffer of {count} elements")]
-    OutOfBounds {
-        /// The range named by the step.
-        range: ElemRange,
-        /// The elements of the buffer.
-        count: usize,
-    },
+    OutOfBounds { range: ElemRange, count: usize },
     /// The rank's memory does not hold these elements.
     #[error("{range} is outside of what the rank brings and ends with")]
-    OutsideExtent {
-        /// The elements concerned.
-        range: ElemRange,
-    },
+    OutsideExtent { range: ElemRange },
     /// A write to what the rank brings, which the collective leaves as it is.
     #[error("{range} is only brought by the rank and must not be written")]
-    WritesInput {
-        /// The elements concerned.
-        range: ElemRange,
-    },
+    WritesInput { range: ElemRange },
     /// An access that no frame orders against another to the same elements; one of them writes.
     #[error("rank {other} may access {range} of rank {owner}'s buffer at the same time")]
     Race {
-        /// The rank of the other access.
         other: Rank,
-        /// The rank whose buffer it is.
         owner: Rank,
-        /// The elements concerned.
         range: ElemRange,
     },
     /// A direct step that names a rank outside of the world.
     #[error("rank {rank} is not a member of the world")]
-    NotAMember {
-        /// The rank named by the step.
-        rank: Rank,
-    },
+    NotAMember { rank: Rank },
     /// A direct step that writes nowhere.
     #[error("a direct reduce needs at least one target")]
     NoTargets,
     /// The frame does not fit into a slot.
     #[error("{range} is longer than a slot of {chunk_elems_max} elements")]
     FrameTooLong {
-        /// The range named by the step.
         range: ElemRange,
         /// The elements of a slot.
         chunk_elems_max: usize,
     },
     /// A wait while the last frame of that peer is still held.
     #[error("the frame from rank {peer} that was awaited before is not released")]
-    StillHeld {
-        /// The rank that sent the frame.
-        peer: Rank,
-    },
+    StillHeld { peer: Rank },
     /// A read or a release of a frame that was not waited for.
     #[error("no frame from rank {peer} was waited for")]
-    NotAwaited {
-        /// The rank named by the step.
-        peer: Rank,
-    },
+    NotAwaited { peer: Rank },
     /// A frame that is written to other elements than those it was put from. In this memory model
     /// an element never changes its place.
     #[error("the frame from rank {peer} holds {sent}, but the target is {target}")]
     FrameMismatch {
-        /// The rank that sent the frame.
         peer: Rank,
-        /// The range that it put.
         sent: ElemRange,
-        /// The range that is written.
         target: ElemRange,
     },
     /// A frame with data that is released before anything read it.
     #[error("the frame {sent} from rank {peer} was never read")]
-    Unread {
-        /// The rank that sent the frame.
-        peer: Rank,
-        /// The range that it put.
-        sent: ElemRange,
-    },
-    /// A fold of nothing.
+    Unread { peer: Rank, sent: ElemRange },
+    /// A fold without a source.
     #[error("a reduce needs at least one source")]
     NoSources,
     /// A read of data that was never written, or that the collective leaves unspecified.
     #[error("{range} is read before it is written")]
-    Undefined {
-        /// The elements concerned.
-        range: ElemRange,
-    },
+    Undefined { range: ElemRange },
     /// A fold of data of which a part came from the same rank.
     #[error("the data of rank {rank} is folded into {range} twice")]
     FoldedTwice {
         /// The rank whose data is repeated.
         rank: Rank,
-        /// The elements concerned.
         range: ElemRange,
     },
     /// A fold of data whose fold was complete.
     #[error("{range} is folded again after its final stage")]
-    AlreadyFinal {
-        /// The elements concerned.
-        range: ElemRange,
-    },
+    AlreadyFinal { range: ElemRange },
 }
 
 /// What is wrong with a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// Nothing was ever written.
+    /// Nothing was ever written there.
     #[error("unwritten data")]
     Undefined,
     /// A fold that lacks a rank.
@@ -211,22 +155,15 @@ pub enum Flaw {
     NotFinal,
     /// Something else than the unchanged data of its owner.
     #[error("something made from the data of ranks {found:?} instead of rank {owner}'s data")]
-    NotTheOwners {
-        /// The rank whose data should be there, as it was.
-        owner: Rank,
-        /// The ranks whose data is there.
-        found: Vec<Rank>,
-    },
+    NotTheOwners { owner: Rank, found: Vec<Rank> },
 }
 
-/// A rank that cannot go on.
+/// A rank that cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
-    /// The rank.
     pub rank: Rank,
     /// The place in its list of the step that blocks.
     pub index: usize,
-    /// What it waits for.
     pub obstacle: Obstacle,
 }
 

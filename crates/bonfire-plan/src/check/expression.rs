@@ -24,7 +24,6 @@ impl Value {
     const ROUNDED: u32 = 2;
     const FLAG_BITS: u32 = 2;
 
-    /// What `rank` brought.
     pub(super) const fn leaf(rank: Rank) -> Self {
         Self(rank.get() << Self::FLAG_BITS)
     }
@@ -33,7 +32,6 @@ impl Value {
         self == Self::UNDEFINED
     }
 
-    /// Whether the fold was declared complete.
     pub(super) const fn is_final(self) -> bool {
         self.0 & Self::FINAL != 0
     }
@@ -134,12 +132,10 @@ impl Expressions {
         unrounded(one) == unrounded(other)
     }
 
-    /// The first rank whose data is not in this value.
     pub(super) fn first_missing(&self, value: Value) -> Option<Rank> {
         rank_set::first_missing(self.contributors(value), self.world_size)
     }
 
-    /// The ranks whose data is in this value, ascending.
     pub(super) fn members(&self, value: Value) -> Vec<Rank> {
         rank_set::members(self.contributors(value), self.world_size).collect()
     }

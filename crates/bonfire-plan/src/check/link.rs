@@ -22,7 +22,7 @@ enum Front {
     Read,
 }
 
-/// What travels: symbols, and what the verifier needs to know of the sender.
+/// What is sent: symbols, and what the verifier needs to know of the sender.
 pub(super) struct Frame {
     /// The range that was put.
     pub(super) source: ElemRange,
@@ -30,9 +30,9 @@ pub(super) struct Frame {
     pub(super) values: Box<[Value]>,
     /// The ranks that the sender knew to have entered.
     pub(super) heard: Vec<u64>,
-    /// What the sender had heard of, for [`Races`](super::races::Races); empty without direct steps.
+    /// What the sender knew, for [`Races`](super::races::Races); empty without direct steps.
     pub(super) known: Box<[u32]>,
-    /// When it arrives.
+    /// The clock at its arrival.
     pub(super) clock: Clock,
     /// The place of the put in the sender's list.
     pub(super) index: usize,
@@ -55,7 +55,6 @@ impl Clock {
 }
 
 impl Link {
-    /// The frames that occupy a slot.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
@@ -101,7 +100,6 @@ impl Link {
         Ok(frame)
     }
 
-    /// Frees the slot of the frame awaited from `peer`.
     pub(super) fn release(&mut self, peer: Rank) -> Result<(), Fault> {
         if self.front == Front::NotAwaited {
             return Err(Fault::NotAwaited { peer });

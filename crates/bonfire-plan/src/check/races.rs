@@ -1,8 +1,8 @@
 //! Accesses to one element that no frame puts in order: vector clocks over the frames of a plan.
 //!
 //! A rank's own part of its clock moves with every put; a wait takes over what the sender knew when
-//! it put the frame. An access comes before another exactly if the rank of the second has heard of
-//! the time of the first (Fidge; Mattern, "Virtual time and global states of distributed systems",
+//! it put the frame. An access comes before another exactly if the rank of the second knows the
+//! time of the first (Fidge; Mattern, "Virtual time and global states of distributed systems",
 //! 1989). Two accesses to an element race if neither comes before the other and one of them writes.
 //! What precedes what depends only on the frames, not on the order in which ranks take turns, so a
 //! plan without races gives the same result in every order.
@@ -16,7 +16,7 @@ use super::atoms::Atoms;
 use super::error::{CheckError, Fault};
 use crate::{Rank, WorldSize};
 
-/// What every rank has heard of, and who last touched which atom of whose buffer.
+/// What every rank knows of the others, and who last touched which atom of whose buffer.
 pub(super) struct Races {
     world_size: WorldSize,
     atoms: usize,
@@ -68,7 +68,7 @@ impl Races {
         }
     }
 
-    /// What travels with a frame of `rank`.
+    /// What is sent with a frame of `rank`.
     pub(super) fn publish(&mut self, rank: Rank) -> Box<[u32]> {
         let known = self.known_mut(rank);
         let sent = known.into();

@@ -7,13 +7,11 @@ pub(super) fn words(world_size: WorldSize) -> usize {
     world_size.len().div_ceil(u64::BITS as usize)
 }
 
-/// Adds `rank` to the set.
 pub(super) fn insert(set: &mut [u64], rank: Rank) {
     let bits = u64::BITS as usize;
     set[rank.index() / bits] |= 1 << (rank.index() % bits);
 }
 
-/// Adds every member of `other` to the set.
 pub(super) fn unite(set: &mut [u64], other: &[u64]) {
     assert_eq!(set.len(), other.len(), "both sets belong to one world");
     for (word, other) in set.iter_mut().zip(other) {
@@ -21,7 +19,6 @@ pub(super) fn unite(set: &mut [u64], other: &[u64]) {
     }
 }
 
-/// The lowest rank that is in both sets.
 pub(super) fn first_common(left: &[u64], right: &[u64]) -> Option<Rank> {
     first_bit(left.iter().zip(right).map(|(left, right)| left & right))
 }
@@ -31,7 +28,6 @@ pub(super) fn first_missing(set: &[u64], world_size: WorldSize) -> Option<Rank> 
     first_bit(set.iter().map(|word| !word)).filter(|&rank| world_size.contains(rank))
 }
 
-/// Every rank in the set, ascending.
 pub(super) fn members(set: &[u64], world_size: WorldSize) -> impl Iterator<Item = Rank> {
     let bits = u64::BITS as usize;
     world_size

@@ -1,4 +1,4 @@
-//! Executes a plan on symbols, one rank at a time, until every rank is done or none can go on.
+//! Executes a plan on symbols, one rank at a time, until every rank is done or none can continue.
 //!
 //! Every queue has one writer and one reader, and a rank's steps do not depend on what others do
 //! at the time. So the outcome, deadlock included, is the same for every order in which ranks are
@@ -17,7 +17,6 @@ use super::reach::Reach;
 use super::{content, rank_set};
 use crate::{Collective, ElemRange, Order, Plan, Rank, Source, Stage, Step};
 
-/// The state of all ranks and of all queues between them.
 pub(super) struct Run<'a> {
     plan: &'a Plan,
     slots: usize,
@@ -329,7 +328,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Folds one operand onto those before it.
     fn fold(&mut self, before: Option<Value>, operand: Value, atom: usize) -> Result<Value, Fault> {
         if operand.is_undefined() {
             return Err(Fault::Undefined {
@@ -457,7 +455,6 @@ impl<'a> Run<'a> {
             .require_write(&self.atoms, range)
     }
 
-    /// `rank` reads from `owner`'s buffer.
     fn note_read(&mut self, rank: Rank, owner: Rank, range: ElemRange) -> Result<(), Fault> {
         let atoms = self.atoms.of(range);
         match &mut self.races {
@@ -466,7 +463,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// `rank` writes to `owner`'s buffer.
     fn note_write(&mut self, rank: Rank, owner: Rank, range: ElemRange) -> Result<(), Fault> {
         let atoms = self.atoms.of(range);
         match &mut self.races {
@@ -475,7 +471,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The place of a queue in the list of queues.
     fn link(&self, from: Rank, to: Rank) -> usize {
         from.index() * self.ranks.len() + to.index()
     }

@@ -6,9 +6,9 @@ use crate::{Collective, ElemRange, Rank, ScheduleShape};
 /// What a rank's memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// What the rank brings.
+    /// The data that a rank brings.
     Input,
-    /// What the rank ends with.
+    /// The data that a rank ends with.
     Output,
 }
 

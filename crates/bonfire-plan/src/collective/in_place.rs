@@ -8,16 +8,18 @@
 //! finds races); the ring's plans stay right, because a rank writes a chunk that its neighbour was to
 //! read only when the complete result has come round to it, by way of that neighbour.
 //!
-//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
-//! only two ranks take part, they alone meet. Barriers in place are of one hop: everyone tells everyone else and
-//! hears from everyone else. Where frames stay in place a message is a store to the peer's memory, and a rank's
-//! stores travel side by side, so n - 1 of them take less time than the log2 n hops of a
+//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part.
+//! Where only two ranks take part, they alone meet. Barriers in place are of one hop: everyone
+//! notifies everyone else and waits for everyone else. Where frames stay in place a message is a
+//! store to the peer's memory, and a rank's stores are under way side by side, so n - 1 of them
+//! take less time than the log2 n hops of a
 //! [dissemination](Algorithm::Dissemination), which follow one another.
 //!
-//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has told least of what
-//! it was to tell. In a ring all ranks tell equally much, and tell before they wait. In a [chain](Algorithm::Chain)
-//! whose links are single ranks they do not, so there each rank first tells the next one that it is there, and
-//! the two at the ends, which have one neighbour instead of two, tell it everything twice.
+//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has sent
+//! least of what it was to send. In a ring all ranks send equally much, and send before they wait.
+//! In a [chain](Algorithm::Chain) whose links are single ranks they do not, so there each rank
+//! first notifies the next one that it is there, and the two at the ends, which have one neighbour
+//! instead of two, send it everything twice.
 
 use crate::{
     Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
@@ -85,7 +87,7 @@ impl Schedule {
     }
 }
 
-/// The steps of a chain of single ranks in which all tell equally much, and before they wait.
+/// The steps of a chain of single ranks in which all send equally much, and before they wait.
 fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     if world.len() == 1 {
         return moved;
@@ -160,7 +162,6 @@ fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Ste
     steps
 }
 
-/// A barrier of all ranks.
 fn met(world: WorldSize, rank: Rank) -> Vec<Step> {
     let mut steps = Vec::new();
     meet(world.ranks(), rank, &mut steps);

@@ -90,7 +90,6 @@ const fn takes_ragged(collective: Collective) -> bool {
     )
 }
 
-/// Where every block lies in the space of elements.
 #[derive(Debug, Clone)]
 pub(crate) struct Blocks {
     layout: Layout,
@@ -135,7 +134,6 @@ impl Blocks {
         Self { layout }
     }
 
-    /// The block of `rank`.
     pub(crate) fn of(&self, rank: Rank) -> ElemRange {
         match &self.layout {
             Layout::Balanced { count, world_size } => shard_range(*count, *world_size, rank),
@@ -147,7 +145,6 @@ impl Blocks {
         }
     }
 
-    /// The block that `source` has for `target`.
     pub(crate) fn between(&self, source: Rank, target: Rank) -> ElemRange {
         match &self.layout {
             Layout::Equal { len, ranks } => {

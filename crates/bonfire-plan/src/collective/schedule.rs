@@ -20,7 +20,7 @@ use crate::{Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank,
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScheduleShape {
-    /// The operation.
+    /// The collective that is performed.
     pub collective: Collective,
     /// The algorithm that performs it.
     pub algorithm: Algorithm,
@@ -64,7 +64,7 @@ impl Schedule {
         &self.shape
     }
 
-    /// The operation.
+    /// The collective that is performed.
     pub const fn collective(&self) -> Collective {
         self.shape.collective
     }
@@ -258,7 +258,6 @@ impl ScheduleShape {
     }
 }
 
-/// Appends the steps of `rank`.
 fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
     let chunking = &Chunking::new(shape);
     match (shape.collective, shape.algorithm) {

@@ -37,7 +37,7 @@ pub struct Inference {
 /// A device map, and what became of the budgets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inferred {
-    /// Where everything lies: a path for each part that is in one place as a whole.
+    /// Where everything lies: a path for each part that lies in one place.
     pub map: DeviceMap,
     /// Places that got nothing although they have memory.
     pub unused: Vec<Unused>,
@@ -46,7 +46,7 @@ pub struct Inferred {
 /// A place that got nothing, because the part whose turn it was did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unused {
-    /// Which.
+    /// The place that got nothing.
     pub place: Place,
     /// How much it would have needed.
     pub needed: Bytes,
@@ -73,7 +73,7 @@ impl Inference {
         }
     }
 
-    /// By another strategy.
+    /// The same with another strategy for sharing devices.
     #[must_use]
     pub fn with_strategy(self, strategy: Strategy) -> Self {
         Self { strategy, ..self }
@@ -153,7 +153,6 @@ struct Layer {
     nodes: Vec<usize>,
 }
 
-/// The state of the search.
 struct Search<'a> {
     tree: &'a ModuleTree,
     config: &'a Inference,
@@ -300,7 +299,6 @@ impl<'a> Search<'a> {
         may && self.tree.modules(node).next().is_some()
     }
 
-    /// Puts the parts of a part in its place.
     fn divide_at(&mut self, index: usize) {
         let rest = self.queue.split_off(index);
         let parts = self.tree.children(rest[0]).iter().copied();

@@ -10,7 +10,7 @@ use crate::Bytes;
 pub struct Part {
     /// Where it is in the model, as `encoder.layers.3.weight`.
     pub path: String,
-    /// What it is.
+    /// Whether it is a module, parameter or buffer.
     pub kind: PartKind,
 }
 
@@ -22,14 +22,14 @@ pub enum PartKind {
         /// The name of its type.
         class: String,
     },
-    /// What is trained.
+    /// A tensor that is trained.
     Parameter {
         /// How many bytes it has.
         bytes: Bytes,
         /// Parameters with the same number share their values; they count once, under the first path.
         identity: u64,
     },
-    /// What is not trained.
+    /// A tensor that is not trained.
     Buffer {
         /// How many bytes it has.
         bytes: Bytes,
@@ -61,7 +61,7 @@ struct Node {
 /// A part whose place in the order is not known yet.
 struct Draft {
     part: Part,
-    /// Parameters, modules, buffers.
+    /// Parameters, modules and buffers, in this order.
     children: [Vec<usize>; 3],
 }
 
@@ -91,12 +91,10 @@ impl ModuleTree {
         &self.nodes[node].part.path
     }
 
-    /// All nodes.
     pub(super) fn all(&self) -> Range<usize> {
         0..self.nodes.len()
     }
 
-    /// All parameters and buffers.
     pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {
         self.all().filter(|&node| self.class(node).is_none())
     }
@@ -106,7 +104,6 @@ impl ModuleTree {
         &self.ties
     }
 
-    /// The class of a module.
     pub(super) fn class(&self, node: usize) -> Option<&str> {
         match &self.nodes[node].part.kind {
             PartKind::Module { class } => Some(class),
@@ -132,7 +129,6 @@ impl ModuleTree {
         &self.nodes[node].children
     }
 
-    /// The modules right below a node.
     pub(super) fn modules(&self, node: usize) -> impl DoubleEndedIterator<Item = usize> {
         let children = self.children(node).iter().copied();
         children.filter(|&child| self.class(child).is_some())

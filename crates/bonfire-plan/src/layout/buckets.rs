@@ -22,12 +22,12 @@ pub fn lent_bytes_max(bucket_bytes: &[u64]) -> u64 {
 pub struct Extent {
     /// The type of its elements.
     pub dtype: DType,
-    /// How many it has.
+    /// How many elements it has.
     pub elems: usize,
 }
 
 impl Extent {
-    /// Its size.
+    /// The size of its elements in bytes.
     pub fn bytes(self) -> usize {
         self.elems * self.dtype.size_bytes()
     }
@@ -61,7 +61,7 @@ pub struct Assignment {
     pub dtype: DType,
     /// Who has what of the parameters.
     pub division: Division,
-    /// Their indices.
+    /// The indices of its parameters.
     pub parameters: Vec<usize>,
 }
 
@@ -125,7 +125,6 @@ pub fn assign(
     closed.into_iter().map(|bucket| bucket.assignment).collect()
 }
 
-/// A bucket that may still take parameters.
 struct OpenBucket {
     assignment: Assignment,
     bytes: usize,

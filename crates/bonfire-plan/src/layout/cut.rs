@@ -24,7 +24,7 @@ use crate::{Rank, WorldSize, shard_range};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
-    /// The dimension.
+    /// The dimension that is divided.
     pub dim: usize,
     /// Of how many runs of equal length it consists, one behind the other, each of which is divided.
     pub sections: usize,

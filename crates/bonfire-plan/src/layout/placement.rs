@@ -24,7 +24,8 @@ pub enum ShardUnit {
     /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
     #[default]
     Rows,
-    /// Some parameters as a whole, for optimizers that look at all elements of one: Muon, LAMB, Adafactor.
+    /// Some parameters in full, for optimizers that look at all elements of one: Muon, LAMB,
+    /// Adafactor.
     Parameters,
 }
 
@@ -32,12 +33,12 @@ pub enum ShardUnit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShardGroup {
-    /// All ranks.
+    /// All ranks of the group.
     #[default]
     All,
     /// Those of one host, so that parameters are gathered within hosts.
     Host,
-    /// So many that follow one another.
+    /// Groups of this many consecutive ranks.
     Ranks(NonZeroU32),
 }
 
@@ -58,7 +59,7 @@ pub enum ShardGroup {
 pub struct Placement {
     /// The values of the parameters, between steps.
     pub parameters: Sharding,
-    /// Their averaged gradients.
+    /// The averaged gradients of the parameters.
     pub gradients: Sharding,
     /// What the optimizer keeps for them.
     pub optimizer: Sharding,

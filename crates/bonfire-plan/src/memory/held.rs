@@ -17,7 +17,7 @@ pub struct Held {
     pub optimizer: Bytes,
     /// What a pass keeps for its backward half, and needs for itself, with those gradients that stay meanwhile.
     pub activations: Bytes,
-    /// What else there is of the memory in which gradients travel and micro-batches are added up.
+    /// The rest of the memory in which gradients are sent and micro-batches are added up.
     pub buckets: Bytes,
     /// Parameters that are gathered for their use, and the memory in which they are; a copy of the largest gradient
     /// where it is clipped before the step.

@@ -1,4 +1,4 @@
-//! The count.
+//! Counts the bytes that a rank holds in each phase of a training.
 
 use super::held::{Held, Phase, RankMemory};
 use super::{Evaluation, Parameter, Start, Training};
@@ -9,7 +9,6 @@ use crate::{Bytes, Division, Layout, Placement, Rank, Sharding};
 /// example `gpt` on one host with tiny models took 6.4 MiB more than one process, on x86-64 Linux, 2026-11-24.
 const RANK_BYTES: u64 = 6 << 20;
 
-/// The memory of the rank with the most.
 pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
     let trained = training.parameters.iter();
     let trained: Vec<_> = trained

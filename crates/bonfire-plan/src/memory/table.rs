@@ -14,7 +14,7 @@ pub struct MemoryTable {
     pub ranks: WorldSize,
     /// How many elements all parameters have.
     pub parameters: usize,
-    /// A placement each.
+    /// The memory of each placement.
     pub rows: Vec<RankMemory>,
     /// What a rank may take, if somebody has said it.
     pub limit: Option<Bytes>,

@@ -16,12 +16,11 @@ use crate::WorldSize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MeshShape {
-    /// None is inferred.
+    /// `None` is an inferred size.
     sizes: [Option<NonZeroU32>; Axis::COUNT],
 }
 
 impl MeshShape {
-    /// One rank on each axis.
     const ONE: Self = Self {
         sizes: [Some(NonZeroU32::MIN); Axis::COUNT],
     };
@@ -145,33 +144,23 @@ impl fmt::Display for MeshShape {
     }
 }
 
-/// There is no such mesh.
+/// A mesh that cannot exist.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeshError {
-    /// A part of the text is no axis with a size.
+    /// A part of the text is not an axis with a size.
     #[error(
-        "`{part}` is no axis of a mesh: write name=ranks, such as dp=4, with one of the names pp, dp (the same as \
+        "`{part}` is not an axis of a mesh: write name=ranks, such as dp=4, with one of the names pp, dp (the same as \
          dp_shard), dp_replicate, dp_shard, cp and tp; ranks are 1 or more, or -1 for those that are left"
     )]
-    Unreadable {
-        /// What is written there.
-        part: String,
-    },
+    Unreadable { part: String },
     /// An axis has two sizes.
     #[error("the mesh names the axis {axis} twice; give it one size (dp is the same as dp_shard)")]
-    NamedTwice {
-        /// The axis.
-        axis: Axis,
-    },
+    NamedTwice { axis: Axis },
     /// Two axes are to have the ranks that are left.
     #[error("both {axis} and {again} have the size -1; give one of them a number of ranks")]
-    InferredTwice {
-        /// One axis.
-        axis: Axis,
-        /// Another.
-        again: Axis,
-    },
+    InferredTwice { axis: Axis, again: Axis },
     /// The sizes do not multiply to the number of ranks.
     #[error(
         "the mesh {shape} needs {}{known} ranks, and there are {world_size}; {}",
@@ -179,11 +168,9 @@ pub enum MeshError {
         change(shape, *known, *world_size)
     )]
     DoesNotFit {
-        /// What was asked for.
         shape: MeshShape,
         /// The product of the sizes that are given.
         known: u64,
-        /// How many ranks there are.
         world_size: WorldSize,
     },
 }

@@ -89,7 +89,7 @@ fn texts_are_read_and_written() {
 #[test]
 fn errors_say_what_to_change() {
     for (text, ranks, words) in [
-        ("pp=2,xp=2", 4, "`xp=2` is no axis"),
+        ("pp=2,xp=2", 4, "`xp=2` is not an axis"),
         ("pp", 4, "write name=ranks"),
         ("tp=0", 4, "`tp=0`"),
         ("tp=-2", 4, "`tp=-2`"),

@@ -22,9 +22,9 @@ pub enum Pass {
 /// The seconds of the passes over some layers, for one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
-    /// Of a forward pass.
+    /// Seconds of one forward pass.
     pub forward_s: f64,
-    /// Of an input gradient.
+    /// Seconds of one input gradient.
     pub input_gradient_s: f64,
     /// Of a weight gradient. A whole backward pass takes both.
     pub weight_gradient_s: f64,
@@ -45,7 +45,7 @@ impl PassTimes {
 /// A pass over one stage for one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Compute {
-    /// Which pass.
+    /// The kind of the pass.
     pub pass: Pass,
     /// The stage, counted from 0 in the order of the layers.
     pub stage: u32,
@@ -53,7 +53,7 @@ pub struct Compute {
     pub micro_batch: u32,
 }
 
-/// What a message carries.
+/// What a message carries between stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
     /// The output of a stage, for the next one.
@@ -65,11 +65,11 @@ pub enum Payload {
 /// A message between two stages that follow one another. Sender and receiver name it alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
-    /// What it carries.
+    /// What the message carries: activation or gradient.
     pub payload: Payload,
     /// The stage in front of the boundary that it crosses; the other is the next one.
     pub boundary: u32,
-    /// The micro-batch.
+    /// The micro-batch, counted from 0.
     pub micro_batch: u32,
 }
 
@@ -102,17 +102,17 @@ pub enum Action {
     Receive(Message),
     /// `REDUCE_GRAD`: sum the gradients of a stage's parameters over its data-parallel ranks.
     ReduceGradients {
-        /// The stage.
+        /// The stage, counted from 0.
         stage: u32,
     },
     /// `UNSHARD`: gather the sharded parameters of a stage.
     Gather {
-        /// The stage.
+        /// The stage, counted from 0.
         stage: u32,
     },
     /// `RESHARD`: free the gathered parameters of a stage.
     Release {
-        /// The stage.
+        /// The stage, counted from 0.
         stage: u32,
     },
 }
@@ -207,10 +207,10 @@ impl fmt::Display for Compute {
     }
 }
 
-/// A text that is no action.
+/// A text that is not an action.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no action; write the stage, then F, B, I, W, SEND_F, RECV_F, SEND_B or RECV_B with a \
+    "`{text}` is not an action; write the stage, then F, B, I, W, SEND_F, RECV_F, SEND_B or RECV_B with a \
      micro-batch, or REDUCE_GRAD, UNSHARD or RESHARD without one, such as 2F0"
 )]
 pub struct UnknownAction {

@@ -11,18 +11,18 @@ use super::schedule::Schedule;
 use super::verify::verify;
 use crate::{PlanError, Rank, WorldSize};
 
-/// A text that is no schedule. Who wrote it is at fault.
+/// A text that is not a schedule. Its author is at fault.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
-    /// A field that is no action.
+    /// A field that is not an action.
     #[error("line {line}, field {field}: {source}")]
     Action {
         /// The line, counted from 1.
         line: usize,
         /// The field, counted from 1.
         field: usize,
-        /// What was read.
         source: UnknownAction,
     },
     /// A line without a pass: a rank with nothing to do.
@@ -36,7 +36,6 @@ pub enum CsvError {
     MissingStage {
         /// The first stage that is missing.
         stage: u32,
-        /// The last stage.
         last: u32,
     },
     /// More or fewer ranks than there can be.
@@ -52,7 +51,7 @@ impl Schedule {
     /// stages and micro-batches as the largest numbers say.
     ///
     /// # Errors
-    /// [`CsvError`] for what is no schedule, and for one that the verifier refuses.
+    /// [`CsvError`] for what is not a schedule, and for one that the verifier refuses.
     pub fn from_csv(text: &str) -> Result<Self, CsvError> {
         let lines = text.trim_end().lines().enumerate();
         let lists: Vec<_> = lines

@@ -1,5 +1,7 @@
 //! Why a schedule cannot be made, and what is wrong with one that was.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::fmt;
 
 use super::action::Action;
@@ -12,19 +14,13 @@ use crate::Rank;
 pub enum ShapeError {
     /// Too few or too many stages on a rank.
     #[error("{kind} has {} on each rank, not {chunks}", stages_of(*kind))]
-    Chunks {
-        /// The schedule that was asked for.
-        kind: Kind,
-        /// The stages on each rank that were asked for.
-        chunks: u32,
-    },
+    Chunks { kind: Kind, chunks: u32 },
     /// Micro-batches that an interleaved schedule cannot deal into equal rounds.
     #[error(
         "{micro_batches} micro-batches are not {rounds} equal rounds; take a multiple of the number of \
          ranks, or fewer than twice as many"
     )]
     UnevenRounds {
-        /// The micro-batches that were asked for.
         micro_batches: u32,
         /// The rounds, as many as whole times the ranks go into the micro-batches.
         rounds: u32,
@@ -52,32 +48,22 @@ pub enum Broken {
     /// An action that may not be where it is.
     #[error("rank {rank}, action {index} ({action}): {rule}")]
     Action {
-        /// The rank that does it.
         rank: Rank,
         /// Its place in the rank's list.
         index: usize,
-        /// The action.
         action: Action,
-        /// The rule that it breaks.
         rule: Rule,
     },
     /// An action that is nowhere, or a release that is nowhere behind the last gather of its stage.
     #[error("rank {rank} never does {action}; add it to the rank's list")]
-    Missing {
-        /// The rank that should do it.
-        rank: Rank,
-        /// The action.
-        action: Action,
-    },
+    Missing { rank: Rank, action: Action },
     /// Messages between two ranks that are not received in the order in which they are sent.
     #[error(
         "rank {source_rank} does {sent} where rank {target_rank} does {received}; \
          let both be in the same order"
     )]
     MessageOrder {
-        /// The rank that sends.
         source_rank: Rank,
-        /// The rank that receives.
         target_rank: Rank,
         /// The first message that is sent out of order.
         sent: Action,
@@ -87,7 +73,7 @@ pub enum Broken {
     /// Ranks that wait for each other.
     #[error("deadlock: {}; move what is waited for to the front", join(blocked))]
     Deadlock {
-        /// Every rank that cannot go on.
+        /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
     },
     /// Another number of activations than the schedule promises.
@@ -96,9 +82,7 @@ pub enum Broken {
          let forward passes come {}", if live > promised { "later" } else { "earlier" }
     )]
     Live {
-        /// The rank.
         rank: Rank,
-        /// The schedule that it should be.
         kind: Kind,
         /// The most activations that it holds at a time.
         live: u32,
@@ -113,22 +97,13 @@ pub enum Broken {
 pub enum Rule {
     /// A stage that the pipeline does not have.
     #[error("there are {stages} stages, counted from 0")]
-    UnknownStage {
-        /// The stages of the pipeline.
-        stages: u32,
-    },
+    UnknownStage { stages: u32 },
     /// A micro-batch that the step does not have.
     #[error("there are {micro_batches} micro-batches, counted from 0")]
-    UnknownMicroBatch {
-        /// The micro-batches of the step.
-        micro_batches: u32,
-    },
+    UnknownMicroBatch { micro_batches: u32 },
     /// A stage that lies on another rank.
     #[error("the stage is on rank {owner}; let that rank do it")]
-    NotTheOwner {
-        /// The rank that holds the stage.
-        owner: Rank,
-    },
+    NotTheOwner { owner: Rank },
     /// An action that the rank has done already.
     #[error("it is done already in action {first}; remove one of them")]
     Repeated {
@@ -137,10 +112,7 @@ pub enum Rule {
     },
     /// A whole backward pass beside a split one.
     #[error("{other} is there, too; let the backward pass be B, or I and W")]
-    TwoBackwards {
-        /// The other one.
-        other: Action,
-    },
+    TwoBackwards { other: Action },
     /// A backward pass, whole or of the input, in front of its forward pass.
     #[error("it must come after the forward pass {0}")]
     BeforeForward(Action),
@@ -170,16 +142,13 @@ pub enum Rule {
     AlreadyGathered,
 }
 
-/// A rank that cannot go on.
+/// A rank that cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
-    /// The rank.
     pub rank: Rank,
     /// The place in its list of the action that blocks.
     pub index: usize,
-    /// The action that blocks.
     pub action: Action,
-    /// What it waits for.
     pub needs: Action,
 }
 

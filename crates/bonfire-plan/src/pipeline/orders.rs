@@ -1,9 +1,10 @@
 //! The order of the passes on a rank, for each kind of schedule.
 //!
-//! GPipe, 1F1B, interleaved and ZB-H1 are one loop. A rank begins with so many forward passes (its warm-up),
-//! then alternates a forward and a backward pass while there are forward passes, and ends with the backward
-//! passes that are left. The warm-up is all that distinguishes the first three; ZB-H1 splits the backward pass,
-//! and rank r puts a weight gradient r input gradients behind its own.
+//! GPipe, 1F1B, interleaved and ZB-H1 are one loop. A rank begins with some forward passes (its
+//! warm-up), then alternates a forward and a backward pass while there are forward passes, and ends
+//! with the backward passes that are left. The warm-up is all that distinguishes the first three;
+//! ZB-H1 splits the backward pass, and rank r puts a weight gradient r input gradients behind its
+//! own.
 
 use super::action::{Compute, Pass};
 use super::kind::Kind;
@@ -113,7 +114,7 @@ fn zero_bubble_v(ranks: u32, rank: u32, micro_batches: u32) -> Vec<Compute> {
     all
 }
 
-/// The passes over one stage, as far as they are dealt.
+/// The passes over one stage, as far as they are planned.
 #[derive(Default)]
 struct Lane {
     stage: u32,
@@ -130,7 +131,6 @@ impl Lane {
         }
     }
 
-    /// The pass over the next micro-batch.
     fn next(&mut self, pass: Pass) -> Compute {
         let counter = match pass {
             Pass::Forward => &mut self.forward,

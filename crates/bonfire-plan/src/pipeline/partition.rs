@@ -2,24 +2,19 @@
 
 use std::ops::Range;
 
-/// Layers that cannot be dealt. The caller is at fault.
+/// Layers that cannot be divided into stages. The caller is at fault.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// Fewer layers than stages, or no stage at all.
     #[error("{layers} layers are not {stages} stages of at least one layer each")]
-    Stages {
-        /// The layers.
-        layers: usize,
-        /// The stages that were asked for.
-        stages: usize,
-    },
+    Stages { layers: usize, stages: usize },
     /// A weight that is negative, infinite or not a number.
     #[error("layer {layer} has the weight {weight}; give a finite number that is 0 or more")]
     Weight {
         /// The layer, counted from 0.
         layer: usize,
-        /// Its weight.
         weight: f64,
     },
 }
@@ -71,7 +66,7 @@ fn cut(
     stages: usize,
     cost: impl Fn(f64, Range<usize>) -> f64,
 ) -> (f64, Vec<Range<usize>>) {
-    // The least cost of the first layers in so many stages, and where the last of these begins.
+    // The least cost of the first layers in that many stages, and where the last of these begins.
     let mut best = vec![vec![(f64::INFINITY, 0); layers + 1]; stages + 1];
     best[0][0].0 = 0.0;
     for stage in 1..=stages {

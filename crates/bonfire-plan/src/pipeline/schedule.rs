@@ -16,7 +16,6 @@ pub struct Schedule {
     /// The shape that it was made for; `None` for lists from elsewhere.
     shape: Option<Shape>,
     ranks: WorldSize,
-    /// The rank of each stage.
     owners: Vec<Rank>,
     micro_batches: u32,
     lists: Vec<Vec<Action>>,

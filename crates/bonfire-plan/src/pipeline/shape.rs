@@ -12,7 +12,7 @@ const PASSES_MAX: u64 = 1 << 24;
 /// What a schedule is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Which schedule.
+    /// The kind of the schedule.
     pub kind: Kind,
     /// The ranks of the pipeline.
     pub ranks: WorldSize,

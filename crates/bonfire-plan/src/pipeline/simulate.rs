@@ -17,15 +17,15 @@ pub struct Costs {
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
 pub struct CostsError {
-    /// The field.
+    /// The name of the field.
     pub figure: &'static str,
-    /// Its value.
+    /// The value of the field.
     pub value: f64,
 }
 
 impl Costs {
-    /// The times of each stage, and the seconds from the end of a pass until what it sends has arrived. Ranks
-    /// compute while messages travel.
+    /// The times of each stage, and the seconds from the end of a pass until what it sends has
+    /// arrived. Ranks compute while messages are under way.
     ///
     /// # Errors
     /// [`CostsError`] when one of them is not a time.
@@ -64,11 +64,11 @@ impl Costs {
 /// A pass, and when it ran.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// The pass.
+    /// The pass that was run.
     pub compute: Compute,
     /// When it began, in seconds from the start of the first pass.
     pub start_s: f64,
-    /// When it ended.
+    /// When it ended, in the same seconds.
     pub end_s: f64,
 }
 

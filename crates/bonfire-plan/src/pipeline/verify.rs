@@ -80,7 +80,6 @@ impl<'a> Verifier<'a> {
         Ok(verifier)
     }
 
-    /// All actions, with where they are.
     fn actions(&self) -> impl Iterator<Item = (Rank, usize, Action)> + use<'a> {
         let schedule = self.schedule;
         schedule.ranks().ranks().flat_map(move |rank| {
@@ -113,7 +112,6 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Every pass, message and sum is there once.
     fn check_complete(&self) -> Result<(), Broken> {
         let has_sums = self
             .schedule

@@ -25,7 +25,6 @@ pub(super) struct Card {
     next: (u32, f64),
 }
 
-/// The frames of a link.
 #[derive(Debug)]
 struct Flow {
     /// By how much it has got when the last of them has passed.

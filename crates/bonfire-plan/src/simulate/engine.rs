@@ -19,13 +19,13 @@ use crate::{Bytes, DType, Rank};
 
 pub(super) struct Engine<'a> {
     pub(super) program: &'a Program,
-    /// By [`Class`].
+    /// The costs by [`Class`] of link.
     pub(super) costs: [Link; 2],
     elem_bytes: u64,
     pub(super) slots: u32,
     pub(super) detail: Detail,
     events: Events,
-    /// Ranks that can go on.
+    /// Ranks that can take another step.
     pub(super) ready: Vec<u32>,
     pub(super) ranks: Vec<RankState>,
     pub(super) links: Vec<LinkState>,
@@ -36,7 +36,7 @@ pub(super) struct Engine<'a> {
     in_free_s: Vec<f64>,
     /// Whether a rank's port out has more users than its own puts.
     has_direct: bool,
-    /// Of each host.
+    /// The outgoing card of each host.
     pub(super) cards_out: Vec<Card>,
     pub(super) cards_in: Vec<Card>,
     pub(super) nics: Vec<NicTotals>,
@@ -66,7 +66,6 @@ pub(super) struct RankState {
     pub(super) totals: RankTotals,
 }
 
-/// Direct loads or writes of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     /// How many have not arrived.
@@ -75,7 +74,6 @@ pub(super) struct Outstanding {
     pub(super) last: Option<u32>,
 }
 
-/// How far the frames of a link have come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkState {
     pub(super) sent: u32,
@@ -93,13 +91,11 @@ pub(super) struct SlotState {
     pub(super) release: u32,
 }
 
-/// The start of a transit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Launch {
     pub(super) link: u32,
     pub(super) op: u32,
     pub(super) issued_s: f64,
-    /// When it reaches the port out.
     pub(super) reach_s: f64,
     /// Its turn among those that reach it at the same time.
     pub(super) turn: u32,
@@ -303,7 +299,7 @@ impl<'a> Engine<'a> {
         self.deliver(transit, &ends);
     }
 
-    /// Lets the rank go on that waits for this transit.
+    /// Lets the rank that waits for this transit continue.
     pub(super) fn deliver(&mut self, transit: u32, ends: &LinkEnds) {
         let Transit { link, op, .. } = self.transits[transit as usize];
         if self.program.ops[op as usize].kind() == Kind::Put {
@@ -398,7 +394,6 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A rank is busy with its step `op`.
     pub(super) fn work(&mut self, rank: u32, op: Op) {
         for (activity, duration_s) in self.busy_parts(op) {
             if duration_s > 0.0 {

@@ -1,5 +1,7 @@
 //! Why a plan cannot be simulated, or a link not be fitted.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use crate::{Rank, WorldSize};
 
 /// A plan that cannot be simulated over this network. The caller is at fault.
@@ -8,18 +10,12 @@ use crate::{Rank, WorldSize};
 pub enum SimulateError {
     /// A host number for too few or too many ranks.
     #[error("the hosts of {given} ranks are given, but the plan is for {world_size}")]
-    HostsLength {
-        /// Ranks that have a host.
-        given: usize,
-        /// Ranks of the plan.
-        world_size: WorldSize,
-    },
+    HostsLength { given: usize, world_size: WorldSize },
     /// A cost that is negative, infinite or not a number.
     #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
     NotATime {
         /// The field of the link.
         figure: &'static str,
-        /// Its value.
         value: f64,
     },
     /// More steps than fit into a moderate amount of memory.
@@ -33,29 +29,18 @@ pub enum SimulateError {
     },
     /// More elements in a step than the simulator counts.
     #[error("a step of rank {rank} covers {elems} elements; use smaller chunks")]
-    TooManyElements {
-        /// The rank with the step.
-        rank: Rank,
-        /// The elements of the step.
-        elems: usize,
-    },
+    TooManyElements { rank: Rank, elems: usize },
     /// A direct step between hosts, which share no memory.
     #[error(
         "rank {rank} reads or writes the memory of rank {peer}, which is on another host; \
          use an algorithm that sends frames"
     )]
-    DirectAcrossHosts {
-        /// The rank with the step.
-        rank: Rank,
-        /// The rank whose memory it needs.
-        peer: Rank,
-    },
+    DirectAcrossHosts { rank: Rank, peer: Rank },
     /// A rank that waits for what never comes, or frees what it does not have.
     #[error(
         "rank {rank} is stuck at its step {step}: the plan is not one that the verifier accepts"
     )]
     Stuck {
-        /// The rank.
         rank: Rank,
         /// The index of the step in its list.
         step: usize,
@@ -66,23 +51,15 @@ pub enum SimulateError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// Nothing to fit to.
+    /// No sample to fit to.
     #[error("there is no measurement with data to fit to; measure at least one size")]
     NoSamples,
     /// A time that is not a positive number.
     #[error("the time of {bytes} bytes is {time_s} s; measured times are positive")]
-    NotATime {
-        /// The size of the operation.
-        bytes: u64,
-        /// What was given.
-        time_s: f64,
-    },
+    NotATime { bytes: u64, time_s: f64 },
     /// A measured plan without a step that takes time, such as one of a single rank.
     #[error("the plan for {bytes} bytes moves nothing between ranks; measure two ranks or more")]
-    NothingMoves {
-        /// The size of the operation.
-        bytes: u64,
-    },
+    NothingMoves { bytes: u64 },
     /// Factors that are not a function of the size.
     #[error("the knots of a link need ascending bytes and positive factors")]
     Knots,

@@ -7,7 +7,6 @@ use std::collections::BinaryHeap;
 /// of the fraction; they are the same time, and what then happens must not hang on the difference.
 const ROUNDING_BITS: u32 = 16;
 
-/// How far on its path a transit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hop {
     /// Its first byte reaches the port out of the sender.
@@ -20,7 +19,6 @@ pub(super) enum Hop {
     Entered,
 }
 
-/// A frame, or direct data, is as far as that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Arrival {
     pub(super) time_s: f64,
@@ -42,7 +40,7 @@ struct Entry {
     /// The bits of the time, without the last. Those of numbers that are not negative sort like the
     /// numbers themselves.
     rounded: u64,
-    /// Turn, transit and hop.
+    /// Packs turn, transit and hop.
     place: u64,
     /// All bits of the time.
     time_bits: u64,

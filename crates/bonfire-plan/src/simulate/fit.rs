@@ -15,7 +15,7 @@
 //! measured time.
 //!
 //! Through shared memory, a frame that does not fit one cache line with its header takes longer by
-//! something that the sizes on both sides of that step tell; it is searched for in the same way.
+//! something that the sizes on both sides of that step show; it is searched for in the same way.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,13 +37,13 @@ const REFINEMENTS: u32 = 18;
 /// receiver asks for when it has seen the first.
 const SHORT_BYTES: u64 = 64 - 8 - Operation::AGREED_BYTES as u64;
 
-/// What a second line may add to the latency: so many shares of it are tried, up to all of it.
+/// What a second line may add to the latency: this many shares of it are tried, up to all of it.
 const LONG_SHARES: u32 = 20;
 
 /// A plan between ranks of one host, and how long it really took.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitSample {
-    /// What was run.
+    /// The plan that was run.
     pub schedule: Schedule,
     /// On elements of this type.
     pub dtype: DType,
@@ -77,7 +77,7 @@ pub struct Knot {
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct LinkModel {
     link: Link,
-    /// Ascending.
+    /// Ascending by size of operation.
     knots: Vec<Knot>,
 }
 
@@ -154,7 +154,7 @@ impl LinkModel {
     /// each size was measured once, and the geometric mean where it was several times.
     ///
     /// # Errors
-    /// [`FitError`] when there is no sample, or one that tells nothing about a link.
+    /// [`FitError`] when there is no sample, or one that shows nothing about a link.
     pub fn fit(samples: &[FitSample], mover: Mover) -> Result<Self, FitError> {
         let samples = samples
             .iter()
@@ -224,7 +224,7 @@ impl Mover {
     }
 
     /// The shares of the latency that a long frame may add to it. Measurements of only one kind of
-    /// frames cannot tell.
+    /// frames cannot show it.
     fn long_shares(self, samples: &[Sample]) -> impl Iterator<Item = f64> {
         let short = samples.iter().filter(|sample| sample.is_short()).count();
         let can_tell = self == Self::Processor && short > 0 && short < samples.len();
@@ -269,7 +269,6 @@ impl Sample {
 }
 
 impl Sample {
-    /// Whether all its frames are short ones.
     fn is_short(&self) -> bool {
         let elem_bytes = self.dtype.size_bytes() as u64;
         let mut puts = self.program.ops.iter().filter(|op| op.kind() == Kind::Put);

@@ -30,7 +30,7 @@ pub struct Link {
     /// The time of a rank for each byte that came over this link and that it folds into others.
     #[serde(default)]
     pub fold_s_per_byte: f64,
-    /// The longest payload that travels with what announces it, in bytes.
+    /// The longest payload that is sent with what announces it, in bytes.
     #[serde(default)]
     pub short_bytes: u64,
     /// What a longer frame adds to the latency: its payload is fetched only when it was announced.

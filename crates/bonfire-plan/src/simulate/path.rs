@@ -10,16 +10,16 @@ use super::engine::Engine;
 use super::trace::{Cause, Transit};
 use crate::Rank;
 
-/// What takes time.
+/// An activity that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Activity {
     /// The fixed cost of a frame to a rank.
     Overhead,
-    /// A rank copies.
+    /// A rank copies the data of frames.
     Copy,
-    /// A rank folds.
+    /// A rank folds data into others.
     Fold,
     /// A rank waits; only in a timeline, for a path says for what.
     Blocked,
@@ -27,9 +27,9 @@ pub enum Activity {
     Queue,
     /// A frame's bytes pass a port.
     Transfer,
-    /// A frame, or a request for data, travels.
+    /// A frame, or a request for data, is under way.
     Latency,
-    /// The news that a slot is free travels.
+    /// The news that a slot is free is under way.
     SlotReturn,
 }
 
@@ -37,7 +37,7 @@ pub enum Activity {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Segment {
-    /// What took time.
+    /// The activity that took the time.
     pub activity: Activity,
     /// The rank that was busy, or that sent what was awaited.
     pub rank: Rank,
@@ -45,7 +45,7 @@ pub struct Segment {
     pub to: Option<(Rank, Class)>,
     /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended.
+    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 
@@ -53,7 +53,7 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PathPart {
-    /// What took time.
+    /// The activity that took the time.
     pub activity: Activity,
     /// Over which link; none where a rank was busy.
     pub class: Option<Class>,
@@ -72,7 +72,7 @@ pub struct PathTotals {
 }
 
 impl Activity {
-    /// The name in reports.
+    /// The activity's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Overhead => "overhead",
@@ -113,7 +113,6 @@ impl PathTotals {
     }
 }
 
-/// The path to the end of `rank`.
 pub(super) fn critical_path(engine: &Engine<'_>, rank: u32) -> Vec<Segment> {
     let mut trail = Trail {
         engine,

@@ -36,7 +36,6 @@ pub(super) enum Kind {
     Direct,
 }
 
-/// One step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Op(u64);
 
@@ -50,7 +49,7 @@ pub(super) struct LinkEnds {
     /// the hosts between two.
     pub(super) port_out: u32,
     pub(super) port_in: u32,
-    /// Frames that are put.
+    /// Frames that are put over it.
     pub(super) puts: u32,
 }
 
@@ -63,7 +62,7 @@ pub(super) struct Folds(pub(super) [u32; 2]);
 pub(super) struct Direct {
     pub(super) loads: Box<[u32]>,
     pub(super) stores: Box<[u32]>,
-    /// Operands after the first.
+    /// Operands after the first one.
     pub(super) folds: u32,
     /// Copies: one for each write to another rank, and one for a lone source.
     pub(super) copies: u32,
@@ -78,9 +77,7 @@ pub(super) struct Program {
     pub(super) links: Vec<LinkEnds>,
     pub(super) folds: Vec<Folds>,
     pub(super) directs: Vec<Direct>,
-    /// The host of each rank.
     pub(super) hosts: Vec<u32>,
-    /// How many ranks each host has.
     pub(super) host_ranks: Vec<u32>,
 }
 

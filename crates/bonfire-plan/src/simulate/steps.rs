@@ -5,7 +5,7 @@ use super::program::{Kind, NONE, Op};
 use super::trace::{Cause, SlotReturn};
 use super::{Class, SimulateError};
 
-/// Whether a rank can go on to its next step.
+/// Whether a rank can take its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Done,

@@ -22,16 +22,14 @@ pub(super) struct Transit {
     pub(super) queued_in_s: f32,
 }
 
-/// What a rank was blocked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The arrival of this transit.
     Arrival(u32),
     /// The return of a slot; an index into the list of returns.
     Slot(u32),
 }
 
-/// A rank goes on with the step at which it was blocked.
+/// A rank continues with the step at which it was blocked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wake {
     pub(super) op: u32,
@@ -41,7 +39,6 @@ pub(super) struct Wake {
 /// A slot that a sender waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotReturn {
-    /// When the sender could use it.
     pub(super) time_s: f64,
     /// The release, counted over all ranks.
     pub(super) op: u32,
@@ -51,7 +48,7 @@ pub(super) struct SlotReturn {
 /// A row of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// What a rank does.
+    /// What one rank does over time.
     Rank(Rank),
     /// What leaves a host's network card.
     NicOut(u32),
@@ -59,13 +56,13 @@ pub enum Lane {
     NicIn(u32),
 }
 
-/// Something that took time.
+/// A stretch of time in a timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
-    /// Where it happened.
+    /// The row that it belongs to.
     pub lane: Lane,
-    /// What it was.
+    /// The activity that took the time.
     pub activity: Activity,
     /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
@@ -73,7 +70,7 @@ pub struct Span {
     pub bytes: u64,
     /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended.
+    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 

@@ -28,7 +28,7 @@ impl ElemRange {
         Self { start, end }
     }
 
-    /// The first `count` elements.
+    /// The first `count` elements, from 0 on.
     pub const fn up_to(count: usize) -> Self {
         Self {
             start: 0,
@@ -36,7 +36,7 @@ impl ElemRange {
         }
     }
 
-    /// The first element.
+    /// The first element, counted from 0.
     pub const fn start(self) -> usize {
         self.start
     }
@@ -51,7 +51,7 @@ impl ElemRange {
         self.end - self.start
     }
 
-    /// Whether there are none.
+    /// Whether the range has no elements.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -74,12 +74,12 @@ impl fmt::Display for ElemRange {
     }
 }
 
-/// A number of bytes.
+/// A number of bytes, displayed in binary units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// This many bytes.
+    /// Wraps a plain number of bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
@@ -89,7 +89,7 @@ impl Bytes {
         Self(elems * dtype.size_bytes() as u64)
     }
 
-    /// The number of bytes.
+    /// Returns the plain number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -229,8 +229,8 @@ pub fn shard_range(count: usize, world_size: WorldSize, rank: Rank) -> ElemRange
 /// The chunks of `range`, in order: all of `chunk_elems_max` elements but the last, which has the
 /// rest.
 ///
-/// There is always at least one: an empty range is one empty chunk, so that a frame with its
-/// header travels even when there is no data.
+/// There is always at least one: an empty range is one empty chunk, so that a frame with its header
+/// is sent even when there is no data.
 ///
 /// ```
 /// use bonfire_plan::{ElemRange, chunks};
@@ -250,7 +250,7 @@ pub fn chunks(
     })
 }
 
-/// One of the [`chunks`] of a range, if it has so many.
+/// One of the [`chunks`] of a range, if it has that many.
 pub(crate) fn chunk(
     range: ElemRange,
     chunk_elems_max: NonZeroUsize,

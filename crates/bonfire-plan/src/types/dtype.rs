@@ -4,30 +4,21 @@ use super::names::named_codes;
 
 named_codes! {
     /// The type of one element.
+    #[allow(missing_docs, reason = "the names say it")]
     pub enum DType as "dtype" {
-        /// 32-bit IEEE float.
         F32 = 1, "f32";
-        /// 64-bit IEEE float.
         F64 = 2, "f64";
         /// 16-bit IEEE float; folded in `f32`.
         F16 = 3, "f16";
         /// 16-bit brain float; folded in `f32`.
         BF16 = 4, "bf16";
-        /// 32-bit signed integer.
         I32 = 5, "i32";
-        /// 64-bit signed integer.
         I64 = 6, "i64";
-        /// 8-bit unsigned integer.
         U8 = 7, "u8";
-        /// 32-bit unsigned integer.
         U32 = 8, "u32";
-        /// 8-bit signed integer.
         I8 = 9, "i8";
-        /// 16-bit signed integer.
         I16 = 10, "i16";
-        /// 16-bit unsigned integer.
         U16 = 11, "u16";
-        /// 64-bit unsigned integer.
         U64 = 12, "u64";
         /// A truth value; one byte, 0 or 1.
         Bool = 13, "bool";

@@ -1,12 +1,13 @@
 //! Why a plan cannot be built.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use crate::{Algorithm, Collective, DType, Rank, ReduceOp, WorldSize};
 
 /// A request that no plan can satisfy. The caller is at fault; nothing was started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A world without ranks.
     #[error("a world needs at least one rank; set the world size to 1 or more")]
     EmptyWorld,
     /// A root that is not a member of the world.
@@ -14,62 +15,36 @@ pub enum PlanError {
         "root {root} is not a rank of a world of {world_size}; ranks run from 0 to {}",
         world_size.get() - 1
     )]
-    RootOutOfRange {
-        /// The root that was asked for.
-        root: Rank,
-        /// The size of the world it should belong to.
-        world_size: WorldSize,
-    },
+    RootOutOfRange { root: Rank, world_size: WorldSize },
     /// An algorithm that does not implement the collective.
     #[error(
         "the {algorithm} algorithm does not implement {collective}; use {}",
         alternatives(*collective)
     )]
     Unsupported {
-        /// The collective that was asked for.
         collective: Collective,
-        /// The algorithm that does not implement it.
         algorithm: Algorithm,
     },
     /// A barrier that was asked to move data.
     #[error("a barrier moves no data, but its count is {count}; set the count to 0")]
-    BarrierWithData {
-        /// The element count that was asked for.
-        count: usize,
-    },
+    BarrierWithData { count: usize },
     /// Two ranks that are to meet, but are one and the same, or in the wrong order.
     #[error(
         "{collective} names two different ranks, of which an exchange names the lower one first"
     )]
-    NotAPair {
-        /// The collective that was asked for.
-        collective: Collective,
-    },
+    NotAPair { collective: Collective },
     /// An element type that the operation is not defined for.
     #[error("{op} does not reduce {dtype}; use one of: {}", reductions(*dtype))]
-    UnsupportedReduce {
-        /// How values were to be folded.
-        op: ReduceOp,
-        /// Their type.
-        dtype: DType,
-    },
+    UnsupportedReduce { op: ReduceOp, dtype: DType },
     /// Block lengths for a collective whose division is fixed, or a matrix where a list is due.
     #[error(
         "{collective} takes no such block lengths here; all_gather, reduce_scatter, gather and \
          scatter take one per rank by any algorithm but zero_copy, all_to_all one per ordered pair"
     )]
-    UnsupportedPartition {
-        /// The collective that was asked for.
-        collective: Collective,
-    },
+    UnsupportedPartition { collective: Collective },
     /// Too few or too many block lengths.
     #[error("{given} block lengths were given where {expected} are due")]
-    PartitionLength {
-        /// How many were given.
-        given: usize,
-        /// How many there should be.
-        expected: usize,
-    },
+    PartitionLength { given: usize, expected: usize },
     /// Block lengths that do not add up.
     #[error(
         "the block lengths add up to {}, not to the count of {count}; give their sum as the count",
@@ -78,7 +53,6 @@ pub enum PlanError {
     PartitionSum {
         /// Their sum; `None` when it overflows.
         sum: Option<usize>,
-        /// The element count that was asked for.
         count: usize,
     },
     /// An all-to-all of equal blocks whose count is not divisible by their number.
@@ -88,29 +62,19 @@ pub enum PlanError {
     UnequalBlocks {
         /// The element count that was asked for, over all ranks.
         count: usize,
-        /// The number of blocks.
         blocks: usize,
     },
     /// Hosts for another number of ranks than the world has.
     #[error("hosts are given for {given} ranks in a world of {world_size}; give one per rank")]
-    HostsLength {
-        /// The ranks whose hosts are given.
-        given: usize,
-        /// The size of the world.
-        world_size: WorldSize,
-    },
+    HostsLength { given: usize, world_size: WorldSize },
     /// More elements than a plan can address.
     #[error("{count} elements on each of two ranks are more than the address space holds")]
-    TooManyElements {
-        /// The element count that was asked for.
-        count: usize,
-    },
+    TooManyElements { count: usize },
     /// A name that is not in the list.
     #[error("unknown {kind} `{given}`; use one of: {expected}")]
     UnknownName {
         /// What the name was to denote, such as `dtype`.
         kind: &'static str,
-        /// The text that was given.
         given: String,
         /// The accepted names, separated by commas.
         expected: String,

@@ -1,5 +1,5 @@
-//! A hash that is the same on every machine and in every version: FNV-1a of Fowler, Noll and Vo, for
-//! telling things apart, not for safety.
+//! A hash that is the same on every machine and in every version: FNV-1a of Fowler, Noll and Vo. It
+//! identifies things and is not for security.
 
 const OFFSET: u32 = 0x811c_9dc5;
 const PRIME: u32 = 0x0100_0193;

@@ -9,16 +9,13 @@ use crate::{DType, PlanError, Rank};
 
 named_codes! {
     /// How the values of all ranks become one.
+    #[allow(missing_docs, reason = "the names say it")]
     pub enum ReduceOp as "reduce op" {
-        /// The sum.
         Sum = 1, "sum";
         /// The sum, divided by the world size once the fold is complete.
         Mean = 2, "mean";
-        /// The smallest.
         Min = 3, "min";
-        /// The largest.
         Max = 4, "max";
-        /// The product.
         Product = 5, "product";
         /// Bits that are set everywhere; of truth values, whether all are true.
         And = 6, "and";
@@ -78,16 +75,16 @@ impl ReduceOp {
 named_codes! {
     /// The shape of the communication.
     pub enum Algorithm as "algorithm" {
-        /// Shards travel round a ring, neighbour to neighbour: least bytes, most rounds.
+        /// Shards are sent round a ring, neighbour to neighbour: least bytes, most rounds.
         Ring = 1, "ring";
         /// Everyone sends everything to everyone that needs it, in one round.
         OneShot = 2, "one_shot";
         /// Direct in two rounds, the bytes of a ring: shards go to their owners, and from there to
         /// everyone that needs them.
         TwoShot = 3, "two_shot";
-        /// A binomial tree.
+        /// Along a binomial tree of ranks.
         Binomial = 4, "binomial";
-        /// Each round doubles the distance at which ranks hear of one another.
+        /// Each round doubles the distance over which ranks learn of one another.
         Dissemination = 5, "dissemination";
         /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number
         /// of rounds.
@@ -252,9 +249,9 @@ pub enum Collective {
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
     Transfer {
-        /// The rank that sends.
+        /// The rank that sends the buffer.
         source: Rank,
-        /// The rank that receives.
+        /// The rank that receives the buffer.
         target: Rank,
     },
     /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The
@@ -267,7 +264,7 @@ pub enum Collective {
     },
 }
 
-/// The ranks that a collective names, in the order in which they travel on the wire.
+/// The ranks that a collective names, in the order in which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NamedRanks {
     /// The root, the source, or the first of a pair.
@@ -294,7 +291,7 @@ impl Collective {
         }
     }
 
-    /// The code on the wire; never 0. The ranks it names travel beside it, see
+    /// The code on the wire; never 0. The ranks it names are sent beside it, see
     /// [`Collective::named`].
     pub const fn code(self) -> u8 {
         match self {

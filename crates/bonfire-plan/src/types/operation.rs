@@ -19,11 +19,11 @@ pub struct Operation {
     /// The step of the program that it is part of, where ranks compare that.
     #[serde(default)]
     pub step: Option<u32>,
-    /// What is done.
+    /// The collective that is performed.
     pub collective: Collective,
-    /// How it is done.
+    /// The algorithm that performs it.
     pub algorithm: Algorithm,
-    /// Element type.
+    /// The type of the elements.
     pub dtype: DType,
     /// How elements are combined; `None` where nothing is reduced.
     pub reduce: Option<ReduceOp>,
@@ -116,7 +116,7 @@ impl CallSite {
         Self(format!("...{}", &end[end.find('/').unwrap_or(0)..]).into())
     }
 
-    /// The text.
+    /// The place as `file:line` text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

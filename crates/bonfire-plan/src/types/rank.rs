@@ -20,7 +20,7 @@ impl Rank {
         Self(number)
     }
 
-    /// The number, as it travels on the wire.
+    /// The number, as it is sent.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -56,7 +56,6 @@ impl WorldSize {
     /// A world of one rank, which communicates with nobody.
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
-    /// A world of two ranks.
     pub(crate) const TWO: Self = Self(NonZeroU32::MIN.saturating_add(1));
 
     /// A world of `ranks` ranks.
@@ -70,7 +69,7 @@ impl WorldSize {
         }
     }
 
-    /// The number of ranks.
+    /// The number of ranks, never 0.
     pub const fn get(self) -> u32 {
         self.0.get()
     }

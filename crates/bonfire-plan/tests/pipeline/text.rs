@@ -41,7 +41,7 @@ fn fields_may_be_empty_and_lines_may_end_like_those_of_windows() {
 fn what_is_no_schedule_is_refused_with_its_place() {
     let refused = |text: &str| Schedule::from_csv(text).unwrap_err().to_string();
     assert!(
-        refused("0F0,0B0\n1F0,1X0\n").starts_with("line 2, field 2: `1X0` is no action; write")
+        refused("0F0,0B0\n1F0,1X0\n").starts_with("line 2, field 2: `1X0` is not an action; write")
     );
     assert_eq!(
         refused("0F0,0B0\n\n1F0,1B0"),

@@ -32,7 +32,6 @@ pub struct Guard {
     post: Mutex<Post>,
 }
 
-/// The process that stands guard now, and what it has to know.
 #[derive(Debug)]
 struct Post {
     process: Child,
@@ -100,7 +99,7 @@ impl Guard {
 
 impl Post {
     fn tell(&self, message: i32) {
-        // One that somebody has killed hears nothing; `renew` tells the next one.
+        // A killed guard receives nothing; `renew` sends it to the next one.
         if let Some(mut messages) = self.messages.as_ref() {
             let _ = messages.write_all(&message.to_ne_bytes());
         }
@@ -154,14 +153,14 @@ fn stand_guard() -> io::Result<()> {
         }
     }
     for group in groups.into_iter().flatten() {
-        // One that has ended by itself is no error.
+        // A guard that has ended by itself is not an error.
         let _ = kill_process_group(group, Signal::KILL);
     }
     // SAFETY: `_exit` ends the process without running anything of it.
     unsafe { libc::_exit(0) }
 }
 
-/// A new group, or, as a negative number, one that is no more.
+/// Records a new group, or removes the one given as a negative number.
 fn note(groups: &mut [Option<Pid>], message: i32) {
     let (wanted, then) = if message > 0 {
         (None, Pid::from_raw(message))

@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM, SIGHUP and SIGTSTP as values on a thread, instead of handlers that can do almost nothing.
 //!
-//! A signal that whoever started this process has it ignore stays ignored where that is a wish: SIGHUP, as
-//! `nohup` has it, and SIGTSTP, as shells without job control have it.
+//! A signal that the parent process set to be ignored stays ignored where that is a wish: SIGHUP,
+//! as `nohup` sets it, and SIGTSTP, as shells without job control set it.
 
 use std::fmt;
 use std::io;
@@ -29,7 +29,7 @@ struct Usual {
 /// The user or the system asks this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// SIGINT, as from Ctrl-C.
+    /// SIGINT, as Ctrl-C in a terminal sends.
     Interrupt,
     /// SIGTERM, as from `kill` or a cluster's scheduler.
     Terminate,
@@ -38,7 +38,6 @@ pub enum Interrupt {
 }
 
 impl fmt::Display for Interrupt {
-    /// The name of the signal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Interrupt => "SIGINT",
@@ -49,7 +48,6 @@ impl fmt::Display for Interrupt {
 }
 
 impl Interrupt {
-    /// The number of the signal.
     pub fn number(self) -> u8 {
         let number = match self {
             Self::Interrupt => SIGINT,
@@ -101,7 +99,7 @@ impl StopWatch {
     }
 }
 
-/// Stops this process, and returns when it goes on.
+/// Stops this process, and returns once it is continued.
 pub fn stop_this_process() -> io::Result<()> {
     signal_hook::low_level::raise(SIGSTOP)
 }

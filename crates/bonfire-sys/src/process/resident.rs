@@ -6,7 +6,6 @@ use std::io;
 /// The pages that this process has in memory, those included that it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
-    /// Now.
     pub now_bytes: u64,
     /// At the most, since the process began or [`forget_peak`](Self::forget_peak) was called.
     pub peak_bytes: u64,

@@ -14,7 +14,6 @@ use crate::element::Element;
 use crate::pack::{Pack, Segment, TILE_BYTES, Tiles};
 use crate::reduce::VECTOR_BYTES;
 
-/// Bytes of the table for each tile.
 const ENTRY_BYTES: usize = 3 * size_of::<u64>();
 
 /// How long a table's last copy may take. It lies on the stream behind what the program has waited for
@@ -37,12 +36,9 @@ pub struct Piece {
     pub slot: Span,
 }
 
-/// Which way elements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the tensors to the buffer.
     Pack,
-    /// From the buffer to the tensors.
     Unpack,
 }
 
@@ -126,7 +122,7 @@ impl PackKernel {
     /// [`CodeError::Compile`] if NVRTC is too old for the device. All else is a defect of this crate.
     ///
     /// # Panics
-    /// If no element has so many bytes.
+    /// If no element has that many bytes.
     pub fn load(context: &Context, nvrtc: Nvrtc, element_bytes: usize) -> Result<Self, CodeError> {
         let element = match element_bytes {
             1 => Element::U8,
@@ -147,7 +143,7 @@ impl PackKernel {
     /// What the driver says.
     ///
     /// # Panics
-    /// If a piece's sides differ in length or are no whole elements, if what is written overlaps
+    /// If a piece's sides differ in length or are not whole elements, if what is written overlaps
     /// anything, or if the table is too small for the pieces.
     pub fn launch(
         &self,
@@ -210,7 +206,6 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// One copy, as addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) source: u64,
@@ -218,8 +213,8 @@ pub(super) struct Range {
     pub(super) bytes: u64,
 }
 
-/// That all copies are of whole elements at multiples of their size, and that nothing that is written
-/// is written twice or read.
+/// Checks that all copies are of whole elements at multiples of their size, and that nothing that
+/// is written is written twice or read.
 #[track_caller]
 pub(super) fn check_ranges(size: u64, ranges: &[Range]) {
     for range in ranges {
@@ -227,7 +222,7 @@ pub(super) fn check_ranges(size: u64, ranges: &[Range]) {
             [range.source, range.target, range.bytes]
                 .iter()
                 .all(|number| number.is_multiple_of(size)),
-            "{range:x?} are no whole elements of {size} bytes"
+            "{range:x?} are not whole elements of {size} bytes"
         );
     }
     let occupied = |range: &&Range| range.bytes > 0;

@@ -8,7 +8,6 @@ use crate::reduce::{VECTOR_BYTES, Width};
 use crate::scale::Scale;
 use crate::source::{ELEMS_MAX, Spread};
 
-/// The multiplication, loaded in a context.
 #[derive(Debug)]
 pub struct ScaleKernel {
     scale: Scale,
@@ -36,7 +35,7 @@ impl ScaleKernel {
     /// What the driver says.
     ///
     /// # Panics
-    /// If the buffer does not begin there, or is no whole number of elements.
+    /// If the buffer does not begin there, or is not a whole number of elements.
     pub fn launch(
         &self,
         stream: &Stream,

@@ -82,7 +82,6 @@ impl Context {
         queues.clone()
     }
 
-    /// Waits for all that is queued now.
     pub(crate) fn synchronize(&self) {
         self.queues().iter().for_each(|queue| queue.wait());
     }

@@ -10,7 +10,6 @@ use crate::driver::stream::{Stream, stream_of};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
 
-/// One copy.
 #[derive(Clone, Copy)]
 struct Copy {
     target: u64,
@@ -74,7 +73,6 @@ fn is_device(kind: Option<Kind>) -> bool {
     )
 }
 
-/// Which ends must be device memory.
 enum Way {
     Any,
     ToDevice,
@@ -180,7 +178,7 @@ pub extern "C" fn cuMemsetD8Async(target: u64, byte: u8, len: usize, stream: usi
     }))
 }
 
-/// A `CUDA_MEMCPY2D`.
+/// Has the layout of `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Copy2d {
@@ -190,7 +188,6 @@ pub struct Copy2d {
     height: usize,
 }
 
-/// One end of a [`Copy2d`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct End2d {

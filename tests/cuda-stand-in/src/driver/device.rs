@@ -1,4 +1,4 @@
-//! What there is.
+//! The devices that there are, and their attributes.
 
 use std::ffi::c_char;
 
@@ -6,12 +6,12 @@ use crate::driver::mapping::has_descriptors;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 
-/// CUDA 13.0.
+/// The version of CUDA 13.0.
 const DRIVER_VERSION: i32 = 13_000;
 
 const MULTIPROCESSORS: i32 = 16;
 
-/// That there is such a device.
+/// Checks that there is such a device.
 pub(crate) fn known(device: i32) -> Result<usize, Status> {
     let number = usize::try_from(device).map_err(|_| Status::InvalidDevice)?;
     if number < Settings::get().devices {
@@ -21,7 +21,6 @@ pub(crate) fn known(device: i32) -> Result<usize, Status> {
     }
 }
 
-/// Whether one device reaches the memory of another.
 pub(crate) fn reaches(from: usize, to: usize) -> bool {
     from == to || !Settings::get().has(Fault::NoPeer)
 }

@@ -11,7 +11,7 @@ use crate::driver::memory::{Kind, find, map, object_of, open_object, unmap};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 
-/// A `CUipcMemHandle`.
+/// Has the layout of `CUipcMemHandle`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Handle {

@@ -19,7 +19,7 @@ use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 use crate::table::{Table, lock};
 
-/// A `CUmemLocation`.
+/// Has the layout of `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Location {
@@ -27,7 +27,7 @@ pub struct Location {
     id: i32,
 }
 
-/// A `CUmemAllocationProp`.
+/// Has the layout of `CUmemAllocationProp`.
 #[repr(C)]
 pub struct Properties {
     kind: u32,
@@ -37,7 +37,7 @@ pub struct Properties {
     flags: [u8; 8],
 }
 
-/// A `CUmemAccessDesc`.
+/// Has the layout of `CUmemAccessDesc`.
 #[repr(C)]
 pub struct Access {
     location: Location,
@@ -73,7 +73,6 @@ impl Drop for Allocation {
 
 static ALLOCATIONS: Table<Allocation> = Table::new(0xa_0000_0000);
 
-/// The lengths of reserved ranges.
 static RESERVED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn has_descriptors() -> bool {
@@ -228,7 +227,7 @@ pub extern "C" fn cuMemAddressFree(address: u64, len: usize) -> Status {
         return Status::InvalidValue;
     }
     reserved.remove(&address);
-    // SAFETY: the range was reserved here, and whoever frees it has unmapped what was there.
+    // SAFETY: the range was reserved here, and the caller has unmapped what was there.
     unsafe { libc::munmap(address as *mut c_void, len) };
     Status::Success
 }

@@ -20,7 +20,6 @@ use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 use crate::table::lock;
 
-/// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Of this device and process.
@@ -29,9 +28,9 @@ pub(crate) enum Kind {
     Pool(usize),
     /// Mapped for this device, of another process.
     Imported(usize),
-    /// Page-locked, from the driver.
+    /// Page-locked memory from the driver.
     Host,
-    /// Page-locked, of the program.
+    /// Page-locked memory of the program.
     Registered,
 }
 
@@ -40,7 +39,7 @@ pub(crate) struct Block {
     pub(crate) kind: Kind,
     /// The memory object, where there is one.
     file: Option<File>,
-    /// Of virtual memory management.
+    /// What virtual memory management has mapped.
     mapped: Option<Mapped>,
 }
 
@@ -70,7 +69,6 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
     (end <= block.len).then_some((*base, block.kind))
 }
 
-/// Makes a range known that was mapped.
 pub(crate) fn place(base: u64, len: usize, kind: Kind, mapped: Mapped) {
     let block = Block {
         len,
@@ -81,7 +79,6 @@ pub(crate) fn place(base: u64, len: usize, kind: Kind, mapped: Mapped) {
     lock(&BLOCKS).insert(base, block);
 }
 
-/// Forgets such a range.
 pub(crate) fn displace(base: u64, len: usize) -> Result<(), Status> {
     let mut blocks = lock(&BLOCKS);
     let found = blocks
@@ -118,7 +115,7 @@ fn is_open_to(base: u64, device: usize) -> Option<bool> {
     Some(mapped.open_to.contains(&device))
 }
 
-/// That a stream of this context can wait for the word or write it.
+/// Checks that a stream of this context can wait for the word or write it.
 pub(crate) fn check_word(context: &Context, address: u64, bytes: usize) -> Result<(), Status> {
     let found = find(address, bytes);
     if let Some(is_open) = found.and_then(|(base, _)| is_open_to(base, context.device)) {
@@ -146,7 +143,6 @@ pub(crate) fn open_object(process: u32, descriptor: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Maps a memory object.
 pub(crate) fn map(file: File, len: usize, kind: Kind) -> Result<u64, Status> {
     // SAFETY: the system chooses an address where nothing is.
     let address = unsafe {

@@ -16,7 +16,7 @@ use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 use crate::table::{Table, lock};
 
-/// In front of a shared object, with its size, since a driver is told of an image only where it begins.
+/// In front of a shared object, with its size, since a driver gets only the start of an image.
 pub(crate) const MAGIC: [u8; 24] = *b"code of the CUDA standin";
 
 /// Shared memory of a block, of either kind.
@@ -41,14 +41,14 @@ struct Function {
     entry: &'static Entry,
 }
 
-/// As in prelude.hpp.
+/// As prelude.hpp declares it, field by field.
 #[repr(C)]
 struct Entry {
-    /// Parameters.
+    /// How many parameters it has.
     count: u32,
     /// Whether threads of a block wait for each other.
     waits: u32,
-    /// Bytes of each parameter.
+    /// The bytes of each parameter.
     sizes: *const u32,
     run: extern "C" fn(*const *const c_void, &Grid, *mut u8, usize),
 }
@@ -58,7 +58,7 @@ unsafe impl Sync for Entry {}
 // SAFETY: as above.
 unsafe impl Send for Entry {}
 
-/// As in prelude.hpp.
+/// As prelude.hpp declares it, field by field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Grid {
@@ -74,7 +74,7 @@ unsafe fn image_at(address: *const u8) -> Result<&'static [u8], Status> {
     if address.is_null() {
         return Err(Status::InvalidValue);
     }
-    // SAFETY: the caller vouches for so many bytes.
+    // SAFETY: the caller vouches for that many bytes.
     let front = unsafe { slice::from_raw_parts(address, MAGIC.len() + 8) };
     let (magic, len) = front.split_at(MAGIC.len());
     let len = <[u8; 8]>::try_from(len).map(u64::from_le_bytes);

@@ -52,7 +52,7 @@ pub extern "C" fn cuStreamCreateWithPriority(
     done(create(stream))
 }
 
-/// Work that is left goes on.
+/// Work that is left continues to run.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
     tell("cuStreamDestroy_v2");

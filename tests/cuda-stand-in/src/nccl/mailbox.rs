@@ -13,7 +13,6 @@ use super::note::{BYTES, Note};
 /// The longest that a call takes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What became of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It is delivered, or there is nobody to get it.

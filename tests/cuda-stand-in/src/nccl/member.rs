@@ -1,8 +1,9 @@
 //! A rank of a communicator, which does its part of every operation.
 //!
-//! It tells the others where its data are, reads theirs, and writes to its own memory when all have read that:
-//! whether they are threads of one process or processes makes no difference. It waits for the others until
-//! it gives up, as NCCL does: that one of them is gone somebody else must notice.
+//! It sends the others the place of its data, reads theirs, and writes to its own memory when all
+//! have read that: whether they are threads of one process or processes makes no difference. It
+//! waits for the others until it gives up, as NCCL does: that one of them is gone somebody else
+//! must notice.
 
 use std::collections::HashMap;
 use std::env;
@@ -46,7 +47,6 @@ impl State {
 }
 
 impl Member {
-    /// Begins to join.
     pub(super) fn join(
         rank: usize,
         group: &str,
@@ -85,7 +85,7 @@ impl Member {
         let _ = reader.map(JoinHandle::join);
     }
 
-    /// An `ncclResult_t`.
+    /// The state as an `ncclResult_t`.
     pub(super) fn state(&self) -> c_int {
         let state = lock(&self.state);
         let mut devices: Vec<u64> = state.devices.iter().copied().flatten().collect();
@@ -256,7 +256,7 @@ impl Member {
 
     /// Reads notes until this rank gives up. Never waits for a peer to read one: that may be waiting for this.
     fn listen(&self, here: Note) {
-        // Who joins later says so, and is told then.
+        // A rank that joins later says so, and gets the answer then.
         let mut untold = self.peers();
         while !lock(&self.state).is_gone {
             untold.retain(|peer| self.mailbox.send(*peer, here) == Sent::Full);

@@ -1,4 +1,4 @@
-//! What the ranks of a communicator tell each other.
+//! What the ranks of a communicator send to each other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) enum Note {
 pub(super) enum Lane {
     /// An operation of all ranks.
     Together = 0,
-    /// A message of two.
+    /// A message between two ranks.
     Message = 1,
 }
 

@@ -26,11 +26,11 @@ pub(super) struct Reduction {
 /// A part of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step<'a> {
-    /// They are what one of so many ranks brings: a mean of floats takes that share of them.
+    /// They are what one of that many ranks brings: a mean of floats takes that share of them.
     Share(usize),
     /// The elements of the next rank are added, or what the reduction does instead.
     Add(&'a [u8]),
-    /// Those of so many ranks are there, which a mean of integers divides by.
+    /// Those of that many ranks are there, which a mean of integers divides by.
     Divide(usize),
 }
 
@@ -41,12 +41,12 @@ impl Reduction {
         is_known.then_some(Self { kind, op })
     }
 
-    /// Tells it from others.
+    /// A number that identifies it.
     pub(super) fn number(self) -> u64 {
         self.kind as u64 * 16 + self.op as u64
     }
 
-    /// Goes on with what is folded so far, or is about to be.
+    /// Applies a step to what is folded so far, or is about to be.
     pub(super) fn apply(self, folded: &mut [u8], step: Step<'_>) {
         match self.kind {
             0 => self.apply_as::<i8>(folded, step),
@@ -89,9 +89,9 @@ trait Number: Copy + PartialOrd {
     fn write(self, bytes: &mut [u8]);
     /// By the number of an `ncclRedOp_t`.
     fn combine(self, other: Self, op: c_int) -> Self;
-    /// What a rank adds to the mean of so many.
+    /// What a rank adds to the mean of that many.
     fn share(self, ranks: usize) -> Self;
-    /// The mean of so many ranks, of the sum of their shares.
+    /// The mean of that many ranks, of the sum of their shares.
     fn over(self, ranks: usize) -> Self;
 }
 

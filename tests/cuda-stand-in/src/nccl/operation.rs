@@ -2,17 +2,15 @@
 
 use super::number::Reduction;
 
-/// Device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data {
     pub(super) address: u64,
     pub(super) bytes: usize,
 }
 
-/// Of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// With all ranks.
+    /// An operation with all ranks.
     Together {
         source: Data,
         target: Data,
@@ -33,12 +31,12 @@ pub(super) enum Operation {
 pub(super) enum Together {
     /// To one rank, or to all.
     Reduce(Reduction, Option<usize>),
-    /// From one rank.
+    /// From one rank to all.
     Broadcast(usize),
 }
 
 impl Together {
-    /// Tells it from others.
+    /// A number that identifies it.
     pub(super) fn number(self) -> u64 {
         let (kind, root, reduction) = match self {
             Self::Reduce(reduction, None) => (0, 0, reduction.number()),

@@ -9,10 +9,9 @@ use crate::simulation::ProcessId;
 pub enum Fault {
     /// A process ends, as by SIGKILL: its host closes its connections.
     Kill(ProcessId),
-    /// A process does not run, as after SIGSTOP, for a while or for ever. Its host goes on for it:
-    /// connections stay open and take what fits their buffers.
+    /// A process does not run, as after SIGSTOP, for a while or for ever. Its host keeps serving
+    /// it: connections stay open and take what fits their buffers.
     Stop {
-        /// The process.
         process: ProcessId,
         /// How long; for ever if that is not said.
         span: Option<Duration>,
@@ -26,7 +25,7 @@ pub enum Fault {
     },
     /// All connections between two hosts break at once, as by a firewall that lost its state.
     Reset([usize; 2]),
-    /// A bit of what travels between two hosts next is turned over, whatever it belongs to, as where a
-    /// switch spoils a packet and makes a new checksum for it.
+    /// A bit of what is sent next between two hosts is turned over, whatever it belongs to, as
+    /// where a switch spoils a packet and makes a new checksum for it.
     Flip([usize; 2]),
 }

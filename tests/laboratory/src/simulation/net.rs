@@ -23,20 +23,19 @@ pub use stream::{
 };
 pub(crate) use wires::Wires;
 
-/// How the network and the hosts are.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// How long a packet takes from host to host.
     pub latency: RangeInclusive<Duration>,
-    /// One packet in so many is lost and sent again; 0 if none is.
+    /// One packet in this many is lost and sent again; 0 if none is.
     pub loss: u64,
     /// Bytes that a connection takes before somebody reads them.
     pub window_bytes: usize,
     /// Connections that a listener has room for before they are accepted.
     pub backlog: usize,
-    /// One read or write in so many moves only a part of what it could; 0 if none does.
+    /// One read or write in this many moves only a part of what it could; 0 if none does.
     pub short: u64,
-    /// One connection between hosts in so many breaks soon after it was made; 0 if none does.
+    /// One connection between hosts in this many breaks soon after it was made; 0 if none does.
     pub breaks: u64,
     /// Threads that a host says it can run at one time.
     pub cores: usize,

@@ -14,17 +14,16 @@ use crate::task::{Key, Status};
 /// What a call costs, in nanoseconds.
 const CALL_NS_MAX: u64 = 400;
 
-/// One call in so many lets another thread run.
+/// One call in this many lets another thread run.
 const CALLS_PER_SWITCH: u64 = 24;
 
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) state: Mutex<State>,
-    /// All threads have ended.
+    /// Signalled when all threads have ended.
     pub(crate) over: Condvar,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) world: Arc<World>,
@@ -112,7 +111,6 @@ impl Place {
         }
     }
 
-    /// Lets the others run.
     pub(crate) fn yield_now(&self) {
         let mut state = self.alive();
         let cost = state.chance.within(2_000..=30_000);
@@ -121,8 +119,8 @@ impl Place {
         drop(self.alive());
     }
 
-    /// The state, unless the process has been killed: then this thread ends here. One that is ending
-    /// already goes on.
+    /// The state, unless the process has been killed: then this thread ends here. One that is
+    /// ending already continues.
     fn alive(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         if state.processes[self.process].has_ended() && !std::thread::panicking() {

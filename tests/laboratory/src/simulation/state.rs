@@ -17,7 +17,7 @@ use crate::task::{Key, Status, Task};
 pub(crate) enum Event {
     Net(NetEvent),
     Fault(Fault),
-    /// A stopped process goes on.
+    /// Continues a process that was stopped.
     Resume(usize),
 }
 
@@ -49,7 +49,7 @@ impl Ord for Due {
     }
 }
 
-/// See the module. Whoever holds its lock and is `running` may change it.
+/// See the module. The thread that holds its lock and is `running` may change it.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) now: Duration,
@@ -188,7 +188,7 @@ impl State {
         deadlines.chain(planned).min()
     }
 
-    /// Does what is due.
+    /// Handles the events that are due.
     fn catch_up(&mut self) {
         while let Some(Reverse(due)) = self.due.peek()
             && due.at <= self.now

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::simulation::place::{Killed, Look, Place, here, set_here};
 use crate::task::Key;
 
-/// A thread that can be waited for.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     thread: std::thread::JoinHandle<T>,
@@ -27,7 +26,6 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// A thread of a scope that can be waited for.
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     thread: std::thread::ScopedJoinHandle<'scope, T>,
@@ -44,7 +42,6 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.thread.join()
     }
 
-    /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
         here().lock().tasks[self.task].is_done()
     }
@@ -65,7 +62,6 @@ pub fn spawn<T: Send + 'static>(
     Ok(JoinHandle { thread, task })
 }
 
-/// Threads that end before [`scope`] returns.
 #[derive(Clone, Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     threads: &'scope std::thread::Scope<'scope, 'env>,
@@ -111,12 +107,10 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// Does nothing for a while.
 pub fn sleep(span: Duration) {
     let _ = here().wait::<()>(Some(span), |_| Look::Wait(Vec::new()));
 }
 
-/// Lets other threads run.
 pub fn yield_now() {
     here().yield_now();
 }

@@ -13,7 +13,6 @@ struct Queue<T> {
     bound: usize,
 }
 
-/// Which ends of a channel are there.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     senders: usize,
@@ -26,14 +25,11 @@ impl<T> Queue<T> {
     }
 }
 
-/// The end of a channel that takes values.
 pub struct SyncSender<T>(Arc<Queue<T>>);
 
-/// The end of a channel that gives values.
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Queue<T>>);
 
-/// A channel for at most `bound` values.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let ends = Ends {
         senders: 1,

@@ -1,5 +1,5 @@
 //! One rank that meets a misfortune: `fault-rank WAY FAULT [FOLDER]`, where the way is as in
-//! [`bonfire_testkit::over`] and the folder is for flight records. The last rank has the fault, the others must hear of
+//! [`bonfire_testkit::over`] and the folder is for flight records. The last rank has the fault, the others must notice
 //! it. Prints `heard: ERROR` when an operation fails.
 
 use std::net::SocketAddrV4;
@@ -102,7 +102,6 @@ fn cut_a_stream() -> Result<(), Box<dyn std::error::Error>> {
     Ok(shutdown(&third.socket, Shutdown::Both)?)
 }
 
-/// A connection, by its ports on this host.
 struct Connection {
     socket: OwnedFd,
     own_port: u16,
@@ -136,7 +135,7 @@ fn tcp_connections() -> Result<Vec<Connection>, Errno> {
     Ok(connections)
 }
 
-/// Stops this process, which a child of it lets go on later.
+/// Stops this process, which a child of it continues later.
 fn stop_for_a_while() -> std::io::Result<()> {
     let me = std::process::id();
     let script = format!("sleep {STOPPED_S}; kill -CONT {me}");

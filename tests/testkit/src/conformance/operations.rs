@@ -26,7 +26,6 @@ pub(super) fn check_operations<T: Sample>(group: &ProcessGroup, len: usize, dige
     check_pairs::<T>(group, len);
 }
 
-/// The block that `source` has for `target`.
 fn block<T: Sample>(source: usize, target: usize, len: usize) -> Vec<T> {
     sample(source * 101 + target, len)
 }

@@ -4,12 +4,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A state to go on from.
+/// A state to continue from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Steps done.
     pub step: u64,
-    /// The weights after them.
     pub weights: Vec<f32>,
 }
 

@@ -1,14 +1,11 @@
 //! Least squares on synthetic data: small, deterministic, and the same bits wherever it is computed.
 
-/// Weights of the model.
 pub const WEIGHTS: usize = 256;
 
-/// Samples of a batch.
 const SAMPLES: usize = 4;
 
 const RATE: f32 = 0.05;
 
-/// The samples of one step of one rank.
 #[derive(Clone, Debug)]
 pub struct Batch {
     inputs: Vec<[f32; WEIGHTS]>,
@@ -16,7 +13,6 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch that a rank reads for a step.
     pub fn read(seed: u64, rank: u32, step: u64) -> Self {
         let sample = |index: usize| {
             let of = |weight: usize| {
@@ -55,7 +51,6 @@ impl Batch {
     }
 }
 
-/// Weights before the first step.
 pub fn start() -> Vec<f32> {
     vec![0.0; WEIGHTS]
 }
@@ -68,8 +63,8 @@ pub fn update(weights: &mut [f32], gradient: &[f32]) {
     }
 }
 
-/// The weights after `steps` steps of a world in which each rank has so many batches: what a training
-/// must come to, computed by one thread that folds in the order of the ranks.
+/// The weights after `steps` steps of a world in which each rank has the given batches: what a
+/// training must come to, computed by one thread that folds in the order of the ranks.
 pub fn expected(seed: u64, batches: &[u64], steps: u64) -> Vec<f32> {
     let mut weights = start();
     for step in 0..steps {

@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::job::is_running;
 
-/// The variable that holds the mark.
 pub(super) const MARK: &str = "BONFIRE_TEST_MARK";
 
-/// Pause between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// One job among all processes of the machine.
@@ -41,7 +39,6 @@ impl Residue {
         &self.mark
     }
 
-    /// Notes the sockets that the job has at this moment.
     pub(super) fn note_sockets(&mut self) {
         for pid in self.processes() {
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
@@ -62,7 +59,6 @@ impl Residue {
         self.sockets.len()
     }
 
-    /// The processes of the job that run.
     pub(super) fn processes(&self) -> Vec<u32> {
         let wanted = format!("{MARK}={}", self.mark);
         let is_ours = |pid: &u32| {

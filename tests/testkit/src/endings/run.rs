@@ -31,11 +31,10 @@ pub struct Ending {
     pub times: Option<Times>,
 }
 
-/// How long a bad end took.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// From the misfortune to the first rank that heard of it; zero for one that nobody had to hear
-    /// of.
+    /// From the misfortune to the first rank that noticed it; zero for one that no rank had to
+    /// notice.
     pub to_detection: Duration,
     /// From there until no process was left.
     pub to_the_end: Duration,
@@ -45,7 +44,6 @@ struct Course {
     end: JobEnd,
     /// When something was done to the job from outside.
     struck: Option<Duration>,
-    /// When the last process was gone.
     gone: Duration,
 }
 
@@ -267,10 +265,10 @@ fn times(scenario: &Scenario, course: &Course) -> Result<Times, String> {
         .filter_map(|line| heard(line))
         .min();
     let detected = match (scenario.misfortune, heard) {
-        // Nobody is left to hear it, and the kernel needs nobody.
+        // No process is left to receive it, and the kernel needs none.
         (Misfortune::KillLauncher, _) => course.struck.expect("it was struck"),
         (_, Some(heard)) => heard,
-        (_, None) => return Err("no rank heard of it".to_owned()),
+        (_, None) => return Err("no rank noticed it".to_owned()),
     };
     Ok(Times {
         to_detection: course

@@ -19,10 +19,10 @@ use crate::Job;
 /// The store of rank 0 listens here; every network has all ports for itself.
 const STORE_PORT: u16 = 29_500;
 
-/// Paths of [`Shape::Paths`]: so many that a few connections rarely share one.
+/// Paths of [`Shape::Paths`]: enough that a few connections rarely share one.
 const PATHS: usize = 64;
 
-/// Why there can be no network on this machine.
+/// Why no network can be made on this machine.
 #[derive(Debug)]
 pub struct Unavailable(String);
 
@@ -32,7 +32,6 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// How the links between the hosts and the switch behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// As fast as the machine moves packets.
@@ -44,7 +43,6 @@ pub enum Shape {
     Paths,
 }
 
-/// Hosts and what joins them.
 #[derive(Debug)]
 pub struct Network {
     /// Begins the names of all its namespaces.
@@ -139,8 +137,7 @@ impl Network {
         hosts.iter().enumerate().map(start).collect()
     }
 
-    /// The link of a host goes down: what it sends and what is sent to it is lost, and nobody is
-    /// told.
+    /// The link of a host goes down: what it sends and what is sent to it is lost without notice.
     ///
     /// # Panics
     /// If there is no such host.
@@ -149,8 +146,8 @@ impl Network {
         run(&format!("ip -n {switch} link set port{host} down")).expect("the host has a port");
     }
 
-    /// Host `source` has no way to host `target` any more, in either direction, and the kernel says
-    /// so to whoever tries on `source`.
+    /// Host `source` has no way to host `target` any more, in either direction, and the kernel
+    /// reports that to processes on `source` that try.
     ///
     /// # Panics
     /// If there are no such hosts.
@@ -186,7 +183,7 @@ impl Network {
     /// Kills every process on a host with SIGKILL.
     pub fn kill(&self, host: usize) {
         for pid in self.processes(host) {
-            // One that has ended meanwhile is no error.
+            // A process that has ended meanwhile is not an error.
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -202,7 +199,6 @@ impl Network {
         format!("{}-switch", self.name)
     }
 
-    /// The namespace of a host.
     fn host(&self, host: usize) -> String {
         assert!(host < self.hosts, "host {host} of {}", self.hosts);
         format!("{}-host{host}", self.name)

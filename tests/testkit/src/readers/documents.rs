@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 /// Where such pages are, from the root of the workspace.
 const FOLDERS: [&str; 2] = ["book/src", "examples"];
 
-/// One command of one page.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
-    /// The page, from the root of the workspace.
     pub page: String,
-    /// The command and its arguments, without variables before it.
     pub words: Vec<String>,
 }
 
@@ -24,7 +21,6 @@ impl CommandLine {
         rest.nth(1).map(String::as_str)
     }
 
-    /// What comes behind the first `--`.
     pub fn behind_dashes(&self) -> &[String] {
         let place = self.words.iter().position(|word| word == "--");
         place.map_or(&[], |place| &self.words[place + 1..])
@@ -95,7 +91,8 @@ fn find_pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of blocks in `sh`, each with what it goes on with; and the spans of code that start with `cargo run`.
+/// The lines of blocks in `sh`, each joined with its continuations; and the spans of code that
+/// start with `cargo run`.
 fn lines_of(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut block = None;

@@ -10,15 +10,12 @@ use super::layout::Form;
 use super::measure::{Measurement, Timing};
 use crate::operation::Operation;
 
-/// There are none.
 #[derive(Debug)]
 pub(super) enum Fleet {}
 
-/// A group of GPUs, which there is none of.
 #[derive(Debug)]
 pub(super) enum Member {}
 
-/// What there is to say of them.
 #[derive(Clone, Debug, Serialize)]
 pub(super) enum Gpus {}
 
@@ -29,7 +26,6 @@ impl fmt::Display for Gpus {
 }
 
 impl Fleet {
-    /// There is nothing to do.
     pub(super) fn prepare_for_threads() -> anyhow::Result<()> {
         Ok(())
     }

@@ -7,16 +7,13 @@ use serde::Serialize;
 
 use crate::connections;
 
-/// The GPUs of this host.
 #[derive(Debug)]
 pub(in crate::bench) struct Fleet {
     devices: Vec<Device>,
     driver: String,
-    /// What the ranks of this process share.
     neighbours: Neighbours,
 }
 
-/// The GPUs of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::bench) struct Gpus {
     pub(in crate::bench) name: String,
@@ -79,7 +76,7 @@ impl Fleet {
         Ok(joined?)
     }
 
-    /// What is said of them, for so many ranks.
+    /// Describes them for a run of that many ranks.
     ///
     /// # Errors
     /// If ranks would share a GPU and that is not asked for.
@@ -99,7 +96,6 @@ impl Fleet {
     }
 }
 
-/// The device of a rank: in turn.
 fn device_of(rank: usize, devices: usize) -> usize {
     rank % devices
 }

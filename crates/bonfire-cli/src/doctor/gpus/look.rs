@@ -171,7 +171,7 @@ fn pair(
     })
 }
 
-/// Why, in the management library's words. That it knows of no obstacle is no reason either.
+/// Why, in the management library's words. "No obstacle known" is not a reason either.
 fn refusal(status: P2pStatus) -> Refusal {
     match status {
         P2pStatus::Chipset => Refusal::Chipset,

@@ -25,7 +25,6 @@ impl Files {
         fs::read_to_string(self.path(path)).ok()
     }
 
-    /// The names in a folder, sorted.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The network interfaces.
+//! The network interfaces of the host.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::files::Files;
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::doctor) struct Interface {
     pub(in crate::doctor) name: String,

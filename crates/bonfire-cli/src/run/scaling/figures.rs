@@ -14,10 +14,8 @@ use crate::bench::Host;
 use crate::quantity::show_seconds;
 use crate::simulate::plot::{Against, Curve, Plot};
 
-/// The file of the chart.
 pub(super) const CHART: &str = "scaling.svg";
 
-/// The program with one number of ranks.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) ranks: u32,
@@ -27,7 +25,6 @@ pub(super) struct Run {
     pub(super) training: Option<Training>,
 }
 
-/// What the report of a run says of its speed.
 #[derive(Debug)]
 pub(super) struct Training {
     /// On the rank that took longest, without evaluation and checkpoints.
@@ -53,7 +50,6 @@ pub(super) struct Figures {
     runs: Vec<Run>,
 }
 
-/// A run beside the first.
 #[derive(Debug, PartialEq, Serialize)]
 struct Row {
     ranks: u32,
@@ -65,7 +61,6 @@ struct Row {
     efficiency: f64,
 }
 
-/// What the JSON file has.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     command: &'a [String],
@@ -73,7 +68,6 @@ struct Record<'a> {
     unit: Option<&'a str>,
     runs: Vec<Row>,
     host: Host,
-    /// Of this program.
     version: &'static str,
 }
 

@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 << 20;
 pub(in super::super) struct Cases<'g, G: Collectives> {
     group: &'g G,
     buffer: G::Buffer,
-    /// Where an all-to-all goes.
+    /// Where an all-to-all writes its result.
     output: G::Buffer,
     done: usize,
 }
@@ -230,7 +230,6 @@ fn sources(task: Option<Task>, ranks: usize, me: Rank, count: usize) -> Vec<(usi
     }
 }
 
-/// The balanced shard of a rank.
 pub(super) fn shard_of(count: usize, ranks: usize, rank: usize) -> Range<usize> {
     let (base, longer) = (count / ranks, count % ranks);
     let start = rank * base + rank.min(longer);

@@ -5,14 +5,12 @@
 
 use std::fmt;
 
-/// A limit that a figure must keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::selftest) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// A figure beside its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::selftest) struct Verdict {
     pub(in crate::selftest) figure: f64,
@@ -20,7 +18,6 @@ pub(in crate::selftest) struct Verdict {
 }
 
 impl Bound {
-    /// What a figure means for it.
     pub(in crate::selftest) fn of(self, figure: f64) -> Verdict {
         Verdict {
             figure,

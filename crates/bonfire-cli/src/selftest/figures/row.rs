@@ -2,7 +2,6 @@
 
 use super::bound::Verdict;
 
-/// One measurement.
 #[derive(Clone, Debug)]
 pub(in crate::selftest) struct Row<'a> {
     pub(in crate::selftest) ranks: u32,
@@ -13,7 +12,6 @@ pub(in crate::selftest) struct Row<'a> {
     pub(in crate::selftest) beside: Beside,
 }
 
-/// What stands beside a time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::selftest) enum Beside {
     Nothing,

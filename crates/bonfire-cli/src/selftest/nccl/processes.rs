@@ -15,12 +15,11 @@ use super::super::conformance::{connect, job, launch};
 use super::super::part::Part;
 use super::{FAULTS_RANKS, conformance, ranks_of};
 
-/// The folder in which each rank that was told of a death leaves a file.
+/// The folder in which each rank that received news of a death leaves a file.
 const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
 
 const CULPRIT: Rank = Rank::new(1);
 
-/// Starts this program again, once per rank, for each number of ranks.
 pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         let cases = conformance(&join(&env)?)?;
@@ -39,7 +38,6 @@ pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What a rank is started with.
 fn arguments(part: Part) -> [&'static str; 4] {
     ["selftest", "--cuda", "--part", part.name()]
 }
@@ -50,14 +48,14 @@ fn join(env: &RankEnv) -> anyhow::Result<NcclGroup> {
     Ok(NcclGroup::new(group, &context, timeout)?)
 }
 
-/// One of three processes dies while the others wait for it on their devices. Each of those must learn which it
-/// was, and end: NCCL itself tells them nothing.
+/// One of three processes dies while the others wait for it on their devices. Each of those must
+/// learn which it was, and end: NCCL itself does not notify them.
 pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         return with_dying_rank(&join(&env)?);
     }
     let folder = env::temp_dir().join(format!("bonfire-selftest-{}", process::id()));
-    fs::create_dir(&folder).context("cannot make a folder for what the ranks are told")?;
+    fs::create_dir(&folder).context("cannot make a folder for the notices of the ranks")?;
     let started = Instant::now();
     let end = job_with_dying_rank(FAULTS_RANKS, &folder).map(|job| job.run());
     let elapsed = started.elapsed().as_secs_f64();
@@ -68,7 +66,10 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
         other => bail!("the job ended with {other:?}"),
     }
     let told = told?;
-    ensure!(told == FAULTS_RANKS as usize - 1, "{told} ranks were told");
+    ensure!(
+        told == FAULTS_RANKS as usize - 1,
+        "{told} ranks were notified"
+    );
     println!(
         "a process died, and the others knew which and ended after {elapsed:.1} s, start included"
     );
@@ -76,7 +77,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
 }
 
 fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> {
-    // The others have as long as NCCL may take to be told, and are not asked to end before.
+    // The others get as long as NCCL may take to notice, and are not asked to end before.
     let graces = Graces {
         after_failure: Duration::from_secs(60),
         ..Graces::default()
@@ -106,8 +107,8 @@ fn with_dying_rank(group: &NcclGroup) -> anyhow::Result<()> {
     match sum() {
         Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause })) => {
             ensure!(rank == CULPRIT, "rank {rank} was blamed: {cause}");
-            println!("told that rank {rank} failed: {cause}");
-            let folder = env::var_os(TOLD).context("started without a folder to tell in")?;
+            println!("notified that rank {rank} failed: {cause}");
+            let folder = env::var_os(TOLD).context("started without a folder for notices")?;
             fs::write(Path::new(&folder).join(group.rank().to_string()), [])?;
             Ok(())
         }

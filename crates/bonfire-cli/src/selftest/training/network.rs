@@ -7,25 +7,23 @@ use burn::nn::transformer::{
 };
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// How large a network is, and how many samples a rank has in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     /// Layers, each with attention, two norms and two linear layers behind each other.
     pub(super) layers: usize,
-    /// Numbers of a token.
+    /// The numbers that make up one token.
     pub(super) width: usize,
     /// Numbers between the two linear layers of a layer.
     pub(super) inner: usize,
-    /// Heads of attention, by which the width can be divided.
     pub(super) heads: usize,
-    /// Tokens of a sample.
+    /// The tokens that make up one sample.
     pub(super) tokens: usize,
     /// Samples of a rank in a step.
     pub(super) batch: usize,
 }
 
 impl Size {
-    /// Seconds on a processor.
+    /// Small enough to train in seconds on a processor.
     pub(super) const SMALL: Self = Self {
         layers: 2,
         width: 16,
@@ -44,7 +42,6 @@ impl Size {
         batch: 8,
     };
 
-    /// How many parameters it has.
     pub(super) fn parameters(&self) -> usize {
         let linear = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
         let attention = 4 * linear(self.width, self.width);
@@ -53,14 +50,12 @@ impl Size {
         self.layers * (attention + forward + norms)
     }
 
-    /// In how many tensors they are.
     pub(super) fn tensors(&self) -> usize {
         let (linear_layers, norms) = (4 + 2, 2);
         self.layers * 2 * (linear_layers + norms)
     }
 }
 
-/// The network.
 #[derive(Module, Debug)]
 pub(super) struct Network {
     encoder: TransformerEncoder,
@@ -95,7 +90,6 @@ impl Network {
         squares.0.expect("there are parameters") * 0.5
     }
 
-    /// All parameters, one behind the other.
     pub(super) fn values(&self) -> anyhow::Result<Vec<f32>> {
         let mut reader = Reader(Ok(Vec::new()));
         self.visit(&mut reader);
@@ -135,7 +129,6 @@ fn draw(next: &mut u32) -> f32 {
 /// norms, which multiply, about 1, all others about 0.
 struct Drawn {
     next: u32,
-    /// Of the parameter.
     name: String,
 }
 

@@ -11,8 +11,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::network::{Network, Size, samples};
 
-/// Rounds before the first that counts: buckets are dealt again after the second step, and kernels are
-/// compiled and chosen.
+/// Rounds before the first that counts: buckets are partitioned again after the second step, and
+/// kernels are compiled and chosen.
 const WARM_UP_ROUNDS: usize = 4;
 
 /// Times of a step: forward, backward and gradients in hand, until the device of the slowest rank has done
@@ -21,7 +21,6 @@ const WARM_UP_ROUNDS: usize = 4;
 pub(super) struct Pace {
     /// Without Bonfire, on all ranks at once.
     pub(super) plain: Duration,
-    /// With averaged gradients.
     pub(super) synchronised: Duration,
     /// The second over the first, round by round.
     pub(super) ratio: f64,

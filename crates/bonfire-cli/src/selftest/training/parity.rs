@@ -18,17 +18,14 @@ pub(super) const TOLERANCE: f64 = 1e-2;
 /// kernels CubeCL chooses, and on what Burn fuses, which ends where gradients are taken.
 const WAYS_TOLERANCE: f64 = 1e-5;
 
-/// What one rank has learnt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Learnt {
-    /// All parameters.
     pub(super) values: Vec<f32>,
 }
 
 /// How far the ways of gradients were from each other, and ranks from one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Parity {
-    /// Parameters that were compared.
     pub(super) parameters: usize,
     /// The largest difference between ways, relative to the largest parameter; 0 if they have the same bits.
     pub(super) apart: f64,
@@ -135,7 +132,7 @@ fn distance(one: &[f32], other: &[f32]) -> f64 {
         .iter()
         .fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
     let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs() / largest;
-    // A value that is no number is as far away as can be.
+    // A value that is not a number is as far away as can be.
     let further = |most: f64, apart: f64| {
         if apart.is_nan() {
             f64::INFINITY

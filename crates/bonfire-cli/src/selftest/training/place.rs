@@ -9,26 +9,23 @@ use crate::selftest::ranks::as_threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The kind of their devices, which they share in turn.
     pub(super) kind: DeviceKind,
-    /// How long they wait for each other.
     pub(super) timeout: Duration,
 }
 
 impl Place {
-    /// A rank of a group that is formed already, the `local_rank`-th of so many on this host.
+    /// Returns a rank of this host in a group that is formed already.
     pub(super) fn world(&self, group: ProcessGroup, local: LocalRank) -> anyhow::Result<World> {
         let occupancy = Occupancy::Oversubscribed;
         Ok(World::with_occupancy(group, local, self.kind, occupancy)?)
     }
 
-    /// How their groups are formed.
     pub(super) fn group_options(&self) -> GroupOptions {
         GroupOptions::default().with_timeout(self.timeout)
     }
 }
 
-/// Runs `body` on so many ranks, each a thread; the results in rank order.
+/// Runs `body` on that many ranks, each a thread; the results in rank order.
 pub(super) fn on_threads<R: Send>(
     place: &Place,
     ranks: WorldSize,

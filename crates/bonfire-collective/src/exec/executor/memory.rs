@@ -5,10 +5,12 @@ use bonfire_plan::{Collective, ElemRange};
 /// What the caller gives an operation to work on.
 #[derive(Debug)]
 pub(crate) enum Memory<'a, T> {
-    /// One buffer, worked on in place.
     InPlace(&'a mut [T]),
     /// What is sent is only read; what is received goes elsewhere.
-    Apart { input: &'a [T], output: &'a mut [T] },
+    Apart {
+        input: &'a [T],
+        output: &'a mut [T],
+    },
 }
 
 /// The ranges of the plan's space of elements that a rank brings and ends with. A buffer holds them

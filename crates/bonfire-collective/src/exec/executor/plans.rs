@@ -37,7 +37,6 @@ pub(super) struct Prepared {
     pub(super) extents: Extents,
 }
 
-/// Where the data is worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// In frames, by an algorithm of the selector's choice, which never changes.
@@ -96,7 +95,6 @@ impl Plans {
         }
     }
 
-    /// What was prepared for a call like this one.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Prepared>> {
         self.ready.get(key).cloned()
     }

@@ -1,8 +1,9 @@
 //! What the links of a group cost, measured when a choice first depends on it.
 //!
-//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a pair
-//! asks and holds the clock: pings for the latency, then some frames in a row for the throughput. Then
-//! every rank tells every other what it measured, and all take the worst, so all know the same.
+//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a
+//! pair asks and holds the clock: pings for the latency, then some frames in a row for the
+//! throughput. Then every rank sends every other what it measured, and all take the worst, so all
+//! know the same.
 //!
 //! The frames carry the header of the operation that needs the figures: a rank that is in another
 //! operation is found out here as it would be there.
@@ -18,7 +19,7 @@ use crate::health::failure::Failure;
 use crate::transport::topology::Topology;
 use bonfire_connect::platform::clock;
 
-/// Pings go on for this long after the first answer, which may be late because the peer was.
+/// Pings continue for this long after the first answer, which may be late because the peer was.
 const PING_TIME: Duration = Duration::from_micros(500);
 
 /// More pings than this show nothing new.
@@ -27,7 +28,7 @@ const PINGS_MAX: u32 = 16;
 /// There are as many however long they take: on a busy machine one or two may wait for a core.
 const PINGS_MIN: u32 = 4;
 
-/// Bursts go on for this long; there is one in any case.
+/// Bursts continue for this long; there is one in any case.
 const BURST_TIME: Duration = Duration::from_millis(1);
 
 /// More bursts than this show nothing new.
@@ -46,12 +47,11 @@ const PING: u64 = 1;
 const BURST: u64 = 2;
 const DONE: u64 = 3;
 
-/// What one kind of link costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LinkCost {
     /// From the call that sends an empty frame until the receiver has it.
     pub(crate) seconds: f64,
-    /// Each byte more.
+    /// The seconds of each further byte.
     pub(crate) seconds_per_byte: f64,
 }
 

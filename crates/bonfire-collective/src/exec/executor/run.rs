@@ -15,7 +15,6 @@ use crate::health::failure::{Corruption, Failure, Mismatch, Timeout};
 use crate::health::patience::{Interrupt, Patience};
 use crate::transport::{Frame, LinkError};
 
-/// One operation under way.
 pub(super) struct Run<'a> {
     pub(super) executor: &'a mut Executor,
     /// But for its number and its step.
@@ -65,7 +64,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What this rank is doing, to tell people.
+    /// What this rank is doing, for messages to users.
     pub(super) fn operation(&self) -> Operation {
         Operation {
             seq: self.seq,
@@ -161,7 +160,7 @@ impl<'a> Run<'a> {
         self.executor.links.front(peer).expect("a frame was seen")
     }
 
-    /// Whoever only sends would not see that another does so in another operation.
+    /// A rank that only sends would not see that another one does so in another operation.
     pub(super) fn check_what_was_sent(&mut self) -> Result<(), Failure> {
         let checked = self.executor.links.check_what_was_sent(&self.header);
         checked.map_err(|error| self.explain(self.executor.me, error))

@@ -1,8 +1,8 @@
 //! Operations in the ranks' own memory: each rank folds its shard where the data lies.
 //!
-//! Whether it can be done depends on every rank's buffer, so it is agreed on in the operation itself:
-//! each rank opens its buffer if the others can reach it, all meet, and then all see alike whose
-//! windows are open. If one is not, the operation goes on with frames.
+//! Whether it can be done depends on every rank's buffer, so it is agreed on in the operation
+//! itself: each rank opens its buffer if the others can reach it, all meet, and then all see alike
+//! whose windows are open. If one is not, the operation continues with frames.
 
 use bonfire_plan::{Algorithm, Partition, Rank, ReduceOp, Step};
 use bonfire_sys::window::{Shut, View, Windows};
@@ -74,7 +74,6 @@ impl Executor {
 /// them. Measured with `bonfire bench` on two cores over shared memory, 2026-11-20.
 const BYTES_MIN: usize = 16 << 10;
 
-/// One try.
 struct Attempt<'a> {
     run: Run<'a>,
     prepared: &'a Prepared,

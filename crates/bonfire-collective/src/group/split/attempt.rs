@@ -49,7 +49,6 @@ struct Proposal {
     place: Result<Option<Address>, String>,
 }
 
-/// How the connecting went for a rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Verdict {
     failed: Option<String>,
@@ -65,7 +64,6 @@ struct Party {
     streams: u8,
 }
 
-/// A split under way on one rank.
 pub(super) struct Attempt<'a> {
     pub(super) core: &'a Core,
     pub(super) wish: Wish,
@@ -125,7 +123,6 @@ impl Attempt<'_> {
         (listeners, proposal)
     }
 
-    /// Every rank's record, in rank order.
     fn gather<R: Serialize + DeserializeOwned>(
         &self,
         record: &R,
@@ -271,8 +268,8 @@ impl Attempt<'_> {
         formation.form(listeners)
     }
 
-    /// All ranks are there, so they do not need the time of a start-up; and whoever cannot connect
-    /// must say so while the others still wait to hear it.
+    /// All ranks are there, so they do not need the time of a start-up; and a rank that cannot
+    /// connect must say so while the others still wait for the news.
     fn patience(&self) -> Duration {
         let options = &self.core.roster.options;
         options.startup_timeout.min(options.timeout / 4 * 3)
@@ -382,7 +379,6 @@ impl Party {
     }
 }
 
-/// An error and its causes in one line.
 fn describe(error: &ConnectError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -24,7 +24,6 @@ enum Doing {
     Gone,
 }
 
-/// The ranks that did the same.
 #[derive(Debug, Default)]
 struct Ranks<'a> {
     ranks: Vec<Rank>,

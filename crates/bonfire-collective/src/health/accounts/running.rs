@@ -25,7 +25,7 @@ const LISTED_MAX: usize = 4;
 pub struct GroupReport {
     /// Number of the group in its job; 0 is all ranks of the job.
     pub group: u32,
-    /// Its ranks.
+    /// The number of its ranks.
     pub world_size: u32,
     /// What each rank said of itself, in rank order; see [`silent`](Self::silent) for the others.
     pub records: Vec<FlightRecord>,
@@ -118,7 +118,7 @@ impl GroupReport {
             }
             _ if silent.is_empty() => self.standstill().unwrap_or_else(|| {
                 format!(
-                    "it goes on: no rank has waited for longer than {} s",
+                    "it continues: no rank has waited for longer than {} s",
                     WAIT_MIN.as_secs()
                 )
             }),
@@ -132,7 +132,7 @@ impl GroupReport {
         }
     }
 
-    /// That all ranks have been in one call of the program for long, and in no operation.
+    /// The report that all ranks have been in one call of the program for long, and in no operation.
     fn standstill(&self) -> Option<String> {
         let first = self.records.first()?.progress.phase.as_ref()?;
         let mut shortest = Duration::MAX;

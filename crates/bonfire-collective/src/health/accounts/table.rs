@@ -77,7 +77,6 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// The last operation of a rank.
 struct Last<'a>(Option<&'a FlightOperation>);
 
 impl fmt::Display for Last<'_> {

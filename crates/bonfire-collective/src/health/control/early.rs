@@ -1,11 +1,11 @@
 //! A control connection of a rank that is still joining.
 //!
-//! It is heard from the moment when it is made: a peer that is lost, or that says why the group cannot
-//! be, ends the joining at once and not at its deadline. What else is said stays in the inbox until the
-//! group is there.
+//! It is read from the moment when it is made: a peer that is lost, or that says why the group
+//! cannot be, ends the joining at once and not at its deadline. What else is said stays in the
+//! inbox until the group is there.
 //!
-//! Between ranks that share memory nothing is read before they have exchanged descriptors, which travel
-//! on this connection and would be lost.
+//! Between ranks that share memory nothing is read before they have exchanged descriptors, which
+//! are sent on this connection and would be lost.
 
 use std::io;
 use std::time::Duration;
@@ -19,15 +19,14 @@ use crate::health::failure::Failure;
 use bonfire_connect::platform::net::Handle;
 use bonfire_connect::secure::stream::Stream;
 
-/// Whether a connection is heard while its rank joins.
+/// Whether a connection is read while its rank joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hearing {
     Heard,
-    /// Descriptors come first.
+    /// Not read: descriptors come first.
     Unheard,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Early {
     pub(super) peer: Peer,
@@ -53,7 +52,7 @@ impl Early {
         self.peer.rank
     }
 
-    /// To wait for news of it; nothing if none is to be heard.
+    /// To wait for news of it; nothing if it is not read yet.
     pub(crate) fn handle(&self) -> Option<&Handle> {
         let is_heard = self.hearing == Hearing::Heard && self.inbox.is_open;
         is_heard.then_some(&self.inbox.handle)
@@ -80,7 +79,7 @@ impl Early {
         }
     }
 
-    /// To wait for descriptors, which come before anything is heard.
+    /// To wait for descriptors, which come before anything is read.
     pub(crate) fn raw_handle(&self) -> &Handle {
         &self.inbox.handle
     }

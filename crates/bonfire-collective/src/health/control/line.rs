@@ -17,7 +17,7 @@ use bonfire_connect::secure::stream::{FarEnd, Stream};
 /// The longest message is a rank's flight record: some hundreds of bytes for each of its operations.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What may wait to be sent. A peer that takes nothing for so long is stopped, and is told no more.
+/// What may wait to be sent. A peer that takes nothing for so long is stopped, and is sent no more.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
 
 /// Kind, length and the sum of the text.
@@ -25,7 +25,7 @@ const SUMMED_BYTES: usize = 9;
 
 const HEADER_BYTES: usize = SUMMED_BYTES + size_of::<u32>();
 
-/// What messages are about; the number travels.
+/// What messages are about; the number is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// The sending half, used by whoever has something to say.
+/// The sending half, used by every thread that has something to say.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(super) rank: Rank,
@@ -73,7 +73,7 @@ struct Line {
 }
 
 impl Peer {
-    /// `stream` must not block.
+    /// Requires that `stream` does not block.
     pub(super) fn new(rank: Rank, stream: Stream) -> Self {
         let backlog = Vec::new();
         Self {
@@ -86,8 +86,8 @@ impl Peer {
         }
     }
 
-    /// Sends a message, or leaves it to [`flush`](Self::flush). A broken connection is no error here:
-    /// the reading half finds out.
+    /// Sends a message, or leaves it to [`flush`](Self::flush). A broken connection is not an error
+    /// here: the reading half finds out.
     pub(super) fn send(&self, kind: Kind, text: &[u8]) {
         assert!(
             text.len() <= MESSAGE_BYTES_MAX,
@@ -126,7 +126,7 @@ impl Peer {
         }
     }
 
-    /// Writes a byte that is no message.
+    /// Writes a byte that is not a message.
     pub(super) fn write_byte(&self, byte: u8) -> io::Result<()> {
         self.line().stream.write_all(&[byte])
     }
@@ -188,7 +188,7 @@ pub(super) struct Inbox {
     pub(super) is_open: bool,
 }
 
-/// The peer sent something that is no message, or that is none any more.
+/// The peer sent something that is not a message, or not one any more.
 #[derive(Debug)]
 pub(super) struct Nonsense;
 

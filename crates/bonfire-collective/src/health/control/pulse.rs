@@ -4,9 +4,9 @@
 //! does not run: it is stopped, frozen or paused with its machine, or its host is out of reach. The
 //! operating system closes no connection then, and on one host acknowledges for a stopped process.
 //!
-//! A rank beats to rank 0, which so knows of all, and to the next rank, so that rank 0 is heard as well:
-//! two messages a second, however many ranks there are. Whoever misses a beat tells everybody. Pure: the
-//! time is an argument.
+//! A rank beats to rank 0, which so knows of all, and to the next rank, so that rank 0 is heard as
+//! well: two messages a second, however many ranks there are. A rank that misses a beat notifies
+//! all. Pure: the time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,18 @@ use bonfire_plan::Rank;
 /// Time between two beats of a rank.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// A rank that was not heard for so long is looked at more closely.
+/// A rank that was silent for this long is looked at more closely.
 const QUIET: Duration = Duration::from_secs(3);
 
 /// If the thread that listens did not run for so long, the silence is its own.
 const OWN_GAP: Duration = Duration::from_secs(2);
 
-/// When a rank beats, and whom it has heard.
+/// When a rank beats, and whose beats it has received.
 #[derive(Debug)]
 pub(super) struct Pulse {
     me: Rank,
     world_size: u32,
-    /// The next beat.
+    /// When the next beat is due.
     due: Instant,
     /// How long a rank may be silent; nothing for as long as it likes.
     silence_max: Option<Duration>,
@@ -70,7 +70,7 @@ impl Pulse {
         true
     }
 
-    /// Whether `peer` is to hear this rank's beats.
+    /// Whether `peer` receives this rank's beats.
     pub(super) fn is_listener(&self, peer: Rank) -> bool {
         listens(peer, self.me.get(), self.world_size)
     }
@@ -120,7 +120,8 @@ impl Pulse {
     }
 }
 
-/// Whether `listener` is to hear the beats of `peer`: rank 0 hears all, and each rank the one before it.
+/// Whether `listener` receives the beats of `peer`: rank 0 receives all, and each rank those of the
+/// one before it.
 fn listens(listener: Rank, peer: u32, world_size: u32) -> bool {
     let next = (peer + 1) % world_size;
     listener.get() != peer && (listener == Rank::new(0) || listener.get() == next)

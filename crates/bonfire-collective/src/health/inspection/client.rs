@@ -37,7 +37,7 @@ pub struct RunningJob {
 /// A process that listens but does not answer: it is stopped, or about to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentProcess {
-    /// The process.
+    /// The id of the process.
     pub process_id: u32,
     /// Its rank in its job.
     pub rank: Rank,
@@ -59,7 +59,7 @@ pub enum InspectError {
 /// processes that answer nothing and belong to none of them.
 ///
 /// # Errors
-/// If the system does not tell which sockets there are.
+/// If the system does not list its sockets.
 pub fn running_jobs() -> Result<(Vec<RunningJob>, Vec<SilentProcess>), InspectError> {
     let listed = fs::read_to_string(SOCKETS).map_err(InspectError::Sockets)?;
     let user = rustix::process::geteuid().as_raw();
@@ -141,7 +141,6 @@ enum Answer {
     Gone,
 }
 
-/// Asks them all, many at a time.
 fn ask_all(names: &[SocketName]) -> Vec<(SocketName, Answer)> {
     let mut answers = Vec::with_capacity(names.len());
     for names in names.chunks(ASKED_AT_ONCE) {

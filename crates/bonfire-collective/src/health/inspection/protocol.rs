@@ -43,17 +43,16 @@ pub struct JobMember {
     pub rank: Rank,
     /// The ranks of the job.
     pub world_size: u32,
-    /// Its process.
+    /// The id of the process.
     pub process_id: u32,
     /// The process of the launcher of its host, if Bonfire's launcher started it.
     pub launcher_id: Option<u32>,
-    /// What it runs.
+    /// The program, without folder and arguments.
     pub program: String,
     /// How long ago it met the others.
     pub age: Duration,
     /// The groups that it is in, by their numbers.
     pub groups: Vec<u32>,
-    /// The name of its socket.
     pub(super) socket: String,
 }
 
@@ -83,7 +82,7 @@ impl SocketName {
     }
 }
 
-/// It tells jobs apart and says nothing of what it is made of, the token among that.
+/// It distinguishes jobs and says nothing of what it is made of, the token among that.
 fn key(env: &RankEnv) -> String {
     let text = format!(
         "inspect {} {}:{} {}",

@@ -43,8 +43,8 @@ pub(super) fn watch(
 }
 
 impl FrontDesk {
-    /// Says on the error stream what all ranks of this process's groups do, as whoever inspects the job is
-    /// told, and leaves the records of the ranks of this process where flight records go.
+    /// Says on the error stream what all ranks of this process's groups do, as `bonfire inspect`
+    /// shows, and leaves the records of the ranks of this process where flight records go.
     pub(super) fn record_all(&self) {
         for group in self.groups() {
             let Some(report) = self.ask(&group, 1) else {
@@ -59,7 +59,7 @@ impl FrontDesk {
                     text.push_str(&keep(folder, &record));
                 }
             }
-            // A closed stream has nobody to tell.
+            // A closed stream cannot report it.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
     }

@@ -25,7 +25,7 @@ pub struct Progress {
 /// A step that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepProgress {
-    /// Its number.
+    /// The number of the step.
     pub number: u64,
     /// How long ago it began.
     pub began_ago: Duration,
@@ -87,14 +87,12 @@ pub(super) struct Said {
 }
 
 impl Recorder {
-    /// The program has begun this step.
     pub(crate) fn say_step(&self, number: u64) {
         let said = &self.said;
         said.step_began.store(self.coarse_time(), Ordering::Relaxed);
         said.step.store(number.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// The program has begun this phase.
     pub(crate) fn say_phase(&self, Name(name): Name) {
         let said = &self.said;
         said.phase_began
@@ -108,18 +106,15 @@ impl Recorder {
         *entered.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
 
-    /// The call that the program is in.
     pub(crate) fn entered(&self) -> Option<Entered> {
         let entered = &self.said.entered;
         *entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The step that the program has begun.
     pub(crate) fn step(&self) -> Option<u64> {
         self.said.step.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// What the program has said.
     pub(crate) fn progress(&self) -> Progress {
         let said = &self.said;
         let now = self.exact_time();

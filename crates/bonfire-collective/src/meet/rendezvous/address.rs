@@ -1,4 +1,4 @@
-//! What a rank tells the others about itself before they connect.
+//! What a rank publishes about itself for the others before they connect.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,9 @@ use crate::options::GroupOptions;
 use crate::options::builds::Build;
 use crate::options::place::HostId;
 
-/// Where a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) host: HostId,
-    /// Name of the abstract Unix-domain socket.
     pub(crate) unix: String,
     pub(crate) tcp: SocketAddr,
     /// Whether it can make memory that processes share, which filters of system calls may refuse.
@@ -50,11 +48,10 @@ pub(crate) struct Settings {
     tls: String,
     checksums: String,
     call_sites: String,
-    /// Unless any will do.
+    /// `None` if any build will do.
     build: Option<Build>,
 }
 
-/// What a rank publishes in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
     pub(super) settings: Settings,

@@ -1,8 +1,8 @@
-//! How ranks of one host find rank 0's store without a port that somebody must choose: rank 0 tells
-//! it to whoever asks at a Unix-domain socket named by the job.
+//! How ranks of one host find rank 0's store without a port that somebody must choose: rank 0 sends
+//! it to processes that ask at a Unix-domain socket named by the job.
 //!
-//! Only processes of the same user are told, and only a process of the same user is believed: the
-//! kernel says who is at the other end. So the token that goes this way stays within the user.
+//! Only processes of the same user get an answer, and only a process of the same user is believed:
+//! the kernel says who is at the other end. So the token that goes this way stays within the user.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How long either end may take over a line of text.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Answers until dropped.
+/// Answers other ranks until it is dropped.
 #[derive(Debug)]
 pub(super) struct Beacon {
     stop: Arc<AtomicBool>,
@@ -37,7 +37,6 @@ pub(super) struct Beacon {
 }
 
 impl Beacon {
-    /// Starts to answer, as rank 0 of the job.
     pub(super) fn light(env: &RankEnv, whereabouts: &Whereabouts) -> Result<Self, ConnectError> {
         let system = |source| ConnectError::System {
             call: "bind",
@@ -81,14 +80,13 @@ fn answer(listener: &UnixListener, handle: &Handle, text: &str, stop: &AtomicBoo
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        // Whoever is not told, or does not listen, is no rank of this job.
+        // A process that gets no answer, or does not read it, is not a rank of this job.
         if is_of_this_user(&stream) && stream.set_write_timeout(Some(TALK_TIMEOUT)).is_ok() {
             let _ = stream.write_all(text.as_bytes());
         }
     }
 }
 
-/// Asks rank 0 once.
 pub(super) fn ask(env: &RankEnv) -> Result<Option<Whereabouts>, ConnectError> {
     let Ok(stream) = connect_abstract(&name(env)) else {
         return Ok(None);

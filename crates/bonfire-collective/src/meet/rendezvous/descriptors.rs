@@ -3,13 +3,13 @@
 //!
 //! This is the crate's only `unsafe` code. A descriptor gives its holder power over memory to which
 //! this process has references, so it may go only to processes that keep to the protocols of
-//! `bonfire-sys`. Here it travels on a control connection ([`Early`]), and those exist only between
+//! `bonfire-sys`. Here it is sent on a control connection ([`Early`]), and those exist only between
 //! ranks that have proved to each other that they know the job's token. It is received with
 //! close-on-exec, so no other program inherits it.
 //!
-//! The job's token stands for the job's program: whoever gives it to another program, or lets builds
-//! of different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that does to
-//! the memory.
+//! The job's token stands for the job's program: the user who gives it to another program, or lets
+//! builds of different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that
+//! does to the memory.
 
 #![allow(
     unsafe_code,
@@ -30,7 +30,7 @@ use crate::health::control::Early;
 use bonfire_connect::platform::net::descriptor;
 use bonfire_connect::secure::stream::Stream;
 
-/// A descriptor of a ring travels beside one byte of data.
+/// A descriptor of a ring is sent beside one byte of data.
 const RING: u8 = b'R';
 
 /// As [`RING`], of an arena.

@@ -108,7 +108,7 @@ fn connect(
 fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, ConnectError> {
     if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
         warn!(
-            "BONFIRE_JOB_TOKEN is not set, so whoever reaches {}:{} can join this job; export one \
+            "BONFIRE_JOB_TOKEN is not set, so any process that reaches {}:{} can join this job; export one \
              `openssl rand -hex 32` to all ranks",
             env.master_addr, env.master_port
         );
@@ -130,7 +130,7 @@ fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, 
 }
 
 /// Serves the store in rank 0 at a free port. The token of a job that has none is drawn here, and
-/// told with the port.
+/// announced with the port.
 fn serve_anywhere(
     env: &RankEnv,
     mut interface: SocketAddr,

@@ -1,5 +1,7 @@
 //! Why a group could not be formed.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::io;
 use std::time::Duration;
 
@@ -30,22 +32,17 @@ pub enum ConnectError {
     Environment(#[from] SettingError),
     /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
     #[error(
-        "TLS needs a job token, without which it encrypts for whoever connects: export one BONFIRE_JOB_TOKEN, \
+        "TLS needs a job token, without which it encrypts for anyone who connects: export one BONFIRE_JOB_TOKEN, \
          `openssl rand -hex 32`, to all ranks"
     )]
     NoToken,
     /// torchrun's store, through which the ranks find each other, does not answer as it should.
     #[error("torchrun's store at {address} is of no use; is torchrun still there?")]
-    Torchrun {
-        /// Where it is.
-        address: String,
-        /// What went wrong.
-        source: io::Error,
-    },
+    Torchrun { address: String, source: io::Error },
     /// No job token could be made.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Some ranks never came.
+    /// Some ranks never joined the others.
     #[error(
         "{} of {world_size} ranks did not come within {} s: rank {}; did they start, and do they \
          have the same MASTER_ADDR and MASTER_PORT?",
@@ -54,26 +51,19 @@ pub enum ConnectError {
     Missing {
         /// The ranks that are not there.
         missing: Vec<Rank>,
-        /// How many there should be.
         world_size: WorldSize,
-        /// How long they were waited for.
         waited: Duration,
     },
     /// Two processes claim one rank.
     #[error("there is another rank {rank}: is RANK set right, or does another job use this store?")]
-    RankTaken {
-        /// The rank.
-        rank: Rank,
-    },
+    RankTaken { rank: Rank },
     /// The rank is left over from an earlier attempt of the job.
     #[error(
         "this is rank {rank} of attempt {restart_count}, but the job is at attempt {current}: all \
          ranks were started anew, and this one must end"
     )]
     StaleAttempt {
-        /// This rank.
         rank: Rank,
-        /// Its attempt, from 0.
         restart_count: u32,
         /// The attempt that the job is at.
         current: i64,
@@ -84,15 +74,10 @@ pub enum ConnectError {
          program with the same settings as every rank"
     )]
     Disagree {
-        /// This rank.
         mine: Rank,
-        /// What differs.
         what: &'static str,
-        /// This rank's value.
         my_value: String,
-        /// The other rank.
         theirs: Rank,
-        /// The other rank's value.
         their_value: String,
     },
     /// Ranks run different builds of the program, or different programs.
@@ -101,11 +86,9 @@ pub enum ConnectError {
          everywhere, or set BONFIRE_BUILDS=any if these are to work together"
     )]
     Builds {
-        /// This rank.
         mine: Rank,
         /// The file of its program, and which build that is.
         my_program: String,
-        /// The other rank.
         theirs: Rank,
         /// The file of the other's program, and which build that is.
         their_program: String,
@@ -113,25 +96,17 @@ pub enum ConnectError {
     /// The transport that was asked for cannot connect a pair.
     #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
     Transport {
-        /// The transport.
         transport: TransportKind,
-        /// This rank.
         mine: Rank,
-        /// The other.
         theirs: Rank,
-        /// Why not.
         reason: &'static str,
     },
     /// A peer cannot be reached.
     #[error("rank {mine} cannot reach rank {theirs} at {address}: {reason}")]
     Unreachable {
-        /// This rank.
         mine: Rank,
-        /// The peer.
         theirs: Rank,
-        /// Where it said it is.
         address: String,
-        /// What went wrong.
         reason: String,
     },
     /// The group failed before this rank had joined it: a rank was lost, or gave up.
@@ -142,54 +117,36 @@ pub enum ConnectError {
     HostsApart(Box<Reach>),
     /// A peer published something that is not an address.
     #[error("rank {rank} published an address that this version does not understand: {reason}")]
-    Address {
-        /// The peer.
-        rank: Rank,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A rank could not do its part when a group was split. The group that was split goes on.
+    Address { rank: Rank, reason: String },
+    /// A rank could not do its part when a group was split. The group that was split continues.
     #[error("rank {rank} could not do its part of the split: {reason}")]
     PeerUnable {
         /// The rank, in the group that was to be.
         rank: Rank,
-        /// What it said.
         reason: String,
     },
     /// The group that was being split failed before its parts were connected.
     #[error("the group failed while it was being split: {cause}")]
-    ParentFailed {
-        /// Why.
-        cause: String,
-    },
+    ParentFailed { cause: String },
     /// A list of ranks names one that does not exist.
     #[error("there is no rank {rank} in a group of {world_size}")]
-    NoSuchRank {
-        /// The rank.
-        rank: Rank,
-        /// How many there are.
-        world_size: WorldSize,
-    },
+    NoSuchRank { rank: Rank, world_size: WorldSize },
     /// A list of ranks names one twice.
     #[error("rank {rank} is named twice; a group has each rank once")]
-    NamedTwice {
-        /// The rank.
-        rank: Rank,
-    },
+    NamedTwice { rank: Rank },
     /// This process may open too few files.
     #[error(
         "a group of {world_size} ranks takes {needed} open files and more in each process, and this one \
          can open {left}: raise `ulimit -n`, or the limit of the container"
     )]
     OpenFiles {
-        /// How many ranks there are.
         world_size: WorldSize,
         /// What the connections to them take.
         needed: u64,
         /// What the limit of this process leaves.
         left: u64,
     },
-    /// No shared memory.
+    /// Shared memory cannot be made.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// No key could be made for TLS.
@@ -198,12 +155,10 @@ pub enum ConnectError {
     /// A thread cannot be started.
     #[error("cannot start a communication thread")]
     Thread(#[source] io::Error),
-    /// A socket call failed.
+    /// A call on a socket failed.
     #[error("{call} failed while the ranks were connecting")]
     System {
-        /// What was done.
         call: &'static str,
-        /// What the operating system said.
         source: io::Error,
     },
 }

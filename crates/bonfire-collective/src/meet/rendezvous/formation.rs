@@ -56,7 +56,7 @@ pub(crate) struct Formation<'a> {
     /// Whether streams but the first have threads.
     pub(crate) has_stream_threads: bool,
     pub(crate) deadline: Deadline,
-    /// Whether the attempt goes on.
+    /// Whether the attempt is to continue.
     pub(crate) guard: Guard<'a>,
 }
 

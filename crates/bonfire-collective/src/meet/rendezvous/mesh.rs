@@ -44,7 +44,6 @@ pub(super) type Guard<'a> = &'a dyn Fn(&[Rank]) -> Result<(), ConnectError>;
 /// The number of the group of all ranks.
 pub(super) const JOB: u32 = 0;
 
-/// The connections of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     pub(super) control: Vec<Early>,
@@ -52,7 +51,6 @@ pub(super) struct Connections {
     pub(super) data: BTreeMap<Rank, Vec<(u8, Stream)>>,
 }
 
-/// What is needed to connect.
 pub(super) struct Mesh<'a> {
     pub(super) me: Rank,
     /// Number of the group: a late connection of another group is not one of this.
@@ -60,16 +58,13 @@ pub(super) struct Mesh<'a> {
     pub(super) token: &'a JobToken,
     pub(super) addresses: &'a [Address],
     pub(super) kinds: &'a [Option<TransportKind>],
-    /// Streams of each link over TCP.
     pub(super) streams: u8,
-    /// Which connections are encrypted.
     pub(super) tls: Tls,
     /// To encrypt them; there if any may be.
     pub(super) identity: Option<&'a Identity>,
 }
 
 impl Mesh<'_> {
-    /// Connects to everybody.
     pub(super) fn connect(
         &self,
         listeners: Listeners,
@@ -146,12 +141,11 @@ impl Mesh<'_> {
         }
     }
 
-    /// What the others are told when this rank gives up, if that is anybody's fault.
+    /// What the others receive when this rank gives up, if that is anybody's fault.
     fn failure(&self, error: &ConnectError) -> Option<Failure> {
         parting_words(self.me, self.group, error)
     }
 
-    /// Whether TCP connections to a rank are encrypted.
     fn is_sealed(&self, peer: Rank) -> bool {
         match self.tls {
             Tls::Off => false,

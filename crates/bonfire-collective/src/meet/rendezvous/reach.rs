@@ -28,10 +28,9 @@ const ROW_WAIT: Duration = Duration::from_secs(10);
 /// Longest sleep of who accepts those that try, and so what it adds to set-up.
 const PORTER_SLICE: Duration = Duration::from_millis(5);
 
-/// Connections tried at one time.
 const TRIES_MAX: usize = 64;
 
-/// Who reaches whom.
+/// Which hosts of a job reach each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// The first rank of each host and its address.
@@ -46,7 +45,7 @@ type Row = Vec<Option<String>>;
 impl Reach {
     /// The first ranks of the hosts that are to blame, as far as the pairs show: those that did not say
     /// whom they reach; else those that have part in the most failures, and of these the ones that most
-    /// others cannot reach. Where a single pair fails both ways nobody can tell, so both are named.
+    /// others cannot reach. Where a single pair fails both ways the cause is unknown, so both are named.
     pub fn culprits(&self) -> Vec<Rank> {
         let rank = |host: usize| Rank::new(self.hosts[host].0);
         let hosts = || 0..self.hosts.len();
@@ -68,7 +67,6 @@ impl Reach {
         hosts().filter(is_worst).map(rank).collect()
     }
 
-    /// All pairs that cannot connect, and why.
     fn failures(&self) -> impl Iterator<Item = (usize, usize, &str)> {
         let rows = self.rows.iter().enumerate();
         rows.flat_map(|(source, row)| {
@@ -151,9 +149,9 @@ impl fmt::Display for Reach {
 
 /// Finds out, together with all ranks, whether the hosts reach each other; nothing to do on one host.
 ///
-/// Meanwhile this rank accepts whoever tries it, and lets go at once: what nobody accepts fills the
-/// listener's queue, and the next one would seem to be unreachable. A rank that is through already and
-/// wants to stay tries again.
+/// Meanwhile this rank accepts every rank that tries it, and lets go at once: what nobody accepts
+/// fills the listener's queue, and the next one would seem to be unreachable. A rank that is
+/// through already and wants to stay tries again.
 pub(super) fn check(
     env: &RankEnv,
     store: &TcpStore,
@@ -233,7 +231,6 @@ fn compare(
     }
 }
 
-/// The first rank of each host, in rank order.
 fn leaders(addresses: &[Address]) -> Vec<Rank> {
     let mut leaders: Vec<Rank> = Vec::new();
     for (rank, address) in (0..).map(Rank::new).zip(addresses) {
@@ -245,7 +242,7 @@ fn leaders(addresses: &[Address]) -> Vec<Rank> {
     leaders
 }
 
-/// Connects to the first rank of every other host. Whoever listens there drops a connection that says
+/// Connects to the first rank of every other host. The listener there drops a connection that says
 /// nothing; that it came to be is all that matters.
 fn try_all(own: usize, leaders: &[Rank], addresses: &[Address]) -> Row {
     let hosts: Vec<usize> = (0..leaders.len()).collect();

@@ -25,7 +25,6 @@ const READY: u8 = 0;
 /// How long torchrun's store may take over anything.
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection to torchrun's store.
 #[derive(Debug)]
 pub(super) struct TorchStore {
     stream: TcpStream,
@@ -33,7 +32,6 @@ pub(super) struct TorchStore {
 }
 
 impl TorchStore {
-    /// Connects once.
     pub(super) fn connect(env: &RankEnv) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (env.master_addr.as_str(), env.master_port).to_socket_addrs()? {
@@ -59,7 +57,6 @@ impl TorchStore {
         })
     }
 
-    /// This host's address on the way to torchrun's store.
     pub(super) fn interface(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
@@ -77,7 +74,6 @@ impl TorchStore {
         Err(invalid())
     }
 
-    /// Reads the note, if it is there.
     pub(super) fn read(&mut self) -> io::Result<Option<Whereabouts>> {
         if !self.has_note()? {
             return Ok(None);

@@ -1,11 +1,11 @@
 //! A look at the store by ranks that need it no more but are not all connected yet.
 //!
-//! A rank that gives up tells those to which it is connected, and leaves word here for the others: they
-//! would wait for it, and take it for the one that failed.
+//! A rank that gives up notifies those to which it is connected, and leaves word here for the
+//! others: they would wait for it, and take it for the one that failed.
 //!
-//! Whoever serves it is on the host of rank 0, or is rank 0. If it is lost, some rank may have lost it
-//! before it knew where the others are, and nobody will ever hear of that one: the ranks that wait for
-//! it must not take it for the one that failed.
+//! Its server is on the host of rank 0, or is rank 0. If it is lost, some rank may have lost it
+//! before it knew where the others are, and no rank will ever learn of that one: the ranks that
+//! wait for it must not take it for the one that failed.
 
 use std::cell::Cell;
 use std::io;
@@ -18,8 +18,8 @@ use crate::health::failure::Failure;
 use crate::options::place::{RankEnv, StoreHost};
 use bonfire_connect::store::{Store, StoreError, TcpStore};
 
-/// How long the ranks have to connect without the store. A job that comes together in this time does
-/// not need it, and who is connected to rank 0 hears by itself what became of it.
+/// How long the ranks have to connect without the store. A job that comes together in this time
+/// does not need it, and a rank that is connected to rank 0 learns by itself what became of it.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How often a rank looks whether another has given up; shorter than one that serves the store stays.
@@ -34,11 +34,10 @@ const FAILURE_KEY: &str = "failure";
 /// How many have given up.
 const TELLERS_KEY: &str = "given-up";
 
-/// See the module.
 pub(super) struct Watch<'a> {
     store: &'a TcpStore,
     env: &'a RankEnv,
-    /// When to look again.
+    /// When to look at it again.
     next: Cell<Deadline>,
     /// Begins when the store is seen to be lost.
     grace: Cell<Option<Deadline>>,
@@ -58,7 +57,7 @@ impl<'a> Watch<'a> {
     /// still missing. Waits for nothing.
     pub(super) fn look(&self, missing: &[Rank]) -> Result<(), ConnectError> {
         let first = Rank::new(0);
-        // Rank 0 serves until all are connected to it, and tells those that are how it fares.
+        // Rank 0 serves until all are connected to it, and keeps those that are informed.
         let is_needed = self.env.agent_store == StoreHost::Agent
             || self.env.rank == first
             || missing.contains(&first);
@@ -103,7 +102,7 @@ fn tell_within(patience: Duration, store: &TcpStore, env: &RankEnv, error: &Conn
     let Some(failure) = mesh::parting_words(env.rank, mesh::JOB, error) else {
         return;
     };
-    // Who cannot be told is no worse off than without it.
+    // A rank that cannot be notified is no worse off than without it.
     let _ = store.set_patience(patience);
     if let Ok(1) = store.add(&key(env, TELLERS_KEY), 1) {
         let text = serde_json::to_vec(&failure).expect("failures are plain data");

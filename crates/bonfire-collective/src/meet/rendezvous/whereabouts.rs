@@ -1,4 +1,4 @@
-//! Where rank 0 serves the store, and with which token, as it tells the other ranks.
+//! Where rank 0 serves the store, and with which token, as it announces to the other ranks.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Sleeping until one of many sockets has news, without a list made for every sleep.
 //!
-//! The kernel keeps the list (epoll). It tells of changes only (edge-triggered), once each, so a
+//! The kernel keeps the list (epoll). It reports changes only (edge-triggered), once each, so a
 //! socket whose bytes this rank has no room for does not end every sleep.
 
 use std::io;
@@ -20,20 +20,17 @@ const EVENTS_MAX: usize = 64;
 /// allocator.
 const WRITERS_MAX: usize = 16;
 
-/// Sockets, each with a number.
 #[derive(Debug)]
 pub struct Edges {
     epoll: OwnedFd,
 }
 
-/// The sockets with news.
 pub struct News {
     events: [Event; EVENTS_MAX],
     count: usize,
 }
 
 impl Edges {
-    /// None yet.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
@@ -47,7 +44,6 @@ impl Edges {
         Ok(epoll::add(&self.epoll, socket.socket(), data, flags)?)
     }
 
-    /// Sleeps until there is news or `nap` is over.
     pub fn sleep(&self, nap: Duration) -> News {
         let none = Event {
             flags: EventFlags::empty(),
@@ -76,7 +72,6 @@ impl Edges {
 }
 
 impl News {
-    /// Their numbers.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         let events = self.events[..self.count].iter();
         events.map(|event| event.data.u64())

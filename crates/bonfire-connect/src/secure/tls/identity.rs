@@ -56,7 +56,6 @@ impl Identity {
         })
     }
 
-    /// A connection about to be set up.
     pub(super) fn connection(&self, role: Role) -> io::Result<Connection> {
         let connection = match role {
             Role::Connector => {
@@ -98,7 +97,7 @@ fn acceptor(
     Ok(config)
 }
 
-/// Takes any key whose owner is at the other end. Who that is, the token's challenge finds out.
+/// Accepts any raw public key; the token handshake authenticates the peer.
 #[derive(Debug)]
 struct AcceptAnyKey {
     algorithms: WebPkiSupportedAlgorithms,

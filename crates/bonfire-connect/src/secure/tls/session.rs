@@ -1,8 +1,8 @@
 //! A TCP connection with TLS on it, as a byte stream that may or may not block.
 //!
-//! What is written may wait here for room in the kernel until the next write or flush; what was read
-//! and not asked for waits here, too, and goes before any look at the socket. So whoever reads until
-//! nothing comes may then sleep until the kernel has news, as on a plain socket.
+//! What is written may wait here for room in the kernel until the next write or flush; what was
+//! read and not asked for waits here, too, and goes before any look at the socket. So a caller that
+//! reads until nothing comes may then sleep until the kernel has news, as on a plain socket.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
@@ -14,13 +14,11 @@ use crate::platform::net::TcpStream;
 use crate::secure::handshake::Role;
 use crate::secure::lobby::Hurried;
 
-/// Bytes of the value that binds a challenge to a connection.
 pub(crate) const BINDING_BYTES: usize = 32;
 
-/// As in RFC 9266.
+/// The exporter label of RFC 9266.
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// An encrypted connection.
 #[derive(Debug)]
 pub struct TlsStream {
     socket: TcpStream,
@@ -87,13 +85,13 @@ impl Read for TlsStream {
             if let Some(taken) = self.take(parts)? {
                 return Ok(taken);
             }
-            // The end of the stream without a word is an end as on a plain socket: what must be
-            // heard before an end, as a farewell, is said in what is encrypted.
+            // The end of the stream without a word is an end as on a plain socket: what must
+            // arrive before an end, as a farewell, is sent encrypted.
             if self.connection.read_tls(&mut self.socket)? == 0 {
                 return Ok(0);
             }
             if let Err(error) = self.connection.process_new_packets() {
-                // Tells the other end why, if it can be told at once.
+                // Sends the other end the reason, if that is possible at once.
                 let _ = self.connection.write_tls(&mut self.socket);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }

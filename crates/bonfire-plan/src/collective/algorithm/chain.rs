@@ -65,7 +65,6 @@ pub(crate) fn build(
 struct Walk<'a> {
     chunking: &'a Chunking,
     seats: &'a Seats,
-    /// The number of the last link.
     last: usize,
     route: Route,
     steps: &'a mut Vec<Step>,

@@ -1,5 +1,5 @@
-//! Dissemination barrier: in round k every rank tells the rank 2^k further round the ring that it,
-//! and everyone it has heard of, has arrived.
+//! Dissemination barrier: in round k every rank notifies the rank 2^k further round the ring that
+//! it, and everyone it knows of, has arrived.
 //!
 //! After Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988). Frames
 //! are empty: their arrival is the message.

@@ -54,7 +54,6 @@ fn each_chunk(chunking: &Chunking, hops: [usize; 2], mut call: impl FnMut(usize,
     }
 }
 
-/// A rank in one of the trees.
 struct Branch {
     family: Family,
     /// Hops from the root to this rank.
@@ -82,13 +81,11 @@ fn deepest(last: u32) -> usize {
     depth(last.min(1), last)
 }
 
-/// The ancestors of a position.
 fn depth(position: u32, last: u32) -> usize {
     let ancestors = std::iter::successors(parent(position, last), |&above| parent(above, last));
     ancestors.count()
 }
 
-/// The two trees.
 #[derive(Clone, Copy)]
 enum Tree {
     /// Positions are distances from the root.
@@ -109,7 +106,7 @@ impl Tree {
         }
     }
 
-    /// The inverse of [`Tree::position`].
+    /// The inverse of [`Tree::position`], for the same `last`.
     const fn distance(self, position: u32, last: u32) -> u32 {
         match self {
             _ if position == 0 => 0,

@@ -113,7 +113,6 @@ enum Segments {
     Blocks,
 }
 
-/// What a rank is to the hypercube.
 enum Seat {
     Corner {
         corner: u32,
@@ -129,7 +128,7 @@ enum Seat {
 #[derive(Clone, Copy)]
 struct Cube {
     corners: WorldSize,
-    /// The ranks that are no corners; each has a corner before it.
+    /// The ranks that are not corners; each has a corner before it.
     spares: u32,
 }
 

@@ -8,8 +8,8 @@
 //! have, and all ranks of a host take part in that. Hosts may have different numbers of ranks; with
 //! one host the plans are the direct ones.
 //!
-//! The legs of the way of a chunk follow one another, and the next chunk follows behind: while a chunk
-//! travels between hosts, the one behind it is folded, or the one before it copied, within.
+//! The legs of the way of a chunk follow one another, and the next chunk follows behind: while a
+//! chunk is sent between hosts, the one behind it is folded, or the one before it copied, within.
 //!
 //! Every element is folded over the ranks of each host in their order, rounded, and then over the
 //! hosts in the order of their first ranks: whatever the buffer it lies in.
@@ -22,7 +22,6 @@ use super::shared::chunking::{Chunking, receive};
 use super::shared::seats::Seats;
 use crate::{Hosts, Rank, Source, Stage, Step};
 
-/// What becomes of the blocks.
 #[derive(Clone, Copy)]
 pub(crate) enum Route {
     AllReduce,
@@ -32,7 +31,6 @@ pub(crate) enum Route {
     Reduce { root: Rank },
 }
 
-/// What happens to one chunk of every block.
 #[derive(Clone, Copy)]
 enum Leg {
     /// Everyone on a host sends the chunk to the block's agent, which folds it.
@@ -127,7 +125,6 @@ pub(crate) fn build(
     }
 }
 
-/// The hosts as one rank sees them.
 struct View {
     seats: Seats,
     /// All ranks, in batches of which no two have the same agent on this rank's host.

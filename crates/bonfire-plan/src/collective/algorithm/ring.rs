@@ -1,4 +1,4 @@
-//! Ring reduce-scatter and all-gather: shards travel from neighbour to neighbour.
+//! Ring reduce-scatter and all-gather: shards pass from neighbour to neighbour.
 //!
 //! Both take n - 1 rounds in which every rank sends one shard to its next neighbour and receives
 //! another from its previous one. They follow the bandwidth-optimal ring of Patarasuk and Yuan,

@@ -22,9 +22,9 @@ pub(crate) enum Between {
     ReduceScatter,
     /// It is folded over all ranks, for the root.
     Reduce { root: Rank },
-    /// Everyone gets its owner's.
+    /// Everyone gets the owner's shard.
     AllGather,
-    /// Everyone gets the root's.
+    /// Everyone gets the root's shard.
     Broadcast { root: Rank },
 }
 

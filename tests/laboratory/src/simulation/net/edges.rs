@@ -38,7 +38,7 @@ pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
     news.unwrap_or_default()
 }
 
-/// Sockets, each with a number, of which only changes are told.
+/// Sockets, each with a number, of which only changes are reported.
 #[derive(Debug)]
 pub struct Edges {
     watched: Mutex<Vec<Watched>>,
@@ -49,11 +49,10 @@ struct Watched {
     number: u64,
     /// Not counted as a hold: the system forgets a socket that its owner closes.
     descriptor: std::sync::Weak<Descriptor>,
-    /// How much of its news was told; nothing at first.
+    /// How much of its news was reported; nothing at first.
     told: Option<u64>,
 }
 
-/// The sockets with news.
 #[derive(Debug)]
 pub struct News(Vec<u64>);
 
@@ -119,7 +118,7 @@ impl Edges {
     }
 }
 
-/// The numbers of those that have news since they were last told of.
+/// The numbers of those that have news since the last report.
 fn tell(state: &State, watched: &mut [Watched]) -> Vec<u64> {
     let mut numbers = Vec::new();
     for one in watched {
@@ -137,7 +136,6 @@ fn tell(state: &State, watched: &mut [Watched]) -> Vec<u64> {
 }
 
 impl News {
-    /// Their numbers.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.0.iter().copied()
     }

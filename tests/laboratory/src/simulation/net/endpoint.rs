@@ -10,11 +10,10 @@ pub(crate) enum Segment {
     Bytes(Vec<u8>),
     /// No more bytes will come.
     End,
-    /// The connection is no more.
+    /// The connection does not exist any more.
     Reset,
 }
 
-/// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting,
@@ -24,7 +23,6 @@ pub(crate) enum Phase {
     Full,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) process: usize,
@@ -35,7 +33,6 @@ pub(crate) struct Endpoint {
     pub(crate) phase: Phase,
     /// The other end, once there is one.
     pub(crate) peer: Option<usize>,
-    /// What has come and was not read.
     pub(crate) inbox: VecDeque<u8>,
     /// What is on its way here, in order.
     pub(crate) pipe: VecDeque<Segment>,
@@ -47,7 +44,7 @@ pub(crate) struct Endpoint {
     pub(crate) is_read_shut: bool,
     pub(crate) is_write_shut: bool,
     pub(crate) is_closed: bool,
-    /// Counts what has come.
+    /// The number of arrivals so far.
     pub(crate) news: u64,
     pub(crate) blocks: bool,
     pub(crate) read_timeout: Option<Duration>,
@@ -83,7 +80,6 @@ impl Endpoint {
         }
     }
 
-    /// Whether a read would return at once.
     pub(crate) fn is_readable(&self) -> bool {
         !self.inbox.is_empty() || self.error.is_some() || self.has_ended || self.is_read_shut
     }
@@ -110,7 +106,6 @@ impl Endpoint {
         Some(Ok(read))
     }
 
-    /// Why nothing can be written, if so.
     pub(crate) fn write_fault(&self) -> Option<ErrorKind> {
         match self.phase {
             Phase::Open if self.is_write_shut => Some(ErrorKind::BrokenPipe),

@@ -26,7 +26,6 @@ const LOCAL_LATENCY_MAX: Duration = Duration::from_micros(40);
 /// How soon a connection breaks that does so early.
 const EARLY: Duration = Duration::from_millis(40);
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) enum NetEvent {
     /// A request for a connection reaches a host.
@@ -107,7 +106,6 @@ impl State {
         [endpoint.host, peer.unwrap_or(endpoint.host)]
     }
 
-    /// Asks for a connection.
     pub(crate) fn ask(&mut self, client: usize, door: Door) {
         let hosts = [self.wires.endpoint(client).host, door.host()];
         let at = self.now + self.latency(hosts);
@@ -179,7 +177,6 @@ impl State {
         }
     }
 
-    /// Sends something to a socket.
     pub(crate) fn send(&mut self, socket: usize, segment: Segment) {
         let latency = self.latency(self.hosts_of(socket));
         let now = self.now;
@@ -232,7 +229,7 @@ impl State {
         let target = self.wires.endpoint_mut(socket);
         target.piped_bytes -= bytes.len();
         if target.is_closed {
-            // Nobody will read it: the sender is told.
+            // Nobody will read it: the sender is notified.
             if let Some(peer) = target.peer {
                 self.send(peer, Segment::Reset);
             }

@@ -29,9 +29,7 @@ impl Drop for Descriptor {
 #[derive(Clone, Copy, Debug)]
 pub struct SocketRef<'a>(pub(crate) &'a Arc<Descriptor>);
 
-/// A connection or a listener, however it is wrapped.
 pub trait Socket {
-    /// What it is in the end.
     fn socket(&self) -> SocketRef<'_>;
 }
 
@@ -48,7 +46,7 @@ impl Handle {
         Ok(Self(Arc::clone(socket.socket().0)))
     }
 
-    /// Whoever reads from the connection or writes to it is told at once that it has ended.
+    /// Ends the connection for its readers and writers at once.
     pub fn hang_up(&self) {
         let mut state = self.0.place.lock();
         match &mut state.wires.entries[self.0.id] {

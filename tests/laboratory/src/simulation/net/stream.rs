@@ -13,7 +13,6 @@ use crate::simulation::state::State;
 use crate::task::Key;
 
 impl State {
-    /// Ends one direction or both.
     pub(super) fn shut(&mut self, id: usize, [reading, writing]: [bool; 2]) {
         let endpoint = self.wires.endpoint_mut(id);
         endpoint.is_read_shut |= reading;
@@ -245,12 +244,11 @@ impl TcpStream {
     }
 }
 
-/// There is one user.
+/// The simulation has only one user.
 pub fn is_of_this_user(_stream: &UnixStream) -> bool {
     true
 }
 
-/// The process at the other end.
 pub fn process_of(stream: &UnixStream) -> Option<u32> {
     let state = stream.0.place.lock();
     let peer = state.wires.endpoint(stream.0.id).peer?;

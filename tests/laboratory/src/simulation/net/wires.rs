@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::endpoint::Endpoint;
 
-/// Where connections are accepted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Door {
     Tcp { host: usize, port: u16 },
@@ -26,7 +25,6 @@ pub(crate) struct Listener {
     pub(crate) is_shut: bool,
 }
 
-/// A socket, by its number.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Listener(Listener),
@@ -40,7 +38,6 @@ pub(crate) struct Cut {
     pub(crate) until: Option<Duration>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Wires {
     pub(crate) entries: Vec<Entry>,
@@ -51,7 +48,7 @@ pub(crate) struct Wires {
     ports: u16,
 }
 
-/// The first port that is given to whoever wants any.
+/// The first port given to a socket that asks for any.
 const FIRST_PORT: u16 = 40_000;
 
 /// How many there are; by the time they come round again, those of connections are free.
@@ -113,7 +110,6 @@ impl Wires {
     }
 }
 
-/// The address of a host.
 pub(crate) fn address_of(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, host as u8 + 1).into()
 }

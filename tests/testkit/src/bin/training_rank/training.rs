@@ -13,7 +13,6 @@ use bonfire_testkit::endings::{Misfortune, Scenario};
 
 use super::BoxError;
 
-/// How often rank 0 saves.
 const STEPS_PER_CHECKPOINT: u64 = 4;
 
 /// How long the judge may take to say go.
@@ -22,7 +21,6 @@ const GO_WAIT: Duration = Duration::from_secs(60);
 /// What computing takes, so that the process that watches has a core, too.
 const STEP_TIME: Duration = Duration::from_micros(500);
 
-/// One rank's training.
 pub(crate) struct Training<'a> {
     group: &'a ProcessGroup,
     scenario: Scenario,
@@ -102,7 +100,7 @@ impl<'a> Training<'a> {
 
     fn step(&mut self, batch: &Batch, mishap: Option<Misfortune>) -> Result<(), BoxError> {
         let gradient = batch.gradient(&self.weights);
-        // The first half travels while the second is computed, as buckets do.
+        // The first half is sent while the second is computed, as buckets do.
         let (first, second) = gradient.split_at(gradient.len() / 2);
         let under_way = self.group.background(first.to_vec(), |group, data| {
             group.all_reduce(data, ReduceOp::Sum)
@@ -121,7 +119,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Rank 0 saves; the others go on when it is done.
+    /// Rank 0 saves; the others continue when it is done.
     fn save(&self, step: u64) -> Result<(), BoxError> {
         if self.group.rank().get() == 0 {
             let weights = self.weights.clone();

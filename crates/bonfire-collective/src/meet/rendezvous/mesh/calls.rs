@@ -26,7 +26,6 @@ const DOUBLINGS_MAX: u32 = 5;
 /// Longer than an acceptor hears a connection, twice, so that it is the one that gives up.
 const PATIENCE: Duration = HANDSHAKE_TIMEOUT.saturating_mul(3);
 
-/// See the module.
 pub(super) struct Calls<'a> {
     mesh: &'a Mesh<'a>,
     deadline: Deadline,
@@ -36,7 +35,6 @@ pub(super) struct Calls<'a> {
     stop: AtomicBool,
 }
 
-/// A connection to be made.
 struct Call {
     /// With the rank that it goes to.
     hello: Hello,
@@ -84,9 +82,8 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Ends what is under way.
     pub(super) fn stop(&self) {
-        // Release pairs with the acquire in `has_stopped`; whoever enters the lobby later looks there.
+        // Release pairs with the acquire in `has_stopped`; a thread that enters the lobby later looks there.
         self.stop.store(true, Ordering::Release);
         self.lobby.clear();
     }
@@ -95,7 +92,6 @@ impl<'a> Calls<'a> {
         std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why a connection failed last.
     pub(super) fn reason(&self, hello: Hello) -> String {
         let waiting = self.waiting();
         let call = waiting.iter().find(|call| call.hello == hello);

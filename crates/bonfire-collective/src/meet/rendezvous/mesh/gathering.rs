@@ -33,7 +33,6 @@ const LOOK_AFTER: Duration = Duration::from_millis(20);
 /// How long a rank that gives up hears those that are proving themselves.
 const PARTING_PATIENCE: Duration = Duration::from_millis(500);
 
-/// See the module.
 pub(super) struct Gathering<'scope, 'a> {
     mesh: &'a Mesh<'a>,
     calls: &'scope Calls<'a>,
@@ -41,7 +40,7 @@ pub(super) struct Gathering<'scope, 'a> {
     /// What is not there yet.
     expected: Vec<Hello>,
     there: Connections,
-    /// For whom those that are there were told that this rank waits.
+    /// The ranks that this rank has reported as awaited.
     told: Vec<Rank>,
     /// Those that make connections or hear one. Each connection proves itself on a thread of its own, so
     /// that none that is silent or slow keeps another waiting.
@@ -199,7 +198,7 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
         }
     }
 
-    /// Whoever has proved itself believes that it is connected, and is to be told, too.
+    /// A rank that has proved itself believes that it is connected, and is to be notified, too.
     fn take_those_under_way(&mut self) {
         self.calls.stop();
         let patience = Deadline::after(PARTING_PATIENCE);
@@ -210,12 +209,11 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
         let mut come = self.reception.take_proven();
         come.extend(self.calls.take_made());
         for (hello, stream) in come {
-            // One that cannot be told is no worse off than without it.
+            // A rank that cannot be notified is no worse off than without it.
             let _ = self.there.add(hello, stream, self.mesh.hearing(hello.rank));
         }
     }
 
-    /// Who is not there, at the deadline.
     fn explain(&self, deadline: Deadline) -> ConnectError {
         let mesh = self.mesh;
         let missing = self.missing();

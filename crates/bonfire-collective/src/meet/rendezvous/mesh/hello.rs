@@ -10,7 +10,6 @@ use std::io::{self, Read, Write};
 
 use bonfire_plan::Rank;
 
-/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Control,
@@ -18,7 +17,6 @@ pub(super) enum Purpose {
     Data(u8),
 }
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: Rank,

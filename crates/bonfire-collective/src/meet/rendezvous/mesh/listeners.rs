@@ -11,13 +11,12 @@ use bonfire_connect::platform::net::{
 use bonfire_connect::platform::random;
 use bonfire_connect::secure::stream::Stream;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     unix: UnixListener,
     unix_name: String,
     tcp: TcpListener,
-    /// To wait for either.
+    /// To wait for either listener.
     handles: [Handle; 2],
 }
 

@@ -13,10 +13,9 @@ use bonfire_connect::secure::handshake::{HandshakeError, Role};
 use bonfire_connect::secure::lobby::{Hurried, Lobby, Place};
 use bonfire_connect::secure::stream::Stream;
 
-/// See the module.
 pub(super) struct Reception<'a> {
     mesh: &'a Mesh<'a>,
-    /// Of connections over TCP.
+    /// Applies to connections over TCP.
     secrecy: Secrecy<'a>,
     pub(super) lobby: Lobby,
     /// Those that have, with what they say they are.
@@ -36,7 +35,7 @@ impl<'a> Reception<'a> {
         }
     }
 
-    /// Hears one connection; whoever does not prove the token is dropped without a word.
+    /// Handles one connection; one that does not prove the token is dropped without an answer.
     pub(super) fn receive(&self, stream: Stream, place: Place) {
         let heard = self.hear(stream);
         self.lobby.leave(place);

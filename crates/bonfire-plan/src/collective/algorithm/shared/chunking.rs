@@ -24,12 +24,10 @@ impl Chunking {
         }
     }
 
-    /// The chunks of the whole buffer.
     pub(crate) fn of_buffer(&self) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
         self.of(self.buffer)
     }
 
-    /// The chunks of `rank`'s block.
     pub(crate) fn of_block(
         &self,
         rank: Rank,
@@ -37,22 +35,19 @@ impl Chunking {
         self.of(self.block(rank))
     }
 
-    /// The block of `rank`.
     pub(crate) fn block(&self, rank: Rank) -> ElemRange {
         self.blocks.of(rank)
     }
 
-    /// One chunk of `rank`'s block, if it has so many.
+    /// One chunk of `rank`'s block, if the block has that many.
     pub(crate) fn chunk_of_block(&self, rank: Rank, index: usize) -> Option<ElemRange> {
         chunk(self.block(rank), self.chunk_elems_max, index)
     }
 
-    /// The block that `source` has for `target`.
     pub(crate) fn block_between(&self, source: Rank, target: Rank) -> ElemRange {
         self.blocks.between(source, target)
     }
 
-    /// The chunks of `range`.
     pub(crate) fn of(
         &self,
         range: ElemRange,

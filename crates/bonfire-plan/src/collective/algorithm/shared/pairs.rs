@@ -6,7 +6,6 @@
 use super::chunking::{Chunking, receive};
 use crate::{ElemRange, Rank, Step};
 
-/// Two ranks that meet, as one of them sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting {
     pub(crate) peer: Rank,
@@ -14,13 +13,11 @@ pub(crate) struct Meeting {
     pub(crate) incoming: ElemRange,
 }
 
-/// Sends `range` to `peer`, chunk by chunk.
 pub(crate) fn send(chunking: &Chunking, peer: Rank, range: ElemRange, steps: &mut Vec<Step>) {
     let put = |source| Step::Put { peer, source };
     steps.extend(chunking.of(range).map(put));
 }
 
-/// Receives what [`send`] sends.
 pub(crate) fn receive_all(
     chunking: &Chunking,
     peer: Rank,

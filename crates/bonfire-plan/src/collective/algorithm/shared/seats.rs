@@ -5,7 +5,6 @@ use crate::Rank;
 /// Who sits where. A party is the ranks of a host, or some of them.
 pub(crate) struct Seats {
     pub(crate) rank: Rank,
-    /// The party of this rank.
     pub(crate) party: usize,
     /// The ranks of each party, ascending.
     pub(crate) members: Vec<Vec<Rank>>,
@@ -41,7 +40,6 @@ impl Seats {
         members[place % members.len()]
     }
 
-    /// The other ranks of this party.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
         let members = &self.members[self.party];
         members.iter().copied().filter(|&peer| peer != self.rank)

@@ -1,6 +1,7 @@
 //! What trees share: a rank's neighbours, and one chunk on its way down or up.
 //!
-//! No deadlock, even with one slot: frames only ever travel away from the root, or only towards it.
+//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards
+//! it.
 
 use super::chunking::receive;
 use crate::{ElemRange, Rank, Source, Stage, Step};
@@ -10,13 +11,11 @@ use crate::{ElemRange, Rank, Source, Stage, Step};
 pub(crate) struct Place {
     /// The rank that the data comes from, or goes to.
     pub(crate) root: Rank,
-    /// The rank whose steps are wanted.
     pub(crate) rank: Rank,
 }
 
-/// The neighbours of a rank in a tree.
 pub(crate) struct Family {
-    /// Nobody above the root.
+    /// `None` at the root alone.
     pub(crate) parent: Option<Rank>,
     /// In the order in which their data is folded.
     pub(crate) children: Vec<Rank>,
