@@ -11,7 +11,6 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{ConfigError, ConfigErrors};
 
-/// A value of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Json {
     Null,

@@ -1,4 +1,4 @@
-//! A data loader that deals a data set to the ranks as a [`DistributedSampler`] does.
+//! A data loader that distributes a data set to the ranks as a [`DistributedSampler`] does.
 //!
 //! Its iterator gives the share of this rank. Burn's learner divides loaders by slicing them, so its slices
 //! count the items of all ranks, listed rank after rank. The r-th slice is then exactly the share of rank r.
@@ -20,20 +20,20 @@ use crate::{
     SamplerConfig, SamplerState,
 };
 
-/// How a [`DealtLoader`] deals.
+/// Options of a [`DealtLoader`]: batch size, order and remainder.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Deal {
     /// Samples in one batch of one rank.
     pub batch_size: NonZeroUsize,
-    /// The order of dealing.
+    /// The order of the samples.
     pub order: Order,
-    /// What to do with an uneven rest.
+    /// The treatment of samples that do not divide evenly.
     pub remainder: Remainder,
 }
 
 impl Deal {
-    /// Deals batches of `batch_size` in `order`, padded so that all ranks have equally many.
+    /// Distributes batches of `batch_size` in `order`, padded so that all ranks have equally many.
     pub fn new(batch_size: NonZeroUsize, order: Order) -> Self {
         let remainder = Remainder::Pad;
         Self {
@@ -43,7 +43,7 @@ impl Deal {
         }
     }
 
-    /// With another way to treat an uneven rest.
+    /// Sets the treatment of samples that do not divide evenly.
     #[must_use]
     pub fn remainder(mut self, remainder: Remainder) -> Self {
         self.remainder = remainder;
@@ -51,26 +51,23 @@ impl Deal {
     }
 }
 
-/// Burn's `DataLoader` for a data set that is dealt to the ranks anew in every epoch, as
-/// [`Loader`] deals it: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
+/// Burn's `DataLoader` for a data set that is distributed to the ranks anew in every epoch, as [`Loader`] does: rank r
+/// sees the elements r, r + n, r + 2n and so on of the epoch's order.
 ///
 /// Each call of [`iter`](Self::iter) is the next epoch of this rank's share, so make the loader before the
 /// loop over epochs. A last batch that is not full is kept.
 ///
-/// `num_items` and `slice` count the items of all ranks, one rank's after the other's. Burn's learner can so
-/// divide the loader, and gives each rank its share.
+/// `num_items` and `slice` count the items of all ranks, one rank's after the other's. So Burn's learner can divide
+/// the loader and give each rank its share.
 pub struct DealtLoader<I, O> {
     source: Arc<Source<I, O>>,
-    /// Nothing to make each batch when it is asked for.
     prefetch: Option<Prefetch>,
     device: Device,
-    /// This rank's share, and where in it the next iterator begins.
     loader: Mutex<Loader>,
     /// Which of the items of all ranks, for a loader that was sliced.
     slice: Option<Range<usize>>,
 }
 
-/// Where batches come from.
 struct Source<I, O> {
     dataset: Box<dyn Dataset<I>>,
     batcher: Box<dyn Batcher<I, O>>,
@@ -79,8 +76,8 @@ struct Source<I, O> {
 }
 
 impl<I, O> DealtLoader<I, O> {
-    /// Deals `dataset` to the ranks of `world`, which is a `World` or a [`ProcessGroup`], starting with
-    /// epoch 0. Batches are made on the default device; [`on`](Self::on) says another.
+    /// Distributes `dataset` to the ranks of `world`, which is a `World` or a [`ProcessGroup`], starting with epoch 0.
+    /// Batches are made on the default device; [`on`](Self::on) sets another.
     pub fn new(
         world: &impl AsRef<ProcessGroup>,
         dataset: impl Dataset<I> + 'static,
@@ -103,15 +100,15 @@ impl<I, O> DealtLoader<I, O> {
         }
     }
 
-    /// Makes batches on `device`. Burn's learner says that by itself.
+    /// Makes batches on `device`. Burn's learner sets it by itself.
     #[must_use]
     pub fn on(mut self, device: &Device) -> Self {
         self.device = device.clone();
         self
     }
 
-    /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
-    /// ahead, and how long one may take. The batches and their order stay the same.
+    /// Prepares batches on threads, ahead of the training that uses them: `prefetch` sets their number, how far ahead
+    /// they work, and how long a batch may take. The batches and their order stay the same.
     #[must_use]
     pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
         self.prefetch = Some(prefetch);
@@ -129,7 +126,7 @@ impl<I, O> DealtLoader<I, O> {
         Ok(Self { loader, ..self })
     }
 
-    /// The batches of the next epoch. After [`resuming`](Self::resuming), those that are left of it.
+    /// Returns the batches of the next epoch; after [`resuming`](Self::resuming), the rest of the current one.
     pub fn iter(&self) -> DealtBatches<'_, I, O> {
         let loader = {
             let mut next = self.lock();
@@ -169,7 +166,7 @@ impl<I, O> DealtLoader<I, O> {
 }
 
 impl<I, O> Source<I, O> {
-    /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
+    /// Indices of `items` in an epoch. Only the shares of the ranks concerned are computed.
     fn indices(&self, items: &Range<usize>, epoch: u64) -> Vec<usize> {
         let mut indices = Vec::with_capacity(items.len());
         let mut first = 0;
@@ -221,26 +218,22 @@ pub struct DealtBatches<'a, I, O> {
     of: &'a DealtLoader<I, O>,
     /// Where this epoch begins.
     loader: Loader,
-    /// Dealt with the first batch: an epoch that is skipped costs nothing.
+    /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,
-    /// Samples of all batches.
     items: usize,
-    /// Samples of batches that were given.
     dealt: usize,
     /// How far all ranks are after the batches that were given.
     state: SamplerState,
-    /// The batches on their way; from the first on, if at all.
     ahead: Option<Ahead<(usize, SamplerState), O>>,
 }
 
 impl<I, O> DealtBatches<'_, I, O> {
-    /// How far all ranks are once each has used the batches given so far, for a checkpoint. Where ranks
-    /// have different numbers of batches ([`Remainder::Exact`]), rank 0 has the most: ask that one.
+    /// Returns how far all ranks are once each has used the batches given so far, for a checkpoint. Where ranks have
+    /// different numbers of batches ([`Remainder::Exact`]), rank 0 has the most: use its state.
     pub fn state(&self) -> SamplerState {
         self.state.clone()
     }
 
-    /// The samples of the next batch, and how far all ranks are after it.
     fn order(&mut self) -> Option<(Vec<usize>, SamplerState)> {
         let (of, loader) = (self.of, &mut self.loader);
         let batches = self.batches.get_or_insert_with(|| match &of.slice {
@@ -255,7 +248,6 @@ impl<I, O> DealtBatches<'_, I, O> {
 }
 
 impl<I: 'static, O: Send + 'static> DealtBatches<'_, I, O> {
-    /// The next of the batches that threads prepare.
     fn prepared(&mut self, prefetch: Prefetch) -> io::Result<Option<O>> {
         let mut ahead = match self.ahead.take() {
             Some(ahead) => ahead,

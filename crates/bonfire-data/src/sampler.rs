@@ -1,9 +1,9 @@
-//! Which samples a rank sees in an epoch: a pure function of seed, epoch, offset, rank and world size.
+//! The samples of a rank in an epoch: a pure function of seed, epoch, offset, rank and world size.
 //!
-//! Every rank orders all samples in the same way and takes every `world_size`-th, as PyTorch's
-//! `DistributedSampler` does, so that no communication is needed and shards never overlap but by
-//! padding. Ranks that have each taken k samples have together taken the first k × `world_size`, so
-//! one number, the offset, says how far an epoch has come, whatever the number of ranks that go on.
+//! Every rank orders all samples in the same way and takes every `world_size`-th, as PyTorch's `DistributedSampler`
+//! does, so that no communication is needed and shards never overlap but by padding. Ranks that have each taken k
+//! samples have together taken the first k × `world_size`, so one number, the offset, says how far an epoch has come,
+//! whatever the number of ranks that continue.
 //!
 //! The shuffle is written out here on a counter-based generator, so that the order is the same on
 //! every platform and does not change with a library's shuffling method.
@@ -24,47 +24,47 @@ pub use weights::{SampleWeights, UnusableWeights};
 pub enum Order {
     /// A new order every epoch, which depends on the seed and the epoch only.
     Shuffled {
-        /// The same on every rank.
+        /// The seed, the same on every rank.
         seed: u64,
     },
-    /// As they are, in every epoch.
+    /// The order of the data set, in every epoch.
     Sequential,
-    /// Drawn with replacement, each sample as often as its weight says, anew every epoch. An epoch
-    /// has [`SamplerConfig::len`] draws.
+    /// Drawn with replacement, each sample as often as its weight says, again in every epoch. An epoch has
+    /// [`SamplerConfig::len`] draws.
     Weighted {
-        /// The same on every rank.
+        /// The seed, the same on every rank.
         seed: u64,
-        /// One weight per sample.
+        /// The weights, one per sample.
         weights: SampleWeights,
     },
 }
 
-/// What to do when the samples cannot be dealt evenly.
+/// The treatment of samples that do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
     /// Repeat samples from the start of the order until every rank has the same number.
     Pad,
     /// Leave out the last few, so that every rank has the same number.
     Drop,
-    /// Deal each sample exactly once: some ranks have one more. For evaluation, where repeated
-    /// samples would make the result wrong.
+    /// Use each sample exactly once: some ranks have one more. For evaluation, where repeated samples would make the
+    /// result wrong.
     Exact,
 }
 
-/// What a [`DistributedSampler`] deals.
+/// Options of a [`DistributedSampler`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplerConfig {
     /// The number of samples of the data set; with [`Order::Weighted`] the number of draws.
     pub len: usize,
-    /// The order of dealing.
+    /// The order of the samples.
     pub order: Order,
-    /// What to do with an uneven rest.
+    /// The treatment of samples that do not divide evenly.
     pub remainder: Remainder,
 }
 
 impl SamplerConfig {
-    /// Deals `len` samples in `order`, padded to equal shares.
+    /// Distributes `len` samples in `order`, padded to equal shares.
     pub fn new(len: usize, order: Order) -> Self {
         let remainder = Remainder::Pad;
         Self {
@@ -74,7 +74,7 @@ impl SamplerConfig {
         }
     }
 
-    /// With another way to treat an uneven rest.
+    /// Sets the treatment of samples that do not divide evenly.
     #[must_use]
     pub fn remainder(mut self, remainder: Remainder) -> Self {
         self.remainder = remainder;
@@ -82,7 +82,7 @@ impl SamplerConfig {
     }
 }
 
-/// A rank's share of a data set.
+/// Selects a rank's share of a data set.
 #[derive(Clone, Debug)]
 pub struct DistributedSampler {
     rank: Rank,
@@ -91,13 +91,12 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// The share of this rank of `world`, which is a `World` or a [`ProcessGroup`].
+    /// Selects the share of this rank of `world`, which is a `World` or a [`ProcessGroup`].
     pub fn new(world: &impl AsRef<ProcessGroup>, config: SamplerConfig) -> Self {
         let group = world.as_ref();
         Self::of(group.rank(), group.world_size(), config)
     }
 
-    /// The share of any rank.
     pub(crate) fn of(rank: Rank, world_size: WorldSize, config: SamplerConfig) -> Self {
         assert!(
             world_size.contains(rank),
@@ -110,28 +109,28 @@ impl DistributedSampler {
         }
     }
 
-    /// The number of samples dealt in one epoch to all ranks together, repeated ones included.
+    /// Returns the number of samples of one epoch on all ranks together, repeated ones included.
     pub fn total_len(&self) -> usize {
         self.total_after(0)
     }
 
-    /// The number of samples this rank sees in one epoch.
+    /// Returns the number of samples that this rank sees in one epoch.
     pub fn len(&self) -> usize {
         self.len_after(0)
     }
 
-    /// Whether this rank sees nothing.
+    /// Returns true if this rank has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The indices of this rank's samples in `epoch`, in the order to use them.
+    /// Returns the indices of this rank's samples in `epoch`, in the order to use them.
     pub fn indices(&self, epoch: u64) -> Vec<usize> {
         self.indices_after(epoch, 0)
     }
 
-    /// What is left for this rank of an `epoch` of which all ranks together, however many they were,
-    /// have seen the first `offset` samples of the order.
+    /// Returns this rank's indices in the rest of an `epoch` of which all ranks together, however many they were, have
+    /// seen the first `offset` samples of the order.
     ///
     /// A shuffle takes memory for the whole data set while it is made, 4 bytes per sample (8 from 2^32
     /// samples on); all other orders take only what is returned.
@@ -161,12 +160,11 @@ impl DistributedSampler {
         }
     }
 
-    /// Where an epoch is after the first `offset` samples of its order.
+    /// Returns the state of an epoch after the first `offset` samples of its order.
     pub fn state(&self, epoch: u64, offset: usize) -> SamplerState {
         SamplerState::new(&self.config, epoch, offset)
     }
 
-    /// How many samples all ranks together see after the first `offset`.
     pub(crate) fn total_after(&self, offset: usize) -> usize {
         let world = self.world_size.len();
         let rest = self.config.len.saturating_sub(offset);
@@ -177,7 +175,6 @@ impl DistributedSampler {
         }
     }
 
-    /// How many samples this rank sees after the first `offset`.
     pub(crate) fn len_after(&self, offset: usize) -> usize {
         let (rank, world) = (self.rank.index(), self.world_size.len());
         self.total_after(offset)
@@ -190,8 +187,7 @@ impl DistributedSampler {
     }
 }
 
-/// Random numbers of an epoch. A stream of its own per epoch: epochs of neighbouring seeds have
-/// nothing in common.
+/// Random numbers of an epoch. Each epoch has its own stream: epochs of neighbouring seeds share no numbers.
 fn generator(seed: u64, epoch: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(epoch);

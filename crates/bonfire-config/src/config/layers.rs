@@ -9,12 +9,10 @@ use crate::json::Json;
 use crate::nearest::nearest;
 use crate::source::Source;
 
-/// All keys and their values.
 pub(super) fn tree(config: &Config) -> Value {
     serde_json::to_value(config).expect("plain data can always be written")
 }
 
-/// The values of a tree with the paths of their keys.
 pub(super) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (name, value) in tree.as_object().into_iter().flatten() {
@@ -29,7 +27,6 @@ pub(super) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     all
 }
 
-/// A configuration, changed by a file.
 pub(super) fn with_file(config: Config, file: Json) -> Result<Config, ConfigErrors> {
     let Json::Object(entries) = file else {
         let cause = format!("it is {file} rather than an object");
@@ -95,7 +92,6 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// A value with the path of its key.
 struct Given {
     path: String,
     value: Value,
@@ -193,7 +189,6 @@ fn with_rate(schedule: Schedule, before: f64, config: &Config) -> Result<Schedul
     }
 }
 
-/// What each number may be.
 pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     let mut errors = Vec::new();
     let mut must = |is_right: bool, path: &str, found: String, allowed: &str| {

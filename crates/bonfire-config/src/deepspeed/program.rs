@@ -1,4 +1,4 @@
-//! What the program says, for the `"auto"` of a file.
+//! The program's values for the `"auto"` of a file.
 
 use super::config::{DType, DeepSpeedConfig, Offload, Resolved};
 use super::keys::Treatment;
@@ -8,7 +8,7 @@ use crate::Source;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
 
-/// What the program says. What it does not say stays with the file.
+/// The program's values. For a field that is `None` the file decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Program {
@@ -18,27 +18,27 @@ pub struct Program {
     pub accumulation: Option<u64>,
     /// The optimizer's rate, which is also the highest of a warm-up.
     pub learning_rate: Option<f64>,
-    /// Of the optimizer.
+    /// Decay rates of the optimizer's moments.
     pub betas: Option<(f64, f64)>,
-    /// Of the optimizer.
+    /// The optimizer's `eps`, added to a root.
     pub eps: Option<f64>,
-    /// Of the optimizer.
+    /// The optimizer's weight decay factor.
     pub weight_decay: Option<f64>,
-    /// The largest norm of all gradients; 1.0 for an `"auto"` if the program does not say.
+    /// The largest norm of all gradients; 1.0 for an `"auto"` if the program gives none.
     pub max_grad_norm: Option<f64>,
-    /// Steps of the warm-up.
+    /// The number of warm-up steps.
     pub warmup_steps: Option<u64>,
-    /// All steps.
+    /// The number of all steps.
     pub total_steps: Option<u64>,
     /// The width of the model, from which the sizes of buckets follow. It is never guessed.
     pub hidden_size: Option<u64>,
-    /// What passes compute in.
+    /// The data type of forward and backward passes. Parameters and moments keep 32 bits.
     pub precision: Option<DType>,
     /// The stage of ZeRO, from 0 to 3.
     pub zero_stage: Option<u8>,
-    /// Where the optimizer's state is.
+    /// The place of the optimizer's state.
     pub offload_optimizer: Option<Offload>,
-    /// Where parameters are.
+    /// The place of the parameters.
     pub offload_param: Option<Offload>,
 }
 
@@ -115,7 +115,6 @@ impl Program {
         }
     }
 
-    /// Whether a value of the file has to be what the program says.
     fn must_agree(&self, path: &str) -> bool {
         match path {
             "gradient_clipping" => self.max_grad_norm.is_some(),

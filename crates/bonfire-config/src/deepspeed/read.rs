@@ -1,4 +1,4 @@
-//! A file against the table of keys.
+//! Reads a file against the table of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,16 @@ use crate::error::ConfigError;
 use crate::json::Json;
 use crate::nearest::nearest;
 
-/// Something to know about a file that is right.
+/// A remark on a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
-    /// The key.
+    /// The path of the key, with dots.
     pub path: String,
-    /// Why it changes nothing, or what its name is now.
+    /// The reason why the key has no effect, or its new name.
     pub text: String,
 }
 
-/// What a file says, key by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Values {
     pub(crate) found: BTreeMap<String, Json>,
@@ -131,7 +130,6 @@ impl Reader {
         }
     }
 
-    /// What an optimizer or a scheduler of a type takes.
     fn parameters(&mut self, path: &str, kind: Option<&str>, entries: Vec<(String, Json)>) {
         let is_optimizer = path.starts_with("optimizer");
         let parent = path.trim_end_matches(".params");
@@ -215,7 +213,6 @@ impl Reader {
     }
 }
 
-/// Why an optimizer of DeepSpeed is none of Bonfire's.
 fn refused_optimizer(value: &Json) -> Option<&'static str> {
     let Json::Text(name) = value else { return None };
     let known = ["Adam", "AdamW", "SGD", "Lion", "Muon"];
@@ -253,13 +250,11 @@ fn is_off(kind: Kind, value: &Json) -> bool {
     }
 }
 
-/// Whether a path is a group's, or in it.
 fn in_group(group: &str, path: &str) -> bool {
     let rest = path.strip_prefix(group);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The names that an object at a path may have.
 fn children(prefix: &str) -> BTreeSet<&'static str> {
     let old = ALIASES.iter().chain(SWITCHES).map(|(old, _)| *old);
     let paths = KEYS.iter().map(|key| key.path).chain(old);
@@ -267,7 +262,6 @@ fn children(prefix: &str) -> BTreeSet<&'static str> {
     names.filter_map(|rest| rest.split('.').next()).collect()
 }
 
-/// A default of the table.
 pub(crate) fn parsed(default: &str) -> Json {
     serde_json::from_str(default).expect("the table has JSON")
 }

@@ -10,10 +10,9 @@ use tar::EntryType;
 
 use super::PictureError;
 
-/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 
-/// A tar archive is made of blocks of so many bytes, and ends with blocks of zeros.
+/// Bytes of a block. An archive ends with blocks of zeros.
 const BLOCK: usize = 512;
 
 /// Links from link to link that are followed, as the system does.
@@ -23,28 +22,23 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Archive {
     path: PathBuf,
     file: File,
-    /// What is in it and cannot be read in place.
     others: Vec<Other>,
 }
 
-/// A link to what is no file in the archive, or a file in parts.
+/// A link whose target is not a file in the archive, or a file in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
-    /// Its path in the archive.
     pub(super) path: PathBuf,
-    /// What it names, if it is a link.
     pub(super) target: Option<PathBuf>,
 }
 
-/// A file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Its path in the archive.
     pub(super) path: PathBuf,
     pub(super) place: Place,
 }
 
-/// Where the bytes of a file are in its archive.
+/// Offset and length of a file's bytes in its archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     offset: u64,
@@ -76,12 +70,10 @@ impl Archive {
         }
     }
 
-    /// What is in it besides files and folders, and cannot be read.
     pub(super) fn others(&self) -> &[Other] {
         &self.others
     }
 
-    /// The bytes of a file.
     pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, PictureError> {
         let mut bytes = vec![0; place.bytes];
         match self.file.read_exact_at(&mut bytes, place.offset) {
@@ -157,7 +149,6 @@ fn list(file: &File) -> io::Result<Listed> {
 }
 
 impl Listed {
-    /// With the files that links name.
     fn linked(mut self) -> Self {
         if self.others.is_empty() {
             return self;
@@ -194,7 +185,7 @@ impl Listed {
     }
 }
 
-/// A path without `.` and `..`, in which names of one file differ.
+/// Normalizes a path without `.` and `..`, so that all names of a file are equal.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

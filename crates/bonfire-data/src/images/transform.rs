@@ -8,14 +8,14 @@ use super::resample::resized;
 use super::{Picture, PictureSize, TransformError};
 use crate::random::{below, unit};
 
-/// One change of a picture, with the meaning that torchvision gives it.
+/// One transform of a picture, with torchvision's meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transform {
     /// A square of `size` from a random place, after adding `padding` black pixels on each side.
     RandomCrop {
-        /// The side of the square.
+        /// The side of the square in pixels.
         size: usize,
-        /// Pixels added on each side.
+        /// Black pixels added on each side.
         padding: usize,
     },
     /// Left and right exchanged, in every second picture on average.
@@ -24,7 +24,7 @@ pub enum Transform {
     /// `(3.0 / 4.0, 4.0 / 3.0)` this is what ImageNet is usually trained with; see
     /// [`Transform::random_resized_crop`].
     RandomResizedCrop {
-        /// The side of the result.
+        /// The side of the result in pixels.
         size: usize,
         /// The least and the largest share of the picture's area, drawn uniformly.
         scale: (f64, f64),
@@ -34,20 +34,20 @@ pub enum Transform {
     /// Resized so that the shorter side has `shorter` pixels. Bilinear, averaging over all pixels
     /// where the picture gets smaller.
     Resize {
-        /// The shorter side of the result.
+        /// The shorter side of the result, in pixels.
         shorter: usize,
     },
     /// A square of `size` from the middle; what a smaller picture lacks is black.
     CenterCrop {
-        /// The side of the square.
+        /// The side of the result in pixels.
         size: usize,
     },
 }
 
-/// Which picture of which epoch: all that chance depends on.
+/// Identifies a picture of an epoch: all that random transforms depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureSample {
-    /// The same on every rank.
+    /// The seed, the same on every rank.
     pub seed: u64,
     /// The epoch, from 0.
     pub epoch: u64,
@@ -55,17 +55,17 @@ pub struct PictureSample {
     pub index: usize,
 }
 
-/// Changes that are made one after the other.
+/// Transforms that are applied one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transforms {
     steps: Vec<Transform>,
 }
 
-/// How often a random part is drawn anew if it does not fit, as in torchvision.
+/// Attempts to draw a random part that fits, as in torchvision.
 const ATTEMPTS: usize = 10;
 
 impl Transform {
-    /// The random part with the usual bounds: 8% to 100% of the area, 3:4 to 4:3.
+    /// Returns the random part with the usual bounds: 8% to 100% of the area, 3:4 to 4:3.
     pub const fn random_resized_crop(size: usize) -> Self {
         Self::RandomResizedCrop {
             size,
@@ -74,7 +74,6 @@ impl Transform {
         }
     }
 
-    /// Whether it makes sense for any picture.
     fn is_sensible(&self) -> bool {
         match *self {
             Self::RandomCrop { size, .. } | Self::CenterCrop { size } => size > 0,
@@ -107,7 +106,7 @@ impl Transform {
 }
 
 impl Transforms {
-    /// The changes in their order.
+    /// Takes the transforms in their order.
     ///
     /// # Errors
     /// [`TransformError::Senseless`] names the first that fits no picture: a size of 0, or bounds that
@@ -120,7 +119,7 @@ impl Transforms {
         }
     }
 
-    /// The usual ones for training on ImageNet: a random part of 8% to 100%, flipped or not.
+    /// Returns the usual transforms for training on ImageNet: a random part of 8% to 100%, flipped or not.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -131,7 +130,7 @@ impl Transforms {
         ])
     }
 
-    /// The usual ones for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
+    /// Returns the usual transforms for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -142,8 +141,7 @@ impl Transforms {
         ])
     }
 
-    /// Changes a picture. The same sample gives the same result wherever and whenever it is asked
-    /// for.
+    /// Transforms a picture. The same sample gives the same result wherever and whenever it is applied.
     ///
     /// # Errors
     /// [`TransformError`].
@@ -278,7 +276,7 @@ fn center_crop(picture: &Picture, size: usize) -> Picture {
     picture.window(corner, PictureSize::square(size))
 }
 
-/// A uniform number from 0 to `most`, which may be drawn itself.
+/// A uniform number from 0 to `most`, inclusive.
 fn draw(rng: &mut ChaCha8Rng, most: usize) -> usize {
     below(rng, most as u64 + 1) as usize
 }
