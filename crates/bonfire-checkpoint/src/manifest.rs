@@ -1,4 +1,4 @@
-//! What a checkpoint is said to contain.
+//! The manifest of a checkpoint: its files with sizes and hashes.
 
 use std::io::{self, Read, Write};
 
@@ -10,7 +10,6 @@ use crate::Milestone;
 /// Raised when older programs could no longer read what newer ones write.
 const FORMAT: u32 = 1;
 
-/// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     format: u32,
@@ -26,7 +25,6 @@ pub(crate) struct Manifest {
     pub(crate) files: Vec<Entry>,
 }
 
-/// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -35,7 +33,7 @@ pub(crate) struct Entry {
 }
 
 impl Manifest {
-    /// Of a checkpoint without files.
+    /// Describes a checkpoint that has no files yet.
     pub(crate) fn new(milestone: Milestone, world_size: u32) -> Self {
         let mut manifest = Self {
             format: FORMAT,
@@ -88,7 +86,7 @@ impl Entry {
         }
     }
 
-    /// Of a file that has been written.
+    /// Describes a file that has been written.
     pub(crate) fn read(name: &str, file: &mut impl Read) -> io::Result<Self> {
         let mut hash = Hash(Context::new(&SHA256));
         let bytes = io::copy(file, &mut hash)? as usize;
@@ -101,7 +99,7 @@ impl Entry {
         })
     }
 
-    /// That a file is as it was when it was saved.
+    /// Checks that a file is as it was when it was saved.
     pub(crate) fn check(&self, found: &Self) -> Result<(), String> {
         let Self { name, bytes, .. } = self;
         if found.bytes != *bytes {
@@ -116,7 +114,6 @@ impl Entry {
     }
 }
 
-/// Hashes what is written to it.
 struct Hash(Context);
 
 impl Write for Hash {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
 
-/// Writes a file.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let mut file = File::create(path).map_err(io("make", path))?;
     file.write_all(bytes).map_err(io("write", path))?;
@@ -43,7 +42,6 @@ pub(super) fn clear(folder: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-/// What is in a folder; nothing if it is not there.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
