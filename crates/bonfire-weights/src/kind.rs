@@ -1,4 +1,4 @@
-//! What a file of parameters is, by its first bytes: `torch.save` and people use any ending.
+//! The format of a file of parameters, by its first bytes: `torch.save` and people use any ending.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -6,20 +6,19 @@ use std::path::Path;
 
 use crate::safetensors_file::DESCRIPTION_BYTES_MAX;
 
-/// Formats from which parameters can be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Safetensors,
-    /// What `torch.save` has written: an archive, or a pickle from before PyTorch 1.6.
+    /// A `torch.save` file: an archive, or a pickle from before PyTorch 1.6.
     PyTorch,
     /// JSON that says which tensor is in which safetensors file.
     Index,
 }
 
-/// How many bytes tell all formats apart: an archive of tar has its mark at 257.
+/// Bytes needed to tell all formats apart: an archive of tar has its mark at 257.
 const LOOKED_AT: u64 = 512;
 
-/// Files that are taken for parameters now and then: how they begin, and what to do.
+/// Files that are mistaken for parameters: how they begin, and what to do.
 const OTHERS: [(&[u8], &str); 6] = [
     (
         b"version https://git-lfs",
@@ -35,7 +34,7 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\xFD7zXZ", "it is compressed with xz; unpack it"),
 ];
 
-/// What the file at a path is.
+/// The format of the file at a path.
 pub(crate) fn of(path: &Path) -> io::Result<Kind> {
     // To open a pipe is to wait for it, and it cannot be read in any order.
     if !path.metadata()?.is_file() {

@@ -19,7 +19,6 @@ use burn::tensor::{Device, DispatchTensor, Tensor};
 /// How much farther the next anchor is: more than most layers are deep.
 const DISTANCE: usize = 8;
 
-/// The anchors of a model, for one pass after the other.
 #[derive(Debug, Default)]
 pub(super) struct Anchors(Mutex<State>);
 
@@ -27,7 +26,7 @@ pub(super) struct Anchors(Mutex<State>);
 struct State {
     /// The parameter whose use begins a pass.
     first: Option<usize>,
-    /// How many uses there were since.
+    /// The number of uses since then.
     uses: usize,
     anchors: Vec<Tensor<1>>,
 }
