@@ -1,6 +1,5 @@
-//! What is measured, as people read it: a title, a unit, and where its axis begins.
+//! Title, unit and axis of a measured quantity.
 
-/// A quantity that has a curve.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Quantity {
     /// In words, with a capital letter.
@@ -13,7 +12,7 @@ pub(crate) struct Quantity {
 }
 
 impl Quantity {
-    /// That of a tag. `samples` is what a sample is, in the plural.
+    /// Finds the quantity of a tag. `samples` is the unit of samples, in the plural.
     pub(crate) fn of(tag: &str, samples: &str) -> Self {
         let new = |title: &str, unit: &str, scale, from_zero| Self {
             title: capitalised(title),
@@ -67,7 +66,7 @@ impl Quantity {
     }
 }
 
-/// Where a curve stands among others: what says whether a training is well comes first.
+/// The order of a curve among others: the most important come first.
 pub(crate) fn place(tag: &str) -> usize {
     match tag {
         "loss" => 0,
