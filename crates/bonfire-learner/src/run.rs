@@ -29,7 +29,7 @@ pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) config: &'a LearnerConfig,
 }
 
-/// Whether the training goes on.
+/// Continuation of the training after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -52,12 +52,12 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         }
     }
 
-    /// The model as it is, and what shows the metrics.
+    /// The model as it is, and the processor of its metrics.
     pub(crate) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
         (self.learner.model(), self.components.event_processor)
     }
 
-    /// Trains and validates, epoch after epoch. All errors end all ranks: the caller tells them.
+    /// Trains and validates, epoch after epoch. All errors end all ranks: the caller reports them to the others.
     pub(crate) fn train(
         &mut self,
         restoring: Restoring,
@@ -181,7 +181,6 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         }
     }
 
-    /// The next step of all ranks in a split, or how it has ended.
     fn turn<O>(
         &self,
         split: &mut Split<'_, O>,
@@ -199,7 +198,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         })
     }
 
-    /// What the metrics see of a step, on rank 0.
+    /// The items of a step for the metrics, on rank 0.
     fn items<T: StepOutput>(
         &self,
         (sent, output): (Sent, Option<T>),
@@ -215,7 +214,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(outputs.into_iter().map(item).collect())
     }
 
-    /// Saves on rank 0, and asks it whether the metrics of all ranks are a reason to stop.
+    /// Saves on rank 0, and lets it decide if the metrics of all ranks are a reason to stop.
     fn end_epoch(&mut self, epoch: usize, ddp: &Ddp<M>) -> Result<Next, LearnerError> {
         let (mut early, mut asked) = (false, false);
         let components = &mut self.components;
@@ -245,7 +244,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(Next::GoOn)
     }
 
-    /// Asks all ranks what comes. A stop that any of them was asked for is one on all.
+    /// Exchanges the ranks' outlooks. A stop that any of them requests is one on all.
     #[track_caller]
     fn outlook(&self, samples: usize, more: bool) -> Result<Outlook, LearnerError> {
         self.outlook_of(self.world.group(), samples, more)
@@ -275,7 +274,6 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(outlook)
     }
 
-    /// What failed in the threads of the learner.
     fn check(&self) -> Result<(), LearnerError> {
         match self.components.interrupter.error() {
             Some(error) => Err(LearnerError::Learner(error)),

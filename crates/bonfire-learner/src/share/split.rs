@@ -1,4 +1,4 @@
-//! A split of the data on its way through all ranks.
+//! A split of the data, step by step through all ranks.
 
 use burn::data::dataloader::Progress;
 
@@ -6,13 +6,13 @@ use crate::share::Share;
 use crate::share::batches::{Batch, Batches};
 use crate::share::outlook::Outlook;
 
-/// The batches of this rank that are left, and how far all ranks are.
+/// The remaining batches of this rank, and the progress of all ranks.
 pub(crate) struct Split<'a, O> {
     pub(crate) batches: Batches<'a, O>,
     /// Samples of all ranks, done and to do.
     processed: usize,
     total: usize,
-    /// Steps done, together.
+    /// Steps done by all ranks together.
     iteration: usize,
 }
 
@@ -33,7 +33,7 @@ impl<'a, O> Split<'a, O> {
         }
     }
 
-    /// A step over so many samples of all ranks begins.
+    /// Begins a step over `samples` samples of all ranks.
     pub(crate) fn advance(&mut self, samples: usize) {
         self.processed += samples;
         self.iteration += 1;
