@@ -27,8 +27,8 @@
 //! }
 //! ```
 //!
-//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`;
-//! `bonfire-learner` trains with Burn's own learner.
+//! Training data is in `bonfire-data`, reports are in `bonfire-report`; `bonfire-learner` trains with Burn's own
+//! learner.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What travels for a bucket instead of its values.
+//! The message that is sent for a bucket in place of its values.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
 use crate::values::{Travel, Values, ValuesWork};
 
-/// The memory that travels for one bucket. It is made with the bucket and used in every step.
+/// The memory that is sent for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
 pub(crate) struct Carrier(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// None: the values travel themselves.
+    /// None: the values themselves are sent.
     Direct,
     /// The values in 16 bits.
     SixteenBits(Payload),
@@ -24,15 +24,13 @@ enum Kind {
     LowRank(Box<LowRank>),
 }
 
-/// What a carrier did with the values of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Nothing: they are to travel themselves.
+    /// Nothing: the caller sends the values themselves.
     Nothing,
     Instead,
 }
 
-/// A place of a parameter in a bucket.
 pub(crate) type Place = (usize, Range<usize>);
 
 impl Carrier {
@@ -55,7 +53,7 @@ impl Carrier {
         })
     }
 
-    /// Sends what stands for `values`, which are this rank's share of the mean.
+    /// Sends the message for `values`, which are this rank's share of the mean.
     #[track_caller]
     pub(crate) fn send(
         &mut self,
@@ -79,8 +77,8 @@ impl Carrier {
         }
     }
 
-    /// Sends the second half of what stands for `values`, if there is one, when the first is there.
-    /// Every rank must call it, for all buckets in one order.
+    /// Sends the second half of the message for `values`, if there is one, when the first has arrived. Every rank must
+    /// call it, for all buckets in one order.
     #[track_caller]
     pub(crate) fn advance(
         &mut self,
@@ -96,7 +94,7 @@ impl Carrier {
         }
     }
 
-    /// Waits, and replaces `values` by what has come.
+    /// Waits, and replaces `values` by the result.
     pub(crate) fn receive(
         &mut self,
         values: &mut Values,
@@ -116,12 +114,12 @@ impl Carrier {
     }
 }
 
-/// Memory that is here or on its way.
+/// Memory that is here or in an operation.
 #[derive(Debug)]
 enum Payload {
     Here(Values),
     Away(ValuesWork),
-    /// With a failed operation.
+    /// Lost with a failed operation.
     Lost,
 }
 
@@ -159,8 +157,7 @@ impl Payload {
     }
 }
 
-/// A bucket with matrices: the left factors and all that is not compressed travel first, then the
-/// right factors.
+/// A bucket with matrices: the left factors and all uncompressed values are sent first, then the right factors.
 #[derive(Debug)]
 struct LowRank {
     pieces: Vec<Piece>,
@@ -168,7 +165,7 @@ struct LowRank {
     second: Payload,
 }
 
-/// A parameter, and where it is in the bucket and in what travels.
+/// A parameter, with its places in the bucket and in the message.
 #[derive(Clone, Debug)]
 enum Piece {
     Matrix {

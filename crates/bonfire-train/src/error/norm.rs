@@ -1,4 +1,4 @@
-//! What can go wrong where ranks normalise their batches together.
+//! Errors of ranks that normalise their batches together.
 
 use std::fmt;
 

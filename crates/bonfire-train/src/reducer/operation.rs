@@ -1,4 +1,4 @@
-//! What operations that are added to a graph of autodiff have in common.
+//! Shared code of operations that are added to a graph of autodiff.
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -79,7 +79,7 @@ where
         .map_err(|_| unsupported("a part of the model".to_owned(), &device))
 }
 
-/// Where a tensor is in its graph.
+/// The node of a tensor in its graph.
 pub(crate) fn node<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
 ) -> Result<NodeGuard, TrainError>

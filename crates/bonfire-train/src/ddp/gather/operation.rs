@@ -18,16 +18,16 @@ use crate::TrainError;
 use crate::reducer::operation::{Graph, primitive};
 use crate::reducer::readback::Readback;
 
-/// What a parameter is gathered of.
+/// The sources of a gathered parameter.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// This rank's, which may be on another backend.
+    /// This rank's rows, which may be on another backend.
     pub(super) rows: DispatchTensor,
     pub(super) parameter: usize,
     pub(super) gatherer: Arc<Gatherer>,
 }
 
-/// The whole parameter, on the device of what stands for it in the graph, which gets the gradient.
+/// The complete parameter, on the device of its stand-in in the graph, which gets the gradient.
 pub(super) fn gathered<B: Readback, C: CheckpointStrategy, const D: usize>(
     stand_in: Tensor<1>,
     source: Source,

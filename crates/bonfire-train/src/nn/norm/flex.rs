@@ -14,12 +14,11 @@ pub(super) struct Normalized<const D: usize> {
     pub(super) variance: Tensor<1>,
 }
 
-/// Whether a batch is normalised here.
+/// Returns true if this module normalises a batch of this kind.
 pub(super) fn has<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>, beta: &Tensor<1>) -> bool {
     is_here(x) && is_here(gamma) && is_here(beta) && x.shape().num_elements() > 0
 }
 
-/// Normalises `x`, of shape `[batch, features, ...]`, with its own statistics.
 pub(super) fn batch_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
