@@ -95,7 +95,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// As the models' crate names it.
+    /// Returns the depth in the type of the crate `networks`.
     pub fn depth(self) -> Depth {
         match self {
             Self::Resnet18 => Depth::ResNet18,
@@ -108,7 +108,7 @@ impl Arch {
 }
 
 impl Options {
-    /// Learning rates by epoch: down half a cosine to `lrf` of the first.
+    /// Returns learning rates by epoch: down half a cosine to `lrf` of the first.
     pub fn schedule(&self, world_size: WorldSize) -> Schedule {
         let rate = self.lr * self.rate_rule().factor(self.global_batch(world_size));
         Schedule::constant(rate).with_decay(Decay::Cosine {
@@ -117,7 +117,7 @@ impl Options {
         })
     }
 
-    /// How the learning rate follows the number of ranks.
+    /// Returns the rule by which the learning rate follows the number of ranks.
     pub fn rate_rule(&self) -> RateRule {
         if self.scale_lr {
             // One rank's batch is the reference, so the factor is the number of ranks.
@@ -129,7 +129,6 @@ impl Options {
         }
     }
 
-    /// The pictures of a step.
     pub fn global_batch(&self, world_size: WorldSize) -> GlobalBatch {
         GlobalBatch {
             world_size,

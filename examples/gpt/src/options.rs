@@ -1,7 +1,7 @@
-//! The command line: every size and rate, checked once, here.
+//! The command line: every size and rate, checked once.
 //!
-//! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
-//! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
+//! [`TrainArgs`] has the typed options; [`Settings`] has their meaning: a preset's values for missing options, sizes
+//! above zero, heads that divide the width. Only `Settings` goes further.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -265,24 +265,19 @@ pub enum OffloadKind {
     Parameters,
 }
 
-/// A checked training.
+/// The checked settings of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The text; `None` is this repository's own.
     pub data: Option<PathBuf>,
     /// The model's sizes, except the vocabulary's, which the text decides.
     pub model: ModelSizes,
-    /// Windows in a step on each rank.
     pub batch: usize,
     /// Learning rates; knows the number of steps.
     pub schedule: Schedule,
-    /// Steps of the whole training.
     pub steps: u64,
-    /// The optimizer.
     pub optimizer: OptimizerSettings,
-    /// What is not in the device's memory.
     pub offload: OffloadKind,
-    /// The folder of files, if one was given.
     pub offload_folder: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
@@ -292,30 +287,27 @@ pub struct Settings {
     pub placement: Placement,
     /// See [`TrainArgs::mesh`].
     pub mesh: MeshShape,
-    /// How ranks train alone, if they do.
+    /// Options of DiLoCo, if ranks train alone.
     pub diloco: Option<DilocoConfig>,
     /// See [`TrainArgs::checkpoints`].
     pub checkpoints: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_interval`].
     pub checkpoint_interval: u64,
-    /// How the ranks of pp work.
+    /// Options of the ranks of pp.
     pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
     pub seed: u64,
-    /// How often and how much to evaluate and to report.
+    /// Frequency and amount of evaluation and reports.
     pub reporting: Reporting,
 }
 
-/// The sizes of a model for a vocabulary that is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSizes {
-    /// Blocks.
+    /// The number of blocks.
     pub layers: usize,
     /// Heads in each; divides the width.
     pub heads: usize,
-    /// Width of the residual stream.
     pub width: usize,
-    /// Longest window.
     pub context: usize,
 }
 
@@ -324,11 +316,8 @@ pub struct ModelSizes {
 pub struct OptimizerSettings {
     /// See [`TrainArgs::optimizer`].
     pub kind: OptimizerKind,
-    /// Decay of the first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
     pub beta2: f32,
-    /// Weight decay of matrices.
     pub weight_decay: f32,
     /// Largest norm of the whole gradient, if it is bounded.
     pub clip: Option<f32>,
@@ -337,9 +326,8 @@ pub struct OptimizerSettings {
 /// The order of a pipeline's passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// That of this name.
+    /// The schedule of this name.
     Named(Kind),
-    /// The fastest.
     Fastest,
 }
 
@@ -354,32 +342,24 @@ impl FromStr for Order {
     }
 }
 
-/// How the ranks of pp work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PipelineSettings {
-    /// See [`TrainArgs::pipeline_schedule`].
     pub order: Order,
-    /// See [`TrainArgs::micro_batches`].
     pub micro_batches: NonZeroU32,
 }
 
 impl Settings {
-    /// Windows of a micro-batch.
+    /// Returns the windows of a micro-batch.
     pub fn micro_batch(&self) -> usize {
         self.batch / self.pipeline.micro_batches.get() as usize
     }
 }
 
-/// What is reported, when and where.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reporting {
-    /// Steps between two evaluations.
     pub eval_interval: u64,
-    /// Validation windows in each.
     pub eval_windows: usize,
-    /// Steps between two progress lines.
     pub log_interval: u64,
-    /// Characters of sample text.
     pub sample: usize,
     /// Sampling temperature.
     pub temperature: f64,
@@ -390,10 +370,10 @@ pub struct Reporting {
 }
 
 impl Reporting {
-    /// Where new folders of runs are.
+    /// The parent of new run folders.
     pub const RUNS: &str = "runs";
 
-    /// A journal in the folder of the run, of a model that computes so much for a token.
+    /// Makes a journal in the folder of the run, for a model with `flops_per_token`.
     pub fn journal(&self, config: JournalConfig, flops_per_token: f64) -> JournalConfig {
         let flops = ModelFlops::per_sample(flops_per_token);
         let config = config.flops(match self.peak_flops {
@@ -429,31 +409,25 @@ impl fmt::Display for OptimizerSettings {
     }
 }
 
-/// Options that are fine each by itself but do not go together.
+/// Options that are valid alone, but contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Heads share the width equally.
+    /// The heads cannot share the width equally.
     #[error(
         "--width {width} cannot be divided among --heads {heads}; choose a width that is a \
          multiple of the heads"
     )]
-    HeadsDoNotDivideWidth {
-        /// The width.
-        width: usize,
-        /// The heads.
-        heads: usize,
-    },
-    /// Burn's optimizers have their state in memory.
+    HeadsDoNotDivideWidth { width: usize, heads: usize },
+    /// Burn's optimizers keep their state in memory.
     #[error("--offload needs an optimizer of one pass; choose --optimizer adamw, sgd or lion")]
     NoFiles,
-    /// A folder for nothing.
+    /// A folder is given without an offload.
     #[error("--offload-folder is for --offload optimizer or parameters; give both or neither")]
     FolderForNothing,
 }
 
 impl ModelSizes {
-    /// The model for `vocabulary` characters.
     pub fn config(self, vocabulary: usize) -> GptConfig {
         let Self {
             layers,
@@ -543,7 +517,6 @@ impl TryFrom<TrainArgs> for Settings {
     }
 }
 
-/// How ranks train alone, if they do.
 fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     let config = DilocoConfig::default().with_local_steps(args.local_steps?);
     let config = match args.fragments {
@@ -556,7 +529,7 @@ fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     })
 }
 
-/// Where files go, if that was said.
+/// The folder of files, if one is given.
 fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
     let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
     match (args.offload, &args.offload_folder) {

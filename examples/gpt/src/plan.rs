@@ -1,4 +1,4 @@
-//! What memory a training takes, before it runs.
+//! Plans the memory of a training, before it runs.
 
 use anyhow::{Context, Result, bail};
 use bonfire::collective::Rank;
@@ -20,8 +20,8 @@ use crate::text::TextBatch;
 use crate::train::pipeline::{owned, schedule, shape, stages};
 use crate::train::untrained;
 
-/// The training as a planner of memory sees it, for each place on `pp`: the parameters of a rank, and what its passes take.
-/// The ranks of `cp` and `tp` run them together, as threads of this process.
+/// Plans the memory of a training for each place on `pp`: the parameters of a rank, and the memory of its passes. The
+/// ranks of `cp` and `tp` run them together, as threads of this process.
 pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Vec<Training>> {
     let grid = settings.mesh.over(ranks)?;
     let program = Bytes::new(Resident::of_this_process()?.now_bytes);

@@ -2,6 +2,7 @@
 //!
 //! Read `main.rs`, then `train.rs`: the loop. The networks are the crate `networks`.
 
+#![expect(missing_docs, reason = "an example: the names say it")]
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -24,7 +24,7 @@ impl Text {
         Self::new(name, &text)
     }
 
-    /// A text that is in memory already, by a name for people.
+    /// Takes a text in memory, with a name for messages.
     ///
     /// # Errors
     /// [`TextError::Empty`].
@@ -41,33 +41,30 @@ impl Text {
         })
     }
 
-    /// Where it came from.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its characters, or those of the text that it is a part of.
+    /// Returns its characters, or those of the text that it is a part of.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
 
-    /// Its characters' numbers.
     pub fn tokens(&self) -> &[i32] {
         &self.tokens
     }
 
-    /// How many characters it has.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it has none, as an end of nothing after [`split`](Self::split).
+    /// Returns true for an empty part after [`split`](Self::split).
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The text without its last `held_out` characters, and those: to train with and to validate
-    /// with. What is longer than the text takes all of it.
+    /// Splits off the last `held_out` characters, or all if there are fewer: the first part is for training, the
+    /// second for validation.
     pub fn split(&self, held_out: usize) -> (Self, Self) {
         let (first, last) = self.tokens.split_at(self.len().saturating_sub(held_out));
         let part = |tokens: &[i32]| Self {
@@ -77,7 +74,7 @@ impl Text {
         (part(first), part(last))
     }
 
-    /// Windows of `context` characters, one behind the other.
+    /// Cuts windows of `context` characters, one behind the other.
     ///
     /// # Errors
     /// [`TextError::TooShort`] if not one fits with its successor.

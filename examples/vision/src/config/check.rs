@@ -1,9 +1,8 @@
-//! What types cannot say: ranges, and values that do not go together.
+//! Checks beyond types: ranges, and values that contradict each other.
 
 use super::{Config, LrPolicy, OptimSection};
 use crate::model::Arch;
 
-/// The key at fault, and why.
 type Fault = (&'static str, String);
 
 pub(super) fn check(config: &Config) -> Result<(), Fault> {

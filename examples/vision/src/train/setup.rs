@@ -1,4 +1,4 @@
-//! How a training begins, or begins again.
+//! Starts or resumes a training.
 
 use std::num::NonZeroUsize;
 
@@ -78,7 +78,6 @@ impl<'a> Trainer<'a> {
         Ok(trainer)
     }
 
-    /// The decisions of a run, once.
     fn announce(&self, parameters: usize) {
         let Self {
             world,
@@ -112,7 +111,6 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// The model that a run begins with.
 fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
     let model = config.network().init(seed, &world.device().autodiff());
     match &config.model.weights {
@@ -136,7 +134,6 @@ fn global_batch(world: &World, config: &Config) -> GlobalBatch {
     }
 }
 
-/// The normalisation that the configuration asks for.
 fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
     Ok(if config.model.syncbn {
         bonfire::nn::convert_sync_batch_norm(model, world)?
