@@ -1,9 +1,9 @@
-//! All-reduce of two ranks beside the least that memory can do it in, in one run.
+//! Measures an all-reduce of two ranks beside the limit of memory, in one run.
 //!
-//! `memory --rounds 5`: in place beside two threads that add two buffers in place, and from one buffer to
-//! another beside two threads that write the sums by streaming stores; ranks as threads and as
-//! processes, with their buffers in the memory of the group. A round measures everything once; what is
-//! printed is the median over the rounds, of times and of the ratio within a round.
+//! `memory --rounds 5`: in place beside two threads that add two buffers in place, and from one buffer to another
+//! beside two threads that write the sums by streaming stores; ranks as threads and as processes, with their buffers
+//! in the memory of the group. A round measures everything once; it prints the median over the rounds, of times and of
+//! the ratio within a round.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +17,9 @@ use bonfire_testkit::limits::{Rotation, in_place_sum, streamed_sum};
 use bonfire_testkit::{Estimate, local, processes};
 use clap::Parser;
 
-/// Bytes of a message.
 const SIZES: [usize; 3] = [4 << 20, 16 << 20, 64 << 20];
 
-/// What every element is, on all ranks.
+/// The value of every element, on all ranks.
 const VALUE: f32 = 1.5;
 
 #[derive(Debug, Parser)]

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p bonfire-benches --bin pipeline -- --nproc 4`
 //!
-//! Passes sleep, so two cores are enough for four ranks. What is measured is the runtime: how long a rank waits although
-//! its work is there, and what messages cost.
+//! Passes sleep, so two cores are enough for four ranks. They measure the runtime: the time in which a rank waits
+//! although its work is ready, and the cost of messages.
 
 use std::num::NonZeroU32;
 use std::thread::sleep;
@@ -36,7 +36,7 @@ struct Cli {
     steps: usize,
 }
 
-/// What each schedule is measured with.
+/// The schedules, each with its stages per rank.
 const KINDS: [(Kind, u32); 5] = [
     (Kind::GPipe, 1),
     (Kind::OneForwardOneBackward, 1),
@@ -50,7 +50,6 @@ fn main() -> bonfire::Result<()> {
     bonfire::launch_with(&cli.launch.clone(), |world| compare(&world, &cli))
 }
 
-/// Prints both bubbles of each schedule.
 fn compare(world: &World, cli: &Cli) -> Result<()> {
     if world.is_main() {
         let Cli {
@@ -93,7 +92,6 @@ fn compare(world: &World, cli: &Cli) -> Result<()> {
     Ok(())
 }
 
-/// The median bubble of some steps.
 fn measure(
     world: &World,
     schedule: Schedule,
