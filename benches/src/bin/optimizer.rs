@@ -115,7 +115,6 @@ type Register = dyn Fn(&mut GradientsParams);
 /// The squares of a gradient's rows, and the gradient times a factor.
 type Clip = dyn Fn(Clipping) -> (Tensor<1>, Box<dyn Any>);
 
-/// How gradients are clipped.
 #[derive(Clone, Copy)]
 enum Clipping {
     /// The squares, for a step that multiplies.

@@ -11,7 +11,7 @@ pub enum Source {
     File,
     /// The program, for an `"auto"` of a DeepSpeed file.
     Program,
-    /// An environment variable: `BONFIRE__...`.
+    /// An environment variable such as `BONFIRE__SEED`.
     Environment,
     /// A word of the command line.
     CommandLine,

@@ -216,7 +216,6 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<
 /// The batches of one epoch of a [`DealtLoader`].
 pub struct DealtBatches<'a, I, O> {
     of: &'a DealtLoader<I, O>,
-    /// Where this epoch begins.
     loader: Loader,
     /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,

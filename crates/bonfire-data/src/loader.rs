@@ -141,7 +141,6 @@ pub struct EpochBatches {
     epoch: u64,
     /// Where in the epoch the first batch starts, in samples of all ranks.
     offset: usize,
-    /// Samples of this rank.
     dealt: usize,
     remaining: usize,
 }

@@ -51,7 +51,7 @@ pub enum Remainder {
     Exact,
 }
 
-/// Options of a [`DistributedSampler`].
+/// Options of a [`DistributedSampler`]: length, order and remainder.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplerConfig {
@@ -194,7 +194,7 @@ fn generator(seed: u64, epoch: u64) -> ChaCha8Rng {
     rng
 }
 
-/// Numbers, shuffled (Fisher-Yates).
+/// Shuffles numbers by the algorithm of Fisher and Yates.
 fn shuffled<T>(numbers: impl Iterator<Item = T>, seed: u64, epoch: u64) -> Vec<T> {
     let mut rng = generator(seed, epoch);
     let mut order: Vec<T> = numbers.collect();

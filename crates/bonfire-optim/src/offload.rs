@@ -122,7 +122,6 @@ pub(crate) struct FileTensor {
 }
 
 impl FileTensor {
-    /// Bits of zero.
     pub(crate) fn zeroed(shape: Shape, dtype: DType, folder: &Arc<Path>) -> Self {
         let memory = memory(folder, shape.num_elements() * dtype.size());
         Self {

@@ -41,13 +41,13 @@ impl ScalerConfig {
         Self { initial, ..self }
     }
 
-    /// Sets [`window`](Self::window), in steps.
+    /// Sets the [`window`](Self::window) in steps.
     #[must_use]
     pub fn with_window(self, window: u32) -> Self {
         Self { window, ..self }
     }
 
-    /// Sets [`hysteresis`](Self::hysteresis), in overflows.
+    /// Sets the [`hysteresis`](Self::hysteresis) in overflows.
     #[must_use]
     pub fn with_hysteresis(self, hysteresis: u32) -> Self {
         Self { hysteresis, ..self }

@@ -23,7 +23,7 @@ pub struct TimeSplit {
     /// Waiting for communication that backward did not hide.
     #[serde(with = "seconds")]
     pub exposed_communication: Duration,
-    /// Clipping and the optimizer.
+    /// Clipping gradients, and the optimizer's step.
     #[serde(with = "seconds")]
     pub optimizer: Duration,
     /// Passes over validation data, between training steps.

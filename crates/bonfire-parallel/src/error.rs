@@ -19,7 +19,7 @@ pub enum ParallelError {
         dim: usize,
         /// The size of the dimension.
         size: usize,
-        /// The number of parts.
+        /// The number of parts, one per rank.
         ranks: WorldSize,
     },
     /// A sequence cannot be cut into two equal chunks per rank.
@@ -55,7 +55,7 @@ pub enum ParallelError {
     SmallVocabulary {
         /// The number of entries of the vocabulary.
         size: usize,
-        /// The number of ranks.
+        /// The number of ranks that divide it.
         ranks: WorldSize,
     },
     /// A target is not an entry of the vocabulary.

@@ -145,7 +145,7 @@ pub struct DdpConfig {
 }
 
 impl DdpConfig {
-    /// Sets [`bucket_bytes_max`](Self::bucket_bytes_max), in bytes.
+    /// Sets [`bucket_bytes_max`](Self::bucket_bytes_max), a size in bytes.
     #[must_use]
     pub fn with_bucket_bytes_max(self, bucket_bytes_max: usize) -> Self {
         Self {
@@ -154,7 +154,7 @@ impl DdpConfig {
         }
     }
 
-    /// Sets [`first_bucket_bytes_max`](Self::first_bucket_bytes_max), in bytes.
+    /// Sets [`first_bucket_bytes_max`](Self::first_bucket_bytes_max), a size in bytes.
     #[must_use]
     pub fn with_first_bucket_bytes_max(self, first_bucket_bytes_max: usize) -> Self {
         Self {

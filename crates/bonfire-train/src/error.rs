@@ -180,9 +180,9 @@ pub enum TrainError {
          give each of them with_deferred_scale(), and none a clipping of its own, or leave out Gradients::defer_scale"
     )]
     ScaleNotTaken {
-        /// Gradients that were multiplied.
+        /// The number of multiplied gradients.
         taken: usize,
-        /// Gradients of the step.
+        /// The number of gradients in the step.
         gradients: usize,
     },
     /// Replicas have diverged. All ranks return this error.

@@ -26,7 +26,6 @@ pub(crate) struct Parameter {
 }
 
 impl Parameter {
-    /// The description for compression.
     pub(crate) fn compressible(&self) -> crate::compression::Parameter<'_> {
         crate::compression::Parameter {
             name: &self.name,

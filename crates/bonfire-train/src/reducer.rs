@@ -271,7 +271,6 @@ impl Reducer {
         self.step.computed.total()
     }
 
-    /// Waits for all averages.
     pub(crate) fn settle(&mut self, watch: &mut Stopwatch) -> Result<(), TrainError> {
         watch.time(|| self.send_complete())?;
         let mut waiting = self.assignments.len();
@@ -369,7 +368,6 @@ impl Reducer {
         Ok(self.buckets.runs(self.homes[parameter])?)
     }
 
-    /// Releases a gathered parameter.
     pub(crate) fn release_run(&mut self, parameter: usize) {
         self.buckets.release_run(self.homes[parameter]);
     }

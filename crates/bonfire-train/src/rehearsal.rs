@@ -152,7 +152,6 @@ fn passes<M: Module, L: IntoLoss>(
     })
 }
 
-/// Returns all parameters unchanged.
 struct Same;
 
 impl ModuleMapper for Same {}

@@ -187,7 +187,6 @@ scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 /// The factor of a gradient that enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entering {
-    /// The gradient itself, unscaled.
     Plain,
     /// Multiplied, because the micro-batches of the step have different weights.
     Scaled(f64),

@@ -13,9 +13,7 @@ use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 /// The layout of a file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// As Burn saves them.
     Burn,
-    /// As PyTorch saves them.
     PyTorch,
 }
 

@@ -87,7 +87,7 @@ pub enum Error {
     /// A flag of [`launch`](crate::launch) is wrong.
     #[error("{0}")]
     Usage(String),
-    /// A collective operation failed.
+    /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// A step or another operation of training failed.

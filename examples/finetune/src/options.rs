@@ -79,7 +79,6 @@ pub struct Options {
     pub out: PathBuf,
 }
 
-/// The networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Arch {
     /// 18 layers, for pictures of 224 pixels

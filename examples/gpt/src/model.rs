@@ -39,7 +39,6 @@ const NORMAL_WORDS: u128 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GptConfig {
-    /// Distinct characters, `V`.
     pub vocabulary: usize,
     /// Longest window the model can look back on, in characters.
     pub context: usize,
@@ -77,7 +76,7 @@ struct Block {
 struct Attention {
     query_key_value: ColumnParallelLinear,
     output: RowParallelLinear,
-    /// Of this rank.
+    /// The heads of this rank's part.
     heads: usize,
 }
 

@@ -7,7 +7,6 @@ use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, O
 
 use crate::options::{OptimizerKind, OptimizerSettings};
 
-/// AdamW's, as in nanoGPT.
 const EPSILON: f32 = 1e-8;
 
 /// Builds the optimizer of a [`crate::model::Gpt`], with its state in files if it has a folder; and the handle for

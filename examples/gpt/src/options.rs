@@ -279,23 +279,16 @@ pub struct Settings {
     pub optimizer: OptimizerSettings,
     pub offload: OffloadKind,
     pub offload_folder: Option<PathBuf>,
-    /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
-    /// See [`TrainArgs::gradient_route`].
     pub gradient_route: GradientRoute,
-    /// See [`TrainArgs::placement`].
     pub placement: Placement,
-    /// See [`TrainArgs::mesh`].
     pub mesh: MeshShape,
     /// Options of DiLoCo, if ranks train alone.
     pub diloco: Option<DilocoConfig>,
-    /// See [`TrainArgs::checkpoints`].
     pub checkpoints: Option<PathBuf>,
-    /// See [`TrainArgs::checkpoint_interval`].
     pub checkpoint_interval: u64,
     /// Options of the ranks of pp.
     pub pipeline: PipelineSettings,
-    /// See [`TrainArgs::seed`].
     pub seed: u64,
     /// Frequency and amount of evaluation and reports.
     pub reporting: Reporting,
@@ -303,7 +296,6 @@ pub struct Settings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSizes {
-    /// The number of blocks.
     pub layers: usize,
     /// Heads in each; divides the width.
     pub heads: usize,
@@ -314,7 +306,6 @@ pub struct ModelSizes {
 /// The optimizer, its constants and the clipping before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
-    /// See [`TrainArgs::optimizer`].
     pub kind: OptimizerKind,
     pub beta1: f32,
     pub beta2: f32,
@@ -361,9 +352,7 @@ pub struct Reporting {
     pub eval_windows: usize,
     pub log_interval: u64,
     pub sample: usize,
-    /// Sampling temperature.
     pub temperature: f64,
-    /// See [`TrainArgs::peak_flops`].
     pub peak_flops: Option<f64>,
     /// Folder of the run; a new one if `None`.
     pub report_dir: Option<PathBuf>,

@@ -33,7 +33,6 @@ pub(crate) enum Shortcut {
 /// The place of a block in its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Channels of its input.
     pub(crate) source: usize,
     /// Channels of its output, but for the expansion of a bottleneck.
     pub(crate) width: usize,

@@ -22,10 +22,8 @@ const GROWTH: usize = 32;
 /// Channels inside a layer, in multiples of those that it adds.
 const INSIDE: usize = 4;
 
-/// Channels of the stem.
 const STEM: usize = 64;
 
-/// Layers in each block.
 const LAYERS: [usize; 4] = [6, 12, 24, 16];
 
 /// Options of a [`DenseNet`]: classes and stem.

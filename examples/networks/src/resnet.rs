@@ -13,9 +13,9 @@ use crate::trunk::{Sizes, Trunk, TrunkConfig};
 /// The residual network, by its number of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// 18 layers, for ImageNet.
+    /// 18 layers of basic blocks, for ImageNet.
     ResNet18,
-    /// 34 layers, for ImageNet.
+    /// 34 layers of basic blocks, for ImageNet.
     ResNet34,
     /// 50 layers of bottlenecks, for ImageNet.
     ResNet50,

@@ -29,12 +29,10 @@ pub enum Stem {
     Small,
 }
 
-/// Options of a [`Trunk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TrunkConfig {
     pub(crate) sizes: Sizes,
     pub(crate) stem: Stem,
-    /// Classes to tell apart.
     pub(crate) classes: usize,
     /// The stride of the first block of the last stage.
     pub(crate) last_stride: usize,
@@ -46,7 +44,6 @@ pub(crate) struct TrunkConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) kind: Kind,
-    /// Blocks in each stage.
     pub(crate) blocks: [usize; 4],
     /// Channels of the stem, and the width of the blocks of the first stage; doubled in each stage after it.
     pub(crate) width: usize,

@@ -26,7 +26,6 @@ pub struct Figures {
     pub top1: f64,
     /// Per cent of the samples whose class is among the highest k.
     pub topk: f64,
-    /// The number of samples.
     pub samples: u64,
 }
 

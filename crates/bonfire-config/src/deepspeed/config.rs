@@ -19,7 +19,7 @@ pub struct DeepSpeedConfig {
     pub schedule: Option<Schedule>,
     /// The largest norm of all gradients; 0 is no limit. DeepSpeed's default became 1.0.
     pub gradient_clipping: f64,
-    /// What passes compute in.
+    /// The data type of forward and backward passes.
     pub precision: Precision,
     /// Makes all ranks skip a step whose gradients are infinite or NaN. Under fp16 they always do.
     pub skip_overflow: bool,

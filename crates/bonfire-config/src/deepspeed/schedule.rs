@@ -75,7 +75,7 @@ pub enum Schedule {
     },
 }
 
-/// The parameters of `OneCycle`.
+/// The parameters of DeepSpeed's `OneCycle` schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycle {
     /// The rates between which it goes up and down.

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::picture::CHANNELS;
 use super::{Normalize, PictureError, PictureSample, Pictures, Transforms};
 
-/// Pictures with their labels.
+/// Pictures with their labels, as tensors on one device.
 #[derive(Clone, Debug)]
 pub struct PictureBatch {
     /// The pictures: `[batch, 3, height, width]`, f32, normalized.

@@ -18,7 +18,7 @@ pub struct DummyPictures {
 /// Options of [`DummyPictures`]: count, classes, size and seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DummyConfig {
-    /// The number of pictures.
+    /// The number of pictures in the source.
     pub count: usize,
     /// The number of classes, which follow each other in turn.
     pub classes: usize,

@@ -48,7 +48,7 @@ pub enum PictureError {
         /// The folder that should have them.
         name: String,
     },
-    /// A class without pictures.
+    /// A class folder has no pictures in it.
     #[error("class folder {name} has no jpg, jpeg or png picture; add some, or remove the folder")]
     EmptyClass {
         /// The folder of the class.

@@ -49,7 +49,7 @@ pub enum Transform {
 pub struct PictureSample {
     /// The seed, the same on every rank.
     pub seed: u64,
-    /// The epoch, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
     /// The picture's index in the data set.
     pub index: usize,

@@ -8,7 +8,7 @@ use super::{Order, SamplerConfig};
 /// differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerState {
-    /// The epoch, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
     /// The number of samples of the epoch's order that have been seen.
     pub offset: usize,

@@ -14,9 +14,7 @@ pub(super) struct Fold {
     height: usize,
     /// Width of the input, and of the folded one.
     width: [usize; 2],
-    /// Height of the kernel.
     rows: usize,
-    /// Width of the kernel.
     columns: usize,
     stride: usize,
     dilation: usize,

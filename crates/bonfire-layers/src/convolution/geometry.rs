@@ -6,7 +6,6 @@ use super::Window;
 #[derive(Clone, Debug)]
 pub(super) struct Geometry {
     pub(super) samples: usize,
-    /// Channels of one group.
     pub(super) source_channels: usize,
     pub(super) target_channels: usize,
     pub(super) groups: usize,

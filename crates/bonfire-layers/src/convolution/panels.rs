@@ -7,7 +7,6 @@
 use super::geometry::Geometry;
 use crate::in_pieces;
 
-/// Channels in a row.
 pub(super) const SIDE: usize = 16;
 
 pub(super) type Row = [f32; SIDE];

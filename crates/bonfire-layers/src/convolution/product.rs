@@ -181,7 +181,6 @@ pub(super) fn outer_sums(
 struct OuterSum<'a> {
     source: &'a [Row],
     target: &'a [Row],
-    /// Channels of the source.
     depth: usize,
     sums: &'a mut [Row],
 }

@@ -155,14 +155,13 @@ pub(crate) struct AdamRule {
     penalty: f64,
     betas: [f64; 2],
     factors: [f64; 2],
-    /// Of both moments together.
+    /// The bias correction of both moments together.
     correction: f64,
     epsilon: f64,
     rate: f64,
 }
 
 impl AdamRule {
-    /// Step `time`, from 1.
     pub(crate) fn new(config: AdamConfig, rate: LearningRate, time: usize) -> Self {
         let betas = [config.beta_1, config.beta_2];
         let corrections = betas.map(|beta| 1.0 - beta.powi(time as i32));

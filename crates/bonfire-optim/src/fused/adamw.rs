@@ -73,7 +73,7 @@ impl AdamWConfig {
         Self { epsilon, ..self }
     }
 
-    /// Sets the decoupled [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), apart from the gradient.
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {
@@ -172,7 +172,6 @@ pub(crate) struct AdamWRule {
 }
 
 impl AdamWRule {
-    /// Step `time`, from 1.
     pub(crate) fn new(config: AdamWConfig, rate: LearningRate, time: usize) -> Self {
         let betas = [config.beta_1, config.beta_2];
         Self {

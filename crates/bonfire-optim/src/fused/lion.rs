@@ -52,7 +52,7 @@ impl LionConfig {
         Self { beta_2, ..self }
     }
 
-    /// Sets the decoupled [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), apart from the gradient.
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {

@@ -35,7 +35,7 @@ pub enum PipelineError {
         /// The number of the world's ranks.
         world: WorldSize,
     },
-    /// Ranks with different schedules.
+    /// Ranks have schedules that are not equal.
     #[error("rank {rank} has another schedule than rank 0; make the same one on every rank")]
     OtherSchedule {
         /// The first rank whose schedule is not that of rank 0.

@@ -62,7 +62,6 @@ enum Live {
     },
 }
 
-/// After the forward pass.
 struct Forwarded {
     inputs: Inputs,
     tied: Vec<Box<dyn AnyRank>>,

@@ -1,4 +1,4 @@
-//! Parts of parameters.
+//! Cuts parameters into the parts of ranks.
 
 use bonfire_collective::WorldSize;
 use bonfire_plan::Cut;

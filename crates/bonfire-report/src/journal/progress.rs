@@ -8,7 +8,6 @@ use bonfire_train::World;
 
 use super::Figures;
 
-/// Cells of the bar.
 const BAR_CELLS: usize = 24;
 
 /// Shows how far a training is; the other ranks hold a silent one.

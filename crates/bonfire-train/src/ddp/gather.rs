@@ -59,7 +59,6 @@ pub(crate) struct Gatherer {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The present training pass.
     pass: Option<Pass>,
     memory: Memory,
     order: Order,

@@ -130,7 +130,6 @@ impl<M: Module> Ddp<M> {
 
 /// A complete parameter, while its rows are with the optimizer.
 struct Whole<const D: usize> {
-    /// Without autodiff.
     values: Tensor<D>,
     checkpointing: Option<GradientCheckpointingStrategy>,
 }

@@ -18,7 +18,7 @@ pub enum DilocoError {
         "worker {rank} has other options than worker 0: {theirs} rather than {ours}; give all workers the same"
     )]
     ConfigMismatch {
-        /// The worker that differs.
+        /// The first worker whose options differ.
         rank: Rank,
         /// The options of that worker.
         theirs: String,

@@ -72,7 +72,6 @@ impl Message {
         }
     }
 
-    /// The mean.
     pub(crate) fn into_values(self) -> Vec<f32> {
         match self {
             Self::F32(values) | Self::Int8 { mean: values, .. } => values,

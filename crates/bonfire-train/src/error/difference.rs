@@ -12,11 +12,11 @@ use bonfire_collective::Rank;
 pub struct Difference {
     /// The subject: `parameter` and its path, or a part of the configuration.
     pub subject: String,
-    /// One of the ranks.
+    /// The rank that has this value.
     pub rank: Rank,
     /// The value of that rank; `None` if it is missing there.
     pub found: Option<String>,
-    /// The other rank.
+    /// The rank that has the other value.
     pub other_rank: Rank,
     /// The value of the other rank; `None` if it is missing there.
     pub other_found: Option<String>,

@@ -85,7 +85,6 @@ pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     outline.1
 }
 
-/// The place of parameters.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Where<'a> {
     /// The offload, if they are outside of their device's memory.

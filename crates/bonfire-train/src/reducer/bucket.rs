@@ -22,7 +22,7 @@ use bonfire_plan::buckets::Assignment;
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    /// With the bucket's name.
+    /// The group with the bucket's name.
     group: ProcessGroup,
     dtype: DType,
     slots: Vec<Slot>,

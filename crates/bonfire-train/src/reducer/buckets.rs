@@ -1,4 +1,4 @@
-//! Buckets, by their route.
+//! Buckets of gradients, by their route.
 
 use std::ops::Range;
 
@@ -17,9 +17,7 @@ use crate::values::{Entering, HostSlice};
 /// The buckets of a route, once they are assigned.
 #[derive(Debug)]
 pub(super) enum Buckets {
-    /// Buckets in host memory.
     Host(Vec<Bucket>),
-    /// Buckets on devices.
     Device(DeviceBuckets),
 }
 

@@ -78,7 +78,6 @@ pub(crate) enum Listener {
 /// uses them up.
 #[derive(Debug, Default)]
 pub(crate) struct Anchors {
-    /// One per parameter.
     anchors: Vec<Tensor<1>>,
     /// True if they are for the first pass.
     are_first: bool,

@@ -10,7 +10,6 @@ use bonfire_plan::DType;
 pub(crate) struct DeviceTensor {
     /// The type of the elements.
     pub dtype: DType,
-    /// How many there are.
     pub elems: usize,
     /// The memory, in the engine's type.
     #[cfg_attr(

@@ -27,7 +27,6 @@ pub(crate) enum Message {
     Backward(Vec<f64>),
 }
 
-/// Numbers for a layer.
 pub(crate) type Reply = Vec<f64>;
 
 /// The head of a message of the forward pass, before the numbers of the channels: its kind, and the number of values

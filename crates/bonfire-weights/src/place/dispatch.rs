@@ -210,7 +210,6 @@ impl ModuleVisitor for Attached {
 struct Placer<'a> {
     dispatch: &'a Dispatch,
     store: &'a Arc<Store>,
-    /// Parameters that are offloaded.
     indices: &'a HashMap<ParamId, usize>,
     file: &'a str,
     stored: &'a mut HashMap<String, StoredTensor>,

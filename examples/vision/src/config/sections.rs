@@ -100,11 +100,9 @@ pub struct OptimSection {
     pub momentum: f64,
     /// The fraction of a gradient that does not enter the momentum.
     pub dampening: f64,
-    /// Uses Nesterov's momentum.
     pub nesterov: bool,
     /// The first rate of the warm-up, as a fraction of the rate without it.
     pub warmup_factor: f64,
-    /// Epochs of the warm-up.
     pub warmup_epochs: usize,
     /// Weight decay of all parameters.
     pub weight_decay: f64,
@@ -148,18 +146,14 @@ pub enum Augment {
     None,
 }
 
-/// `OPTIM.LR_POLICY`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LrPolicy {
-    /// Down half a cosine.
     Cos,
-    /// In steps.
     Steps,
 }
 
 impl Default for Config {
-    /// Distribuuuu's.
     fn default() -> Self {
         let some = |value| NonZeroUsize::new(value).expect("a constant above 0");
         Self {

@@ -33,7 +33,6 @@ impl Memory {
 
 /// The places at which the rows of a parameter are gathered. All ranks have a block of the length of the largest.
 struct Places {
-    /// In rank order.
     all: Vec<Range<usize>>,
     own: Range<usize>,
     /// Elements of all blocks together.

@@ -1,4 +1,4 @@
-//! The layer.
+//! The batch normalisation layer and its configuration.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};

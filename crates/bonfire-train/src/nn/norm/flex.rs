@@ -10,7 +10,7 @@ use crate::nn::memory::{is_here, own, row_major, tensor, values};
 pub(super) struct Normalized<const D: usize> {
     pub(super) output: Tensor<D>,
     pub(super) mean: Tensor<1>,
-    /// Biased.
+    /// The biased variance of each feature.
     pub(super) variance: Tensor<1>,
 }
 

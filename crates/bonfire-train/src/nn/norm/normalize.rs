@@ -127,7 +127,6 @@ fn wide(x: Tensor<3>) -> Tensor<3> {
     }
 }
 
-/// One row per feature.
 fn rows(x: Tensor<3>) -> Tensor<2> {
     let [batch, features, positions] = x.dims();
     x.swap_dims(0, 1).reshape([features, batch * positions])

@@ -29,7 +29,6 @@ type Tape = Arc<Mutex<VecDeque<GlobalMoments>>>;
 #[derive(Clone, Debug)]
 pub struct RunningStatistic {
     id: ParamId,
-    /// The value without autodiff.
     value: Arc<Mutex<Tensor<1>>>,
     exchange: Option<NormGroup>,
     /// In a run of a segment that will be repeated.

@@ -13,7 +13,6 @@ use crate::world::exchange::mapping::{Meaning, meant};
 
 /// The values of a segment that are kept until its turn in the backward pass.
 pub(super) struct Segment<P, M, F, const D: usize> {
-    /// The inputs, as parameters.
     pub(super) inputs: P,
     pub(super) block: M,
     pub(super) forward: F,

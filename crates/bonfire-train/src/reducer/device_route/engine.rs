@@ -30,7 +30,6 @@ pub(crate) trait Engine: Send + fmt::Debug {
 /// The time at which buckets may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timing {
-    /// During the backward pass.
     Overlapped,
     /// After the backward passes of all ranks.
     Apart,
