@@ -155,7 +155,6 @@ fn measure(group: &ProcessGroup, bytes: usize, form: Form) -> anyhow::Result<Mea
     })
 }
 
-/// Memory of this process that is in huge pages.
 fn huge_mib() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     let of = |line: &str| -> Option<u64> {
