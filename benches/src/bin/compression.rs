@@ -32,7 +32,6 @@ struct Contender {
     name: String,
     ddp: Ddp<Mlp>,
     times: Vec<Duration>,
-    /// Payload that this rank sent in a step.
     bytes: u64,
 }
 

@@ -115,7 +115,6 @@ fn measure(
     Ok(measured[measured.len() / 2])
 }
 
-/// A stage that sleeps in each of its passes.
 fn slept(
     stage: &Linear,
     given: &mut Pass<'_, Tensor<2>>,
