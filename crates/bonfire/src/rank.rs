@@ -8,13 +8,11 @@ use bonfire_train::{DeviceKind, LocalRank, Occupancy, TrainError, World};
 
 use crate::error::{BoxError, Error, with_causes};
 
-/// The failure of a rank's function.
 pub(crate) struct RankFailure {
     pub(crate) error: Error,
     pub(crate) fault: Fault,
 }
 
-/// The origin of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// This rank's, or of unknown origin.

@@ -172,7 +172,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// Returns true if no step is left.
     fn is_done(&self) -> bool {
         match self.config.steps {
             Some(steps) => self.progress.steps >= steps,

@@ -90,18 +90,15 @@ pub(super) struct Fed {
     pub(super) state: Option<SamplerState>,
     /// The samples of the batch, if they are counted.
     pub(super) samples: Option<usize>,
-    /// True for the last batch of its epoch.
     pub(super) is_last: bool,
 }
 
-/// A source of batches, one after the other.
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub(super) enum Feed<B> {
     Dealt {
         loader: Loader,
         make: Make<[usize], B>,
         prefetch: Prefetch,
-        /// The epoch in progress, if it has begun.
         epoch: Option<Prefetched<B>>,
     },
     Passes(Make<u64, B>),

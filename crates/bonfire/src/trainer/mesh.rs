@@ -125,7 +125,6 @@ impl Place {
         self.mesh.as_ref().map(|(mesh, _)| mesh.grid())
     }
 
-    /// Returns true if this rank has parts of parameters.
     pub(super) fn is_divided(&self) -> bool {
         !self.divided.is_empty()
     }
@@ -147,7 +146,6 @@ impl Place {
         }
     }
 
-    /// The checkpoints, made to save the complete model.
     #[track_caller]
     pub(super) fn whole(&self, checkpoints: Checkpoints) -> Result<Checkpoints> {
         Ok(match &self.mesh {

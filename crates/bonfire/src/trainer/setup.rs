@@ -234,7 +234,6 @@ fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelF
     }
 }
 
-/// Steps of the complete training, on all epochs.
 fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
     match (config.steps, feed) {
         (Some(steps), _) => steps,
