@@ -20,7 +20,7 @@ pub(crate) struct Manifest {
     #[serde(default)]
     pub(crate) saved: u64,
     pub(crate) metric: Option<f64>,
-    /// How many ranks trained it; any number may go on.
+    /// Number of ranks that saved it; any number can resume it.
     pub(crate) world_size: u32,
     pub(crate) files: Vec<Entry>,
 }
@@ -33,7 +33,6 @@ pub(crate) struct Entry {
 }
 
 impl Manifest {
-    /// Describes a checkpoint that has no files yet.
     pub(crate) fn new(milestone: Milestone, world_size: u32) -> Self {
         let mut manifest = Self {
             format: FORMAT,
@@ -77,7 +76,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Of a file with this content.
+    /// Describes a file with this content.
     pub(crate) fn of(name: &str, bytes: &[u8]) -> Self {
         Self {
             name: name.to_owned(),

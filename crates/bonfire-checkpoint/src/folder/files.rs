@@ -12,7 +12,6 @@ pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointEr
     file.sync_all().map_err(io("sync", path))
 }
 
-/// Brings the entries of a folder to the disk.
 pub(super) fn sync(folder: &Path) -> Result<(), CheckpointError> {
     let file = File::open(folder).map_err(io("open", folder))?;
     file.sync_all().map_err(io("sync", folder))

@@ -134,7 +134,6 @@ pub struct Place {
 pub struct Parts {
     whole: Arc<Whole>,
     place: Place,
-    /// The ranks that have the same part as this one.
     replicas: ProcessGroup,
     /// The first ranks of all parts, on these.
     leads: Option<ProcessGroup>,
@@ -150,7 +149,6 @@ struct Piece {
     cut: Option<Cut>,
 }
 
-/// The pieces of a first rank.
 #[derive(Serialize, Deserialize)]
 struct Told {
     /// Its rank among those that have pieces of the same tensors.
@@ -423,7 +421,6 @@ struct Holder<'a> {
     piece: &'a Piece,
 }
 
-/// Where the pieces of a tensor go.
 struct Plan {
     dtype: DType,
     shape: Vec<usize>,

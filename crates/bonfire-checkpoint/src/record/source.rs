@@ -39,10 +39,9 @@ impl From<&Packed> for Described {
 /// The tensors of a file that rank 0 reads for all. All ranks call the same methods in the same order.
 pub struct Source<'a> {
     group: &'a ProcessGroup,
-    /// What is no tensor, as a file without any.
+    /// All but the tensors, as a file without any.
     others: Vec<u8>,
     all: Vec<Described>,
-    /// With their values, on rank 0.
     tensors: Vec<Packed>,
 }
 
