@@ -333,7 +333,6 @@ fn allowed(cause: &str) -> String {
     }
 }
 
-/// The names that serde would take.
 fn quoted(cause: &str) -> impl Iterator<Item = &str> {
     cause.split('`').skip(3).step_by(2)
 }

@@ -240,7 +240,7 @@ pub const KEYS: &[Key] = &[
     key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Layers over several ranks in the book")),
 ];
 
-/// Old names: what became of them.
+/// Old names, each with its successor.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
     (
@@ -398,7 +398,6 @@ const LAST: Key = key(
     NoEffect("checkpoints know the step"),
 );
 
-/// The keys of `scheduler.params` of a type.
 pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
     match name {
         "WarmupLR" => const { &[WARMUP_MIN, WARMUP_MAX, WARMUP_STEPS, WARMUP_TYPE, LAST] },
