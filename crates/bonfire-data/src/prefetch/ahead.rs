@@ -72,7 +72,7 @@ impl<A, B: Send + 'static> Ahead<A, B> {
 }
 
 impl<A, B> Ahead<A, B> {
-    /// Asks for one more batch. Nothing comes after [`close`](Self::close).
+    /// Requests one more batch. Nothing comes after [`close`](Self::close).
     pub(crate) fn order(&mut self, indices: Vec<usize>, about: A) {
         let Some(jobs) = &self.jobs else {
             return;
