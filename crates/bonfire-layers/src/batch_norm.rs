@@ -170,7 +170,6 @@ impl BatchNorm {
     }
 }
 
-/// A batch `[samples, features, positions]`.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     samples: usize,
@@ -179,7 +178,6 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// The values of a feature, sample by sample.
     fn lines(self, values: &[f32], feature: usize) -> impl Iterator<Item = &[f32]> {
         let samples = values.chunks_exact(self.features * self.positions);
         samples.map(move |sample| &sample[feature * self.positions..][..self.positions])

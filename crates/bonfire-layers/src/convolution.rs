@@ -36,7 +36,6 @@ pub struct Convolution {
     /// The folding of inputs and weights, if it pays.
     fold: Option<Fold>,
     geometry: Geometry,
-    /// Taps of the kernel that are used.
     taps: Vec<usize>,
     /// Links from output pixels to input pixels, and back.
     forward: Links,

@@ -10,7 +10,6 @@ const MANY: usize = 8;
 
 #[derive(Clone, Debug)]
 pub(super) struct Fold {
-    /// Height of the input in pixels.
     height: usize,
     /// Width of the input, and of the folded one.
     width: [usize; 2],
@@ -116,7 +115,6 @@ impl Fold {
     }
 }
 
-/// Matrices of this shape, transposed.
 fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let mut target = vec![0.0; values.len()];
     let matrices = values.chunks_exact(rows * columns);

@@ -9,9 +9,7 @@ pub(super) struct Geometry {
     pub(super) source_channels: usize,
     pub(super) target_channels: usize,
     pub(super) groups: usize,
-    /// Height and width of the input.
     pub(super) source: [usize; 2],
-    /// Height and width of the output.
     pub(super) target: [usize; 2],
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -27,7 +25,6 @@ pub(super) struct Link {
     pub(super) pixel: usize,
 }
 
-/// The links of each pixel of one side.
 #[derive(Clone, Debug)]
 pub(super) struct Links {
     /// The start of each pixel's links, and the end of the last.
@@ -101,7 +98,6 @@ impl Geometry {
         self.target[0] * self.target[1]
     }
 
-    /// Taps of the kernel, used or not.
     pub(super) fn kernel_taps(&self) -> usize {
         self.kernel[0] * self.kernel[1]
     }

@@ -145,7 +145,6 @@ fn transposed(block: &[Row; SIDE], width: usize) -> [Row; SIDE] {
     target
 }
 
-/// The columns of a product of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Columns {
     /// The channels of the output: for the forward pass.
