@@ -91,7 +91,6 @@ impl From<CheckpointError> for LearnerError {
 }
 
 impl LearnerError {
-    /// Stops the learner with this error. `rank` is this one.
     pub(crate) fn stop(self, interrupter: &Interrupter, rank: Rank) {
         match self {
             // Known to the learner already.

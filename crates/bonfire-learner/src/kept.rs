@@ -153,7 +153,6 @@ impl CompressionCheckpoints {
     }
 }
 
-/// A strategy whose actions are recorded.
 struct Followed<S> {
     strategy: S,
     told: Arc<Mutex<Told>>,

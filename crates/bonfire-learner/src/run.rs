@@ -29,11 +29,9 @@ pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) config: &'a LearnerConfig,
 }
 
-/// Continuation of the training after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// All ranks have agreed to stop.
     Stop,
 }
 

@@ -20,7 +20,6 @@ pub(crate) fn range_of(items: usize, rank: Rank, world_size: WorldSize) -> Range
     start(rank)..start(rank + 1)
 }
 
-/// A split of the data, as a rank sees it.
 pub(crate) struct Share<O> {
     /// `None` where this rank has no items: not every loader can be sliced to nothing.
     pub(crate) loader: Option<Arc<dyn DataLoader<O>>>,

@@ -177,7 +177,6 @@ impl End {
     }
 }
 
-/// The strategy of rank 0, which calls Burn's own.
 struct Main<'a> {
     strategy: &'a Distributed,
     end: &'a OnceLock<End>,

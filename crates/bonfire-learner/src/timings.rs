@@ -37,7 +37,6 @@ use bonfire_train::{StepTiming, World};
 #[derive(Clone, Debug, Default)]
 pub struct StepTimings(Arc<Mutex<Times>>);
 
-/// What has been measured so far.
 #[derive(Debug, Default)]
 struct Times {
     steps: u64,
@@ -119,13 +118,11 @@ impl StepTimings {
     }
 }
 
-/// Adds a share of a step's time.
 fn add(total: &mut StepTiming, step: StepTiming, share_of: u32) {
     total.forward_backward += step.forward_backward / share_of;
     total.exposed_communication += step.exposed_communication / share_of;
 }
 
-/// The value that a [`StepTimeMetric`] shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     ForwardBackward,

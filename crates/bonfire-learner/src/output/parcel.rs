@@ -105,5 +105,4 @@ impl Parcel {
     }
 }
 
-/// Bytes of the length in front.
 const LENGTH_BYTES: usize = size_of::<u64>();

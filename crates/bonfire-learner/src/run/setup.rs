@@ -38,7 +38,6 @@ impl<M: DistributedModel> Run<'_, M> {
         )
     }
 
-    /// Broadcasts the state of rank 0 to all ranks.
     pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
         let group = patient_with_files(self.world.group(), &self.learner.model());

@@ -14,7 +14,6 @@ pub(crate) struct Own {
     pub(crate) stop: bool,
 }
 
-/// The values of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outlook {
     /// The samples of each rank in the step to come.

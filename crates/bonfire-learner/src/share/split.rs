@@ -16,7 +16,6 @@ pub(crate) struct Split<'a, O> {
     iteration: usize,
 }
 
-/// A step that all ranks are about to take.
 pub(crate) struct Turn<O> {
     /// This rank's batch, if it has one left.
     pub(crate) batch: Option<Batch<O>>,
@@ -33,7 +32,6 @@ impl<'a, O> Split<'a, O> {
         }
     }
 
-    /// Begins a step over `samples` samples of all ranks.
     pub(crate) fn advance(&mut self, samples: usize) {
         self.processed += samples;
         self.iteration += 1;
