@@ -35,7 +35,6 @@ mod slices;
 mod state;
 mod stored;
 
-/// The context of an optimizer's step.
 #[derive(Clone, Debug, Default)]
 struct Around {
     offload: Option<Offload>,

@@ -143,7 +143,6 @@ mod flex {
     /// Partial sums of a row: as many as the widest vectors have elements.
     const LANES: usize = 16;
 
-    /// Whether a gradient is computed here: f32 on Flex.
     pub(super) fn has<const D: usize>(gradient: &Tensor<D>) -> bool {
         gradient.dtype() == DType::F32 && is_flex(&gradient.device())
     }

@@ -173,7 +173,6 @@ fn memory(folder: &Path, bytes: usize) -> FileMemory {
     memory.unwrap_or_else(|error| panic!("the state of an optimizer: {error}"))
 }
 
-/// Values that stay in their file.
 fn in_file(memory: Arc<FileMemory>, shape: Shape, dtype: DType) -> TensorData {
     let memory = bytes::Bytes::from_owner(Shared(memory));
     let bytes = Bytes::from_shared(memory, AllocationProperty::File);

@@ -41,7 +41,6 @@ impl<const D: usize> Kept<D> {
         }
     }
 
-    /// In the memory of `device`.
     pub(super) fn into_tensor(self, device: &Device) -> Tensor<D> {
         match self {
             Self::Memory(tensor) => on(tensor, device),

@@ -159,7 +159,6 @@ impl Optimizer for Sgd {
     }
 }
 
-/// A step down the gradient.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descent {
     penalty: f64,
