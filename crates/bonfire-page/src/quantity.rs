@@ -43,7 +43,6 @@ impl Quantity {
         new(&words(tag), "", 1.0, is_rate)
     }
 
-    /// A value with its unit.
     pub(crate) fn show(&self, value: f64) -> String {
         let value = value * self.scale;
         let number = match value.abs() {
@@ -57,7 +56,6 @@ impl Quantity {
         }
     }
 
-    /// The title of its chart, with the unit.
     pub(crate) fn heading(&self) -> String {
         match self.unit.as_str() {
             "" => self.title.clone(),

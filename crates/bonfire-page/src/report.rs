@@ -136,7 +136,6 @@ impl Report {
         curves
     }
 
-    /// Names and values of the training's settings.
     pub(crate) fn run_rows(&self) -> Vec<(String, String)> {
         let mut rows = self.facts.clone();
         let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
@@ -149,7 +148,6 @@ impl Report {
         rows
     }
 
-    /// Names and values of its results.
     pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for Curve { tag, points } in self.ordered_curves() {
@@ -181,7 +179,6 @@ impl Report {
         rows
     }
 
-    /// A text that names the straggler.
     pub(crate) fn straggler_line(&self) -> Option<String> {
         let straggler = self.straggler?;
         let lost_ms = straggler.lost().as_secs_f64() * 1e3 / self.steps.max(1) as f64;

@@ -111,7 +111,6 @@ fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
     Ok(Some(curves))
 }
 
-/// A file, if it is there.
 fn read(path: &Path) -> Result<Option<String>, PageError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
