@@ -97,7 +97,6 @@ pub enum ParallelError {
     Collective(#[from] CollectiveError),
 }
 
-/// The error of a tensor that cannot be read.
 pub(crate) fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
     ParallelError::Unreadable {
         cause: format!("{cause:?}"),

@@ -7,8 +7,8 @@
 //!   passes, and multiplied once with one over their number. So all schedules give the same bits, and the same as one
 //!   rank that adds up the micro-batches itself. A gradient that comes too early waits in memory; with the schedules of
 //!   `bonfire-plan` none does.
-//! - **Reduction.** The gradients of a stage are sent to the data-parallel ranks after its last backward pass, while the
-//!   rank continues with other stages.
+//! - **Reduction.** The gradients of a stage are sent to the data-parallel ranks after its last backward pass, while
+//!   the rank continues with other stages.
 //! - **Shapes.** The output of a stage for its first micro-batch fixes the shapes at its boundary. Another shape is an
 //!   error.
 //! - **Failures.** An error, a panic or the death of a rank ends the pipeline on all ranks, and names the rank.
@@ -96,13 +96,10 @@ pub struct Pipeline<M> {
     schedule: Schedule,
     world: World,
     data: World,
-    /// The numbers of this rank's stages.
     numbers: Vec<u32>,
-    /// The device of each of them.
     devices: Vec<Device>,
     channels: Channels,
     tie: Option<Tie<M>>,
-    /// True if gradients are sent while passes run.
     overlaps: bool,
 }
 
@@ -188,8 +185,8 @@ impl<M: Module> Pipeline<M> {
         })
     }
 
-    /// Ties a parameter of the first stage to the last one, which has it in [`Pass::tied`]: an embedding that is also the
-    /// head. `parameter` finds it in the first stage, and is called there alone. Every rank must call it.
+    /// Ties a parameter of the first stage to the last one, which has it in [`Pass::tied`]: an embedding that is also
+    /// the head. `parameter` finds it in the first stage, and is called there alone. Every rank must call it.
     ///
     /// The parameter is trained on the rank of the first stage. The last stage's part of its gradient, which is summed
     /// over the micro-batches first, is added to that of the first stage; one rank that trains both at once adds them

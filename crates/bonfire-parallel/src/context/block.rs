@@ -43,7 +43,6 @@ pub(super) fn scores<const D: usize>(
     scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
 }
 
-/// The attention of queries to some keys.
 #[derive(Clone, Debug)]
 pub(super) struct Found<const D: usize> {
     /// The mean of the values, weighted with the exponentials of the scores: `[.., T, F]`.
@@ -53,7 +52,6 @@ pub(super) struct Found<const D: usize> {
 }
 
 impl<const D: usize> Found<D> {
-    /// Of keys with these scores and values.
     pub(super) fn new(scores: Tensor<D>, values: Tensor<D>) -> Self {
         let largest = scores.clone().max_dim(D - 1);
         let weights = (scores - largest.clone()).exp();
@@ -83,7 +81,6 @@ impl<const D: usize> Found<D> {
 #[derive(Clone)]
 pub(super) struct Known<const D: usize> {
     pub(super) queries: Tensor<D>,
-    /// The gradient of the output.
     pub(super) gradient: Tensor<D>,
     /// The log sum of [`Found`], for all keys.
     pub(super) log_sum: Tensor<D>,
@@ -103,7 +100,6 @@ impl<const D: usize> Known<D> {
         }
     }
 
-    /// The gradients of queries, keys and values.
     pub(super) fn gradients(
         self,
         keys: Tensor<D>,

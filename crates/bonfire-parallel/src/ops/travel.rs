@@ -14,7 +14,6 @@ use crate::error::unreadable;
 /// Operations of ranks on values that have as many equal blocks as there are ranks.
 #[derive(Clone, Copy, Debug)]
 enum Travel {
-    /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with the blocks of all, in their order.
     AllGather,
@@ -38,7 +37,6 @@ pub(crate) fn all_reduce<const D: usize>(
     Ok(travelled(flat, world, Travel::AllReduce(reduce))?.reshape(shape))
 }
 
-/// The tensors of all ranks along a dimension.
 #[track_caller]
 pub(super) fn gathered<const D: usize>(
     x: Tensor<D>,

@@ -32,7 +32,6 @@ const LOOK: Duration = Duration::from_millis(5);
 /// lost twice takes a second and a half.
 const NEWS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// This rank's ends of the channels to others.
 #[derive(Debug)]
 pub(super) struct Channels {
     world: World,
@@ -165,7 +164,6 @@ impl Channels {
         self.world.take_failure()
     }
 
-    /// Frees the memory of sent messages.
     pub(super) fn release_sent(&mut self) -> Result<(), CollectiveError> {
         while let Some(work) = self.sending.pop_front_if(|work| work.is_completed()) {
             work.wait().map_err(|error| self.first(error))?;
@@ -173,7 +171,6 @@ impl Channels {
         Ok(())
     }
 
-    /// Waits until all has been sent.
     pub(super) fn finish(&mut self) -> Result<(), CollectiveError> {
         while let Some(work) = self.sending.pop_front() {
             self.wait(work)?;

@@ -83,7 +83,6 @@ pub(super) fn given(
 }
 
 struct Given {
-    /// The gradients of each stage.
     gradients: Vec<GradientsParams>,
     factor: f64,
     numbers: Vec<Tensor<1>>,

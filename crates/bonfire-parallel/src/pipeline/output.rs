@@ -115,7 +115,6 @@ impl<T: IntoOutput, E: Into<BoxError>> IntoOutput for Result<T, E> {
     }
 }
 
-/// The types and shapes of a stage's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout(pub(super) Vec<Extent>);
 
@@ -191,7 +190,6 @@ impl fmt::Display for Layout {
 pub(super) struct Start {
     /// A number that depends on the tensor; its value has no meaning.
     number: Tensor<1>,
-    /// The gradient of the tensor.
     gradient: Slot,
 }
 
@@ -215,7 +213,6 @@ impl Start {
     }
 }
 
-/// A float tensor of any number of dimensions.
 pub(super) trait AnyRank {
     fn extent(&self) -> Extent;
 
@@ -280,7 +277,6 @@ impl<const D: usize> AnyRank for Tensor<D> {
     }
 }
 
-/// The value of a loss without a graph.
 pub(super) fn loss_value(loss: Tensor<1>) -> Result<f64, TrainError> {
     let data = read(loss, "the loss")?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))

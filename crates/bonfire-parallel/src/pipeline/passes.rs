@@ -16,7 +16,6 @@ use super::run::{Run, State};
 use super::tied::Tie;
 use super::timing::PipelineTiming;
 
-/// The context of a step's passes, besides the stages.
 pub(super) struct Passes<'a, M> {
     pub(super) schedule: &'a Schedule,
     pub(super) world: &'a World,

@@ -33,7 +33,6 @@ pub(super) struct Run<'a, M, B, F, R> {
     pub(super) state: State<M>,
 }
 
-/// The results of a step so far.
 pub(super) struct State<M> {
     numbers: Vec<u32>,
     /// Results that wait for the next pass on this rank, or to be sent.
@@ -41,7 +40,6 @@ pub(super) struct State<M> {
     receiving: HashMap<Message, Work<Vec<TensorData>>>,
     /// Kept values by stage and micro-batch.
     live: HashMap<(u32, u32), Live>,
-    /// The sum of each stage's gradients.
     sums: Vec<Sum<M>>,
     /// The sum of the last stage's gradients of a tied parameter, all elements in a row.
     tied: Option<Tensor<1>>,
@@ -55,7 +53,6 @@ pub(super) struct State<M> {
 /// The values of a micro-batch that a stage keeps between two passes.
 enum Live {
     Forward(Box<Forwarded>),
-    /// After the gradient of the input.
     InputGradient {
         gradients: GradientsParams,
         weights: WeightGradients,
@@ -69,14 +66,13 @@ struct Forwarded {
     weights: WeightGradients,
 }
 
-/// The inputs of a stage.
 struct Inputs {
     leaves: Vec<Box<dyn AnyRank>>,
     /// Inputs that the forward pass did not take.
     ignored: Vec<TensorData>,
 }
 
-/// Where a backward pass begins.
+/// The start of a backward pass.
 enum End {
     Loss(Box<Tensor<1>>),
     Output(Vec<Option<Start>>),

@@ -27,7 +27,6 @@ pub(super) struct Tie<M> {
     pub(super) values: Option<Box<dyn Any>>,
 }
 
-/// The ends of the tie on this rank.
 enum Ends {
     Both,
     /// With the channel to the last stage.
@@ -39,7 +38,6 @@ enum Ends {
 trait OfStage<M> {
     fn values(&self, stage: &M) -> Result<TensorData, TrainError>;
 
-    /// Adds elements to its gradient.
     fn add(&self, stage: &M, all: &mut GradientsParams, gradient: Tensor<1>);
 
     fn tensor(&self, data: TensorData, device: &Device) -> Box<dyn Any>;
@@ -181,7 +179,6 @@ fn receive(way: &ProcessGroup, channels: &Channels) -> Result<TensorData, Collec
     Ok(data.unwrap_or_else(none))
 }
 
-/// The rank at the other end of a channel.
 fn peer(way: &ProcessGroup) -> Rank {
     match way.rank() {
         SOURCE => TARGET,

@@ -43,7 +43,6 @@ impl WeightGradients {
         }
     }
 
-    /// Makes a store for a backward pass in two halves.
     pub(super) fn split() -> Self {
         Self {
             when: When::Later,

@@ -125,7 +125,6 @@ impl VocabParallelCrossEntropy {
 
 struct Classes<'a> {
     rows: Range<usize>,
-    /// The number of classes on all ranks.
     vocabulary: usize,
     tp: Option<&'a World>,
 }

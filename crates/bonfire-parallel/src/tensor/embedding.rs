@@ -160,7 +160,6 @@ impl VocabParallelEmbedding {
         self.vocabulary
     }
 
-    /// The ranks among which it is divided.
     pub(super) fn among(&self) -> Option<&World> {
         self.tp.as_ref()
     }

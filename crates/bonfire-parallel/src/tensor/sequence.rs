@@ -66,7 +66,6 @@ impl Reparameterizer for Attacher<'_> {
     }
 }
 
-/// A parameter whose gradient is the sum over all ranks.
 #[derive(Module, Debug)]
 struct SummedGradient {
     #[module(skip)]
