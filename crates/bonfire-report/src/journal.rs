@@ -330,7 +330,6 @@ impl Journal {
         total
     }
 
-    /// Every rank's times and losses, in one operation.
     #[track_caller]
     fn all_ranks(
         &self,

@@ -124,7 +124,6 @@ const WIRE_FIXED_64: u64 = 1;
 const WIRE_BYTES: u64 = 2;
 const WIRE_FIXED_32: u64 = 5;
 
-/// The fields that every event has: wall time and step.
 fn header(seconds: f64, step: u64) -> Vec<u8> {
     let mut event = Vec::new();
     key(&mut event, 1, WIRE_FIXED_64);

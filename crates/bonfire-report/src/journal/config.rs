@@ -94,7 +94,7 @@ impl JournalConfig {
     }
 
     /// Makes rank 0 write in a new folder below `parent`, named by the time in UTC and `name`: `20261124-122530-name`.
-    /// To resume a run, pass [`Journal::folder`](super::Journal::folder) of the first to [`folder`](Self::folder).
+    /// To resume a run, pass [`Journal::folder`](super::Journal::folder) of the first to `folder`.
     #[must_use]
     pub fn new_folder(mut self, parent: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         self.folder = Some(RunFolder::New {

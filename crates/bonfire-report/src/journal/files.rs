@@ -15,7 +15,6 @@ use crate::{EventWriter, ReportError};
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
-    /// Whether the folder was made for this run.
     is_new: bool,
     steps_done: u64,
     open: Option<Open>,

@@ -17,14 +17,12 @@ pub(super) enum Progress {
     Shown(Place, Bar),
     /// Notes only: the program has its own output.
     Notes,
-    /// No output: only rank 0 draws.
     Silent,
 }
 
 /// The process that keeps the line in its place, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// This process, on its own terminal.
     Terminal,
     /// The launcher, which shows what ends in a carriage return below all else.
     Launcher,
@@ -32,7 +30,6 @@ pub(super) enum Place {
     Log,
 }
 
-/// Progress of a training, and its start.
 #[derive(Debug)]
 pub(super) struct Bar {
     started: Instant,
@@ -179,7 +176,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away; the next figures bring it back.
+    /// Clears the line; the next figures show it again.
     pub(super) fn clear(&self) {
         if let Self::Shown(Place::Terminal, _) = self {
             eprint!("{CLEAR}");
@@ -196,7 +193,6 @@ impl Bar {
         }
     }
 
-    /// As much of the bar as is done.
     fn drawn(&self, step: u64) -> String {
         let done = (BAR_CELLS as u64 * step.min(self.steps) / self.steps.max(1)) as usize;
         "━".repeat(done) + &"─".repeat(BAR_CELLS - done)
