@@ -90,7 +90,6 @@ struct Files {
     keep: Keep,
 }
 
-/// A save that runs while the training continues.
 #[derive(Debug, Default)]
 struct Background {
     /// The same ranks in separate groups, once something has been saved in the background.
@@ -98,7 +97,6 @@ struct Background {
     saving: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
-/// A training as it was at some step.
 struct Image {
     milestone: Milestone,
     model: Recorded<Record, TrainError>,

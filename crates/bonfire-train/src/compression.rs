@@ -25,11 +25,9 @@ use power_sgd::PowerSgd;
 pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;
 
-/// A parameter whose gradients may be compressed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameter<'a> {
     pub name: &'a str,
-    /// The type of its gradients.
     pub dtype: DType,
     /// The shape of the complete parameter.
     pub shape: &'a [usize],

@@ -77,11 +77,9 @@ pub struct Ddp<M> {
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
-    /// Calls of `backward` so far.
     steps: u64,
     /// Calls of `backward` since the model last changed.
     passes: u64,
-    /// Calls of `step` so far.
     updates: u64,
     watchdog: Watchdog,
     /// The time of micro-batches since the last synchronised step.
@@ -421,7 +419,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// The events of the next backward passes.
     #[cfg(test)]
     fn trace(&self) -> crate::reducer::trace::Trace {
         match &self.synchroniser {
@@ -430,7 +427,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Synchronises the buffers of all ranks.
     #[track_caller]
     fn agree_on_buffers(&mut self, presence: Attendance) -> Result<(), TrainError> {
         let agreed =
@@ -480,7 +476,6 @@ fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
     Err(TrainError::UnsupportedPlacement { placement, reason })
 }
 
-/// Compares models with the other ranks.
 #[track_caller]
 fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Result<(), TrainError> {
     let fingerprint = Fingerprint {

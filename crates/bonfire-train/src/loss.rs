@@ -23,14 +23,11 @@ pub struct Loss {
 /// The weight of a batch in the mean over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// The same weight as every other batch.
     Equal,
-    /// A weight by its number of samples.
     Samples(usize),
 }
 
 impl Weight {
-    /// The weight as a number, in a sum over batches.
     pub(crate) fn count(self) -> usize {
         match self {
             Self::Equal => 1,
@@ -137,7 +134,6 @@ impl Loss {
         self.weight
     }
 
-    /// The same loss, whose gradients are multiplied by a factor.
     pub(crate) fn scaled(mut self, factor: f64) -> Self {
         self.factor *= factor;
         self

@@ -157,7 +157,6 @@ pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
     }
 }
 
-/// Makes a [`ParameterTable`] of one tensor after the other.
 #[derive(Default)]
 pub(crate) struct Lister {
     path: Vec<String>,
@@ -168,7 +167,6 @@ pub(crate) struct Lister {
 }
 
 impl Lister {
-    /// The table of the visited tensors.
     pub(crate) fn table(self) -> Result<ParameterTable, TrainError> {
         match self.error {
             Some(error) => Err(error),

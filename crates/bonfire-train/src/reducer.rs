@@ -58,7 +58,6 @@ pub(crate) struct Reducer {
     shards: Arc<Shards>,
     caps: Caps,
     pub(crate) compressor: Compressor,
-    /// The parameters of each bucket.
     assignments: Vec<Assignment>,
     buckets: Buckets,
     is_made: bool,
@@ -67,7 +66,6 @@ pub(crate) struct Reducer {
     parameters: Vec<Progress>,
     /// Gradients of parameters whose buckets wait for others. Only then is their device waited for.
     unread: Vec<(usize, Tensor<1>)>,
-    /// The bucket that is sent next.
     next: usize,
     /// Counts the final gradients of this step.
     clock: u64,
@@ -81,7 +79,6 @@ pub(crate) struct Reducer {
 struct Progress {
     /// The count of final gradients when it became final; 0 if it did not while the pass ran.
     ready: u64,
-    /// True if it is in its bucket.
     taken: bool,
     /// True if there is one, from this or an earlier micro-batch.
     present: bool,
@@ -194,7 +191,6 @@ impl Reducer {
             .collect()
     }
 
-    /// The name of a bucket in errors.
     fn name_of(&self, bucket: usize, assignment: &Assignment) -> String {
         let name = |parameter: &usize| &self.table.get(*parameter).name;
         match &assignment.parameters[..] {
@@ -308,7 +304,6 @@ impl Reducer {
         Ok(())
     }
 
-    /// This rank's message about the step.
     fn verdict(&self) -> Verdict {
         Verdict {
             comparable: self.step.micro_batches.comparable(),
@@ -355,7 +350,6 @@ impl Reducer {
         self.buckets.reopen()
     }
 
-    /// Takes this rank's rows of a parameter.
     pub(crate) fn put_rows(&mut self, parameter: usize, rows: HostSlice<'_>) {
         self.buckets.put_rows(self.homes[parameter], rows);
     }

@@ -87,7 +87,6 @@ fn before() -> Result<Bytes, TrainError> {
     Ok(Bytes::new(now))
 }
 
-/// The peak memory of the process above `before`.
 fn taken(before: Bytes) -> Result<Bytes, TrainError> {
     let peak = Resident::of_this_process()
         .map_err(unmeasurable)?
@@ -95,7 +94,6 @@ fn taken(before: Bytes) -> Result<Bytes, TrainError> {
     Ok(Bytes::new(peak.saturating_sub(before.get())))
 }
 
-/// Each rank's share of the process's memory.
 fn share(bytes: Bytes, world: &World) -> Bytes {
     Bytes::new(bytes.get() / u64::from(world.world_size().get()))
 }

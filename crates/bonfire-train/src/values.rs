@@ -54,13 +54,11 @@ macro_rules! each_pair {
     };
 }
 
-/// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostSlice<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     F16(&'a [f16]),
-    /// Of 16 bits, with the range of 32.
     BF16(&'a [bf16]),
 }
 
@@ -104,7 +102,6 @@ impl<'a> HostSlice<'a> {
 }
 
 impl HostSlice<'_> {
-    /// A copy as the content of a tensor.
     pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
     }
@@ -116,7 +113,6 @@ pub(crate) enum Values {
     F32(GroupBuffer<f32>),
     F64(GroupBuffer<f64>),
     F16(GroupBuffer<f16>),
-    /// Of 16 bits, with the range of 32.
     BF16(GroupBuffer<bf16>),
 }
 
@@ -152,7 +148,6 @@ pub(crate) enum ValuesWork {
     F32(Work<GroupBuffer<f32>>),
     F64(Work<GroupBuffer<f64>>),
     F16(Work<GroupBuffer<f16>>),
-    /// Of 16 bits, with the range of 32.
     BF16(Work<GroupBuffer<bf16>>),
 }
 

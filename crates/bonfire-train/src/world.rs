@@ -160,7 +160,6 @@ impl World {
         self.seed_as(self.rank(), (seed, step));
     }
 
-    /// Seeds like a given rank of this world.
     pub(crate) fn seed_as(&self, rank: Rank, (seed, step): (u64, u64)) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let rank = self.group.world_rank(rank);

@@ -16,9 +16,7 @@ pub(crate) struct Carrier(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// None: the values themselves are sent.
     Direct,
-    /// The values in 16 bits.
     SixteenBits(Payload),
     /// Thin factors of the matrices, and everything else as it is.
     LowRank(Box<LowRank>),
@@ -26,7 +24,6 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Nothing: the caller sends the values themselves.
     Nothing,
     Instead,
 }
@@ -119,7 +116,6 @@ impl Carrier {
 enum Payload {
     Here(Values),
     Away(ValuesWork),
-    /// Lost with a failed operation.
     Lost,
 }
 

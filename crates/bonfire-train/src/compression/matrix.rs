@@ -4,7 +4,6 @@
 //! order that does not depend on the machine, so ranks that start from the same bits end with the same
 //! bits.
 
-/// The dimensions of a matrix and of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dims {
     pub(crate) rows: usize,

@@ -49,7 +49,6 @@ impl PowerSgdConfig {
 
 #[derive(Debug)]
 pub(super) struct Matrix {
-    /// The parameter's path in the model.
     pub(super) name: String,
     pub(super) dims: Dims,
     /// The error of earlier steps in this rank's gradients; empty without error feedback.
@@ -109,7 +108,6 @@ impl PowerSgd {
         }
     }
 
-    /// Returns true if the present step is compressed.
     pub(super) fn is_on(&self) -> bool {
         self.step >= self.config.start_step
     }

@@ -265,7 +265,6 @@ struct Part {
     weighted: bool,
 }
 
-/// Forward and backward of one replica.
 fn half_step<M: Module, B, L: IntoLoss>(
     replica: M,
     part: B,

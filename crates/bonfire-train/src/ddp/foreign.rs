@@ -32,7 +32,6 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts the watch before a forward pass.
     pub(super) fn start() -> Self {
         Self {
             start: NodeId::new(),

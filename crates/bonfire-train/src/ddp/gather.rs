@@ -45,12 +45,10 @@ use operation::{Source, gathered};
 use order::Order;
 use pass::Pass;
 
-/// Gathers the parameters of a model.
 #[derive(Debug)]
 pub(crate) struct Gatherer {
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    /// The ranks that have the rest of the rows.
     group: ProcessGroup,
     /// The same ranks for each parameter, by its name.
     groups: Vec<ProcessGroup>,
@@ -104,7 +102,6 @@ impl Gatherer {
         rows.apply_reparameterization(Attacher(self))
     }
 
-    /// Takes the failure of a forward pass.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         self.lock().failure.take()
     }
@@ -169,7 +166,6 @@ impl Gatherer {
         &self.table.get(parameter).shape
     }
 
-    /// The parameter without a graph.
     pub(crate) fn untracked<const D: usize>(
         &self,
         parameter: usize,
@@ -208,13 +204,11 @@ impl Gatherer {
         Ok(B::float_from_data(values, device))
     }
 
-    /// The parameter that is gathered before it is used.
     #[cfg(test)]
     pub(super) fn ahead(&self) -> Option<usize> {
         self.lock().memory.ahead()
     }
 
-    /// The gathers of the last pass, in its order.
     #[cfg(test)]
     pub(super) fn last_gathers(&self) -> Vec<usize> {
         self.lock().order.last().to_vec()

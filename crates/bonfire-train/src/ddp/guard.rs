@@ -52,7 +52,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// The groups in which gradients and parameters are sent.
     fn groups(&self) -> [Option<&ProcessGroup>; 3] {
         let shards = self.shards.groups();
         [Some(&self.group), Some(shards.shards()), shards.copies()]
@@ -90,7 +89,6 @@ impl<M: Module> Ddp<M> {
         self.watchdog.watch(name, step, &self.group)
     }
 
-    /// Takes the failure of an exchange inside of the model.
     fn pass_failure(&self) -> Option<TrainError> {
         let gatherer = self.gatherer.as_ref();
         let failure = gatherer.and_then(|gatherer| gatherer.failure());

@@ -180,7 +180,6 @@ impl<M: Module> Ddp<M> {
         Ok(averages)
     }
 
-    /// The backward pass, to its end.
     pub(super) fn backward_pass(
         &self,
         start: Start,
@@ -216,7 +215,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// The start of a backward pass.
 pub(super) struct Start {
     /// `None` if the pass has no gradients that count.
     tensor: Option<Tensor<1>>,
@@ -225,7 +223,6 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Runs the backward pass for a model.
     pub(super) fn backward<M: Module>(
         self,
         module: &M,

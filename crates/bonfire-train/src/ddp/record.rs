@@ -153,7 +153,6 @@ impl<M: Module> Ddp<M> {
         Ok(Recorded { content, gathers })
     }
 
-    /// The message about this rank's state.
     fn told(&self, own: &Record) -> Told {
         let about = |name: &str| {
             let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
@@ -311,7 +310,6 @@ impl Collector<'_> {
         ));
     }
 
-    /// A tensor that is read when it is written.
     fn add_later<const D: usize>(&mut self, id: ParamId, tensor: Tensor<D>) {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape.num_elements() * dtype.size();

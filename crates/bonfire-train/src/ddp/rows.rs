@@ -164,7 +164,6 @@ impl ModuleMapper for Splitter<'_> {
     }
 }
 
-/// Passes this rank's rows to the reducer.
 struct Sender<'a> {
     table: &'a ParameterTable,
     shards: &'a Shards,
@@ -247,7 +246,6 @@ struct Trial<'a> {
     shards: &'a Shards,
     rows: Vec<usize>,
     gradients: GradientsParams,
-    /// The values of each parameter that is cut.
     values: Vec<(usize, Vec<u8>)>,
 }
 

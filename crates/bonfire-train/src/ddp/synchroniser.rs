@@ -18,7 +18,6 @@ use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradien
 
 #[derive(Debug)]
 pub(super) enum Synchroniser {
-    /// Shared with the present backward pass.
     Bucketed(Arc<Mutex<Reducer>>),
     Naive(Naive),
 }

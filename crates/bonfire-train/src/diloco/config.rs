@@ -127,7 +127,6 @@ impl DilocoConfig {
         }
     }
 
-    /// Checks the ranges of the options.
     pub(crate) fn check(&self) -> Result<(), DilocoError> {
         let part = |value: f64| (0.0..1.0).contains(&value);
         let wrong = if !(self.outer_rate.is_finite() && self.outer_rate > 0.0) {

@@ -15,7 +15,6 @@ pub(crate) enum Message {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
     Int8 {
-        /// The length of each parameter.
         lengths: Vec<usize>,
         /// This worker's, as [`quantized`], one parameter after the other: no block has values of two.
         own: Vec<u8>,

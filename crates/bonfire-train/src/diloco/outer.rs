@@ -45,7 +45,6 @@ struct Outer {
     momentum: Vec<f32>,
 }
 
-/// Parameters that are exchanged together.
 #[derive(Debug, Default)]
 struct Fragment {
     parameters: Vec<usize>,
@@ -56,7 +55,6 @@ struct Fragment {
 
 #[derive(Debug)]
 struct Exchange {
-    /// The step after which the result is taken.
     ends: u64,
     work: Work<Message>,
 }
@@ -74,7 +72,6 @@ enum Ending {
 /// The position of a training with DiLoCo, beside the parameters: for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DilocoState {
-    /// The number of steps of each worker.
     step: u64,
     /// The outer optimizer's momentum of each trained parameter, in the order of the model.
     momentum: Vec<Vec<f32>>,
@@ -257,7 +254,6 @@ impl Diloco {
         })
     }
 
-    /// Runs the exchanges that are due after this step.
     #[track_caller]
     fn exchange<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
         for fragment in 0..self.fragments.len() {

@@ -17,7 +17,6 @@ pub struct NormMismatch {
     pub(crate) other_pass: Pass,
 }
 
-/// The pass of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
     pub(crate) name: &'static str,

@@ -10,7 +10,6 @@ use crate::loss::Weight;
 use crate::parameters::buffers::Attendance;
 use crate::values::Entering;
 
-/// The batches of this rank since the last synchronised step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MicroBatches {
     count: u64,
@@ -67,7 +66,6 @@ impl MicroBatches {
         }
     }
 
-    /// Returns if this rank had samples at all.
     pub(crate) fn presence(&self) -> Attendance {
         match (self.weighted, self.samples) {
             (false, _) => Attendance::All,

@@ -90,7 +90,6 @@ pub fn backward_from<const D: usize>(
     .backward()
 }
 
-/// The node of a tensor in its graph.
 pub(crate) fn node_of<const D: usize>(tensor: Tensor<D>) -> NodeGuard {
     known(on_backend_of!(tensor, WHAT.to_owned(), node(tensor)))
 }
@@ -99,7 +98,6 @@ fn known<T>(found: Result<T, TrainError>) -> T {
     found.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The inputs of an operation with its own gradient.
 #[derive(Default)]
 pub(crate) struct Inputs {
     /// The strategy of the first input with autodiff.
@@ -141,7 +139,6 @@ impl Inputs {
     }
 }
 
-/// The gradient of an input.
 #[derive(Debug)]
 pub(crate) struct Gradient {
     /// Zeros if the output does not depend on the input.
@@ -230,7 +227,6 @@ where
     }
 }
 
-/// Passes a tensor its gradient.
 #[derive(Debug)]
 struct Attach {
     slot: usize,

@@ -64,7 +64,6 @@ pub struct Gradients {
     replicas: Option<ProcessGroup>,
     /// In the order of the model's definition. A parameter without a row of this rank has no entry.
     entries: Vec<Entry>,
-    /// Pending factors of the values.
     factors: Factors,
     /// The handle of optimizers that apply the factors, if they do.
     folding: Option<DeferredScale>,
@@ -204,7 +203,6 @@ impl Gradients {
         Ok(own.zip(first).map(same))
     }
 
-    /// The norm as this rank computes it.
     fn own_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
         let widest = if self.entries.iter().any(wide) {
@@ -373,7 +371,6 @@ impl Gradients {
         }
     }
 
-    /// Adds a factor to all gradients.
     pub(crate) fn scaled(self, factor: impl Into<Factor>) -> Self {
         let mut scaled = if self.factors.is_full() {
             self.multiplied()
@@ -487,9 +484,7 @@ fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
     Ok(data.iter::<f64>().collect())
 }
 
-/// A tensor of any number of dimensions.
 trait AnyRank: Send {
-    /// Whether it has no elements.
     fn is_empty(&self) -> bool;
 
     /// The sum of the squares of each row times some factors, in 32 bits or more.
@@ -500,7 +495,6 @@ trait AnyRank: Send {
 
     fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank>;
 
-    /// Clamps to the range from `-max` to `max`.
     fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank>;
 
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams);

@@ -29,7 +29,6 @@ pub(crate) enum Attendance {
     Away,
 }
 
-/// The synchronised values of buffers.
 pub(crate) type Agreed = HashMap<ParamId, TensorData>;
 
 impl Buffers {
@@ -81,7 +80,6 @@ impl Buffers {
         }
     }
 
-    /// Puts the synchronised values into the model.
     pub(crate) fn put<M: Module>(model: M, agreed: Agreed) -> M {
         if agreed.is_empty() {
             return model;

@@ -5,7 +5,6 @@ use bonfire_plan::{Placement, ShardGroup};
 
 use crate::TrainError;
 
-/// The groups in which shards are divided and copied.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardGroups {
     /// The ranks that have the shards of one copy of the state.

@@ -10,7 +10,6 @@ use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::shard_groups::ShardGroups;
 
-/// The rows of each parameter by rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
     layout: Layout,
@@ -56,7 +55,6 @@ impl Shards {
         }
     }
 
-    /// The same shards, for other groups of the same ranks.
     pub(crate) fn over(&self, groups: ShardGroups) -> Self {
         Self {
             groups,
@@ -82,12 +80,10 @@ impl Shards {
         &self.layout
     }
 
-    /// Returns true if shares are rows, rather than complete parameters.
     pub(crate) fn are_rows(&self) -> bool {
         self.layout.placement().unit == ShardUnit::Rows
     }
 
-    /// The division of a parameter among ranks.
     pub(crate) fn division(&self, parameter: usize) -> Division {
         self.layout.division(parameter)
     }

@@ -37,14 +37,12 @@ pub(crate) struct Bucket {
     state: State,
     /// The pool of memory that is only kept while it is needed.
     spare: Option<Spare>,
-    /// The message of compressed gradients.
     carrier: Carrier,
 }
 
 #[derive(Clone, Debug)]
 struct Slot {
     parameter: usize,
-    /// Runs of elements, in their order.
     pieces: Vec<Piece>,
     /// The index of this rank's piece, if any.
     own: Option<usize>,
@@ -52,7 +50,6 @@ struct Slot {
     accumulated: bool,
 }
 
-/// A run of a parameter's elements.
 #[derive(Clone, Debug)]
 struct Piece {
     /// The elements in the bucket.
@@ -73,7 +70,6 @@ enum State {
     Away(ValuesWork),
     /// The carrier is in the group's operation.
     Carried(Values),
-    /// Lost with a failed operation.
     Lost,
 }
 
@@ -275,13 +271,11 @@ impl Bucket {
         }
     }
 
-    /// Where this rank's rows of a slot are.
     fn own_place(&self, slot: usize) -> Range<usize> {
         let Slot { pieces, own, .. } = &self.slots[slot];
         own.map_or(0..0, |own| pieces[own].place.clone())
     }
 
-    /// This rank's rows of a slot in its block.
     fn own_place_in_block(&self, slot: usize) -> Range<usize> {
         let (place, block) = (self.own_place(slot), self.block());
         place.start - block.start..place.end - block.start
@@ -357,7 +351,6 @@ impl Bucket {
         }
     }
 
-    /// The operation by which ranks get updated parameters.
     fn gathering(&self) -> Travel {
         match self.division {
             Division::Owned(owner) => Travel::From(owner),
@@ -377,7 +370,6 @@ impl Bucket {
         own * elems..(own + 1) * elems
     }
 
-    /// The elements of a gathered parameter, run by run.
     pub(crate) fn runs(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, HostSlice<'_>)> {
         let values = self.values();
         let pieces = self.slots[slot].pieces.iter();

@@ -63,7 +63,6 @@ impl Buckets {
         }
     }
 
-    /// Adds a gradient to those of a later pass.
     pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, entering: Entering) {
         let Home { bucket, slot } = home;
         match (self, gradient) {
@@ -77,7 +76,6 @@ impl Buckets {
         }
     }
 
-    /// Keeps the sums of an accumulating pass.
     pub(super) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),

@@ -14,7 +14,6 @@ use crate::reducer::readback::{Shell, claim, on_device};
 use crate::values::DeviceTensor;
 use crate::values::HostSlice;
 
-/// A gradient in host memory or on a device.
 #[derive(Debug)]
 pub(crate) enum Gradient<'a> {
     Host(HostSlice<'a>),
@@ -252,7 +251,6 @@ impl ModuleVisitor for Keeper<'_> {
 
 /// Tensors for the averages of the gradients that any rank has, still empty.
 pub(crate) struct Claims {
-    /// The memory for the average of each parameter.
     pub(crate) memory: Vec<(usize, DeviceTensor)>,
     finish: Vec<Finish>,
 }

@@ -53,7 +53,6 @@ const FIRST_DISTANCE: usize = 6;
 /// The depth of a model's loss graph; 0 until a backward pass has shown it.
 pub(crate) type Depth = Arc<AtomicUsize>;
 
-/// The options of a forward and a backward pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pass<'a> {
     pub(crate) listener: &'a Listener,
@@ -64,7 +63,6 @@ pub(crate) struct Pass<'a> {
     pub(crate) gathered: Option<&'a Shards>,
 }
 
-/// The receiver of final gradients.
 #[derive(Clone, Debug)]
 pub(crate) enum Listener {
     /// None: the pass only has the same graph as others.
@@ -91,7 +89,6 @@ type Uses = Arc<Mutex<Vec<usize>>>;
 /// The container of a mapper that has moved from this rank's rows of a parameter to its stand-in.
 pub(crate) const GATHERED: &str = "gathered";
 
-/// Records the use of a parameter, and changes nothing.
 #[derive(Module, Debug)]
 struct Noted {
     #[module(skip)]
@@ -284,7 +281,6 @@ impl ModuleMapper for Attacher<'_> {
     }
 }
 
-/// The same values behind a hook.
 fn hooked<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
     anchor: NodeGuard,
@@ -300,7 +296,6 @@ where
     ))
 }
 
-/// The operation on a parameter.
 #[derive(Debug)]
 struct Hook {
     parameter: usize,

@@ -41,7 +41,6 @@ impl Naive {
         }
     }
 
-    /// Replaces every sum by its average over the ranks.
     pub(crate) fn average_all(
         &mut self,
         mut normalizer: Normalizer,

@@ -66,7 +66,6 @@ pub(crate) fn unsupported(what: String, device: &Device) -> TrainError {
     }
 }
 
-/// A tensor as its backend has it.
 pub(crate) fn primitive<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
 ) -> Result<<Autodiff<B, C> as BackendTypes>::FloatTensorPrimitive, TrainError>
@@ -79,7 +78,6 @@ where
         .map_err(|_| unsupported("a part of the model".to_owned(), &device))
 }
 
-/// The node of a tensor in its graph.
 pub(crate) fn node<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
 ) -> Result<NodeGuard, TrainError>

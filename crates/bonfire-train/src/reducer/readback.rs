@@ -136,7 +136,6 @@ pub(crate) fn claim<const D: usize>(
     }
 }
 
-/// Passes on the values of a read tensor.
 fn take_data(
     data: Result<TensorData, String>,
     take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),

@@ -15,13 +15,11 @@ pub(crate) struct Spare(Arc<Mutex<Pool>>);
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<Values>,
-    /// The bytes of each bucket.
     bucket_bytes: Vec<u64>,
     bytes: u64,
 }
 
 impl Spare {
-    /// Registers a bucket of this size.
     pub(super) fn join(&self, dtype: DType, elems: usize) {
         self.pool()
             .bucket_bytes

@@ -13,7 +13,6 @@ pub struct StepTiming {
     pub exposed_communication: Duration,
 }
 
-/// Adds up the time of several activities.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     total: Duration,
@@ -27,7 +26,6 @@ impl Stopwatch {
         result
     }
 
-    /// Adds time that was measured elsewhere.
     pub(crate) fn add(&mut self, time: Duration) {
         self.total += time;
     }

@@ -15,7 +15,6 @@ pub(super) struct Verdict {
     pub(super) present: Vec<bool>,
 }
 
-/// The number of flags for `parameters` parameters.
 pub(super) fn len(parameters: usize) -> usize {
     2 * BITS + parameters
 }
@@ -46,7 +45,6 @@ impl Verdict {
         })
     }
 
-    /// Starts an operation that sends it to all ranks.
     #[track_caller]
     pub(super) fn start(&self, group: &ProcessGroup) -> Told {
         // Maxima are taken: of what is compared and its negative, and of whether a parameter has a gradient.

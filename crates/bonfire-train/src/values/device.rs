@@ -8,10 +8,8 @@ use bonfire_plan::DType;
 
 /// A tensor's elements on the device, in row-major order, in a form that its engine knows.
 pub(crate) struct DeviceTensor {
-    /// The type of the elements.
     pub dtype: DType,
     pub elems: usize,
-    /// The memory, in the engine's type.
     #[cfg_attr(
         not(feature = "cuda"),
         allow(dead_code, reason = "nothing of this build reads it")

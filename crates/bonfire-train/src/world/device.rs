@@ -198,7 +198,6 @@ mod list {
         None
     }
 
-    /// The reason why CUDA devices are not found.
     #[cfg(feature = "cuda")]
     pub(super) fn why_no_cuda() -> String {
         use bonfire_gpu::Driver;

@@ -36,7 +36,6 @@ pub(crate) fn forward_head(count: usize) -> [f32; 3] {
     [FORWARD as f32, parts[0] as f32, parts[1] as f32]
 }
 
-/// The head of a message of the backward pass.
 pub(crate) fn backward_head() -> [f32; 1] {
     [BACKWARD as f32]
 }
@@ -131,7 +130,6 @@ pub(crate) fn reply_to(
     }
 }
 
-/// Finds ranks that are at another place.
 fn check(blocks: &[Vec<f64>]) -> Result<(), NormMismatch> {
     let ranks = (0..).map(Rank::new).zip(blocks);
     let mut present = ranks.filter(|(_, block)| !block.is_empty());
@@ -163,7 +161,6 @@ impl Pass {
     }
 }
 
-/// The reason why an exchange failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]

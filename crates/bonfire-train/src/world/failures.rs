@@ -27,7 +27,6 @@ impl PassFailures {
         }
     }
 
-    /// Keeps the first failure, and ends the groups.
     pub(crate) fn keep(&self, error: TrainError) {
         self.abort(&error.to_string());
         self.lock().first.get_or_insert(error);

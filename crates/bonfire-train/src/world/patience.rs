@@ -54,7 +54,6 @@ impl WarmUp {
         }
     }
 
-    /// Counts a step of all ranks.
     pub(crate) fn end_step(&mut self) {
         self.steps_left = self.steps_left.saturating_sub(1);
         if self.steps_left == 0 {

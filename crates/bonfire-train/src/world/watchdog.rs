@@ -27,7 +27,6 @@ const TIMEOUTS: u32 = 10;
 
 #[derive(Clone, Debug)]
 struct Call {
-    /// The number of the call.
     number: u64,
     name: &'static str,
     step: u64,
@@ -55,7 +54,6 @@ pub(crate) struct Watchdog {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Watches a call until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watched {
     shared: Arc<Shared>,
@@ -85,7 +83,6 @@ impl Watchdog {
         }
     }
 
-    /// Begins a call of a group.
     #[track_caller]
     pub(crate) fn watch(&self, name: &'static str, step: u64, group: &ProcessGroup) -> Watched {
         let mut state = self.shared.lock();

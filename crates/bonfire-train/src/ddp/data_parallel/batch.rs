@@ -116,7 +116,6 @@ fn check(dim: usize, dims: usize) {
     );
 }
 
-/// Tensors of the same samples, such as inputs and targets.
 impl<A: Scatter, B: Scatter> Scatter for (A, B) {
     /// # Panics
     /// If the two have different numbers of samples.

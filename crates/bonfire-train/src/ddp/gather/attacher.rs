@@ -140,7 +140,6 @@ impl ModuleDisplayDefault for Gathered {
 
 impl ModuleDisplay for Gathered {}
 
-/// Attaches a gather to each parameter that is cut.
 pub(super) struct Attacher<'a>(pub(super) &'a Arc<Gatherer>);
 
 impl Reparameterizer for Attacher<'_> {

@@ -18,9 +18,7 @@ use crate::reducer::readback;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Buffers for the largest parameter of each type.
     buffers: HashMap<DType, Values>,
-    /// The parameter that is gathered ahead.
     ahead: Option<(usize, ValuesWork)>,
 }
 
@@ -35,7 +33,6 @@ impl Memory {
 struct Places {
     all: Vec<Range<usize>>,
     own: Range<usize>,
-    /// Elements of all blocks together.
     elems: usize,
 }
 
@@ -89,7 +86,6 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Copies this rank's rows to their place.
     fn fill(
         &self,
         state: &mut State,
@@ -141,7 +137,6 @@ impl Gatherer {
         }
     }
 
-    /// A buffer for the largest parameter of a type.
     fn buffer(&self, dtype: DType) -> Values {
         let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
         let elems = parameters
@@ -150,7 +145,6 @@ impl Gatherer {
         Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
     }
 
-    /// The error with the parameter's name.
     fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {
         match error {
             CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {

@@ -18,7 +18,6 @@ use crate::TrainError;
 use crate::reducer::operation::{Graph, primitive};
 use crate::reducer::readback::Readback;
 
-/// The sources of a gathered parameter.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// This rank's rows, which may be on another backend.

@@ -25,7 +25,6 @@ impl Order {
         self.expected.get(self.found.len()).copied()
     }
 
-    /// The gathers of the last pass.
     #[cfg(test)]
     pub(super) fn last(&self) -> &[usize] {
         &self.expected

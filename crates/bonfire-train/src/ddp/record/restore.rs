@@ -23,7 +23,6 @@ use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
-/// The description of a checkpoint that belongs to another training.
 #[derive(Debug)]
 pub(crate) struct Misfit {
     pub(crate) what: &'static str,
@@ -90,7 +89,6 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// The optimizer's state for this rank's part of the parameters.
     fn record(
         &self,
         model: &Source<'_>,
@@ -171,7 +169,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Replaces the tensors of a model.
 struct Restorer<'a> {
     source: &'a Source<'a>,
     /// Parts that have been read, where ranks have some.

@@ -96,7 +96,6 @@ fn exp_of_minus(x: f32) -> f32 {
     if x > LARGEST { 0.0 } else { exponential }
 }
 
-/// Evaluates a polynomial by Horner's rule.
 #[inline(always)]
 fn polynomial<const N: usize>(coefficients: [f32; N], x: f32) -> f32 {
     let mut sum = coefficients[N - 1];

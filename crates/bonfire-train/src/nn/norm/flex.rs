@@ -6,11 +6,10 @@ use burn::tensor::Tensor;
 use crate::nn::custom_gradient::Inputs;
 use crate::nn::memory::{is_here, own, row_major, tensor, values};
 
-/// A normalised batch and its statistics, which have no autodiff.
 pub(super) struct Normalized<const D: usize> {
     pub(super) output: Tensor<D>,
     pub(super) mean: Tensor<1>,
-    /// The biased variance of each feature.
+    /// The biased variance.
     pub(super) variance: Tensor<1>,
 }
 

@@ -82,7 +82,6 @@ pub(crate) fn normalized(
     )
 }
 
-/// The operation, and the values for its backward step.
 #[derive(Debug)]
 struct Normalize {
     normalized: Tensor<3>,
@@ -90,7 +89,6 @@ struct Normalize {
     scale: Tensor<1>,
     inverse_count: Tensor<1>,
     exchange: NormGroup,
-    /// The type of the input.
     dtype: DType,
 }
 

@@ -73,7 +73,6 @@ impl RunningStatistic {
         moments
     }
 
-    /// A separate statistic with another value.
     fn with_value(&self, value: Tensor<1>) -> Self {
         let value = value.set_require_grad(false).without_autodiff();
         Self {

@@ -15,29 +15,24 @@ use crate::nn::custom_gradient::{Gradient, node_of};
 pub(super) struct Detacher {
     device: Option<Device>,
     tracked: Vec<Tracked>,
-    /// Number of tensors so far.
     places: usize,
 }
 
-/// A tensor that needs a gradient.
 struct Tracked {
     place: usize,
     node: NodeGuard,
     used: Arc<AtomicBool>,
 }
 
-/// The used tensors that need a gradient.
 pub(super) struct Found {
     /// Their indices, in the order of the mapping.
     pub(super) places: Vec<usize>,
-    /// Their nodes in the graph.
     pub(super) nodes: Vec<NodeGuard>,
     /// True if there are tensors that need no gradient.
     pub(super) has_constants: bool,
 }
 
 impl Detacher {
-    /// The device of the first tensor.
     pub(super) fn device(&self) -> Device {
         let device = self.device.clone();
         device.expect("a segment has an input")
@@ -84,7 +79,6 @@ impl ModuleMapper for Detacher {
     }
 }
 
-/// Moves tensors to host memory until they are used.
 pub(super) struct ToHost;
 
 impl ModuleMapper for ToHost {
@@ -101,7 +95,7 @@ impl ModuleMapper for ToHost {
 
 /// Makes leaves of a new graph of the tensors at some indices, and returns their gradients.
 pub(super) struct Leaves {
-    /// Ascending.
+    /// In ascending order of the mapping.
     places: Vec<usize>,
     place: usize,
     leaves: Vec<Leaf>,

@@ -52,7 +52,6 @@ impl<P: Module, M: Module, F, const D: usize> Segment<P, M, F, D> {
     }
 }
 
-/// Checks that a segment has the same output again.
 fn check_same<const D: usize>(again: &Tensor<D>, before: Tensor<D>) {
     let kind = |output: &Tensor<D>| (output.shape(), output.dtype());
     let (found, expected) = (kind(again), kind(&before));

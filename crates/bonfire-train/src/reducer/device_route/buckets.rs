@@ -35,7 +35,6 @@ struct Bucket {
 #[derive(Debug)]
 struct Slot {
     range: Range<usize>,
-    /// The tensor that is to be packed.
     gradient: Option<DeviceTensor>,
     /// True if earlier micro-batches have left a sum for it.
     kept: bool,
@@ -173,7 +172,6 @@ impl DeviceBuckets {
         self.engine.queue(Action::Average { bucket: index })
     }
 
-    /// Queues the copies of a bucket's tensors to it.
     fn pack(&mut self, index: usize, entering: Entering) -> Result<(), TrainError> {
         let mut moves = Vec::new();
         for slot in &mut self.buckets[index].slots {
@@ -244,7 +242,6 @@ impl DeviceBuckets {
         self.readers.clear();
     }
 
-    /// Ends the exchange on all ranks.
     pub(crate) fn abort(&self, cause: &str) {
         self.engine.abort(cause);
     }
@@ -336,7 +333,6 @@ impl Bucket {
     }
 }
 
-/// The places of a bucket's gradients.
 fn room(assignment: &Assignment, extents: &[Extent]) -> Room {
     let align = ALIGN_BYTES / assignment.dtype.size_bytes();
     let mut end = 0_usize;

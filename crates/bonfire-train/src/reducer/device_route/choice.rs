@@ -7,7 +7,6 @@ use super::Engine;
 use crate::world::patience::WarmUp;
 use crate::{DdpConfig, GradientCompression, GradientRoute, GradientSync, TrainError};
 
-/// The inputs of the choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
     /// The configuration, the same on all ranks.
@@ -19,9 +18,7 @@ pub(crate) struct Ways<'a> {
 
 #[derive(Debug)]
 pub(crate) enum Chosen {
-    /// The route through host memory.
     Host,
-    /// The route from device to device.
     Device(Box<dyn Engine>),
 }
 

@@ -81,7 +81,6 @@ struct CudaEngine<G: GpuGroup> {
     place: GroupQueue,
 }
 
-/// Burn's side of the device.
 struct Quiet(Client);
 
 impl std::fmt::Debug for Quiet {
@@ -154,7 +153,6 @@ impl<G: GpuGroup> CudaEngine<G> {
         })
     }
 
-    /// Orders the group's stream behind Burn's queued work.
     fn behind(&self) -> Result<(), TrainError> {
         match self.timing {
             Timing::Overlapped => {
@@ -167,7 +165,6 @@ impl<G: GpuGroup> CudaEngine<G> {
         }
     }
 
-    /// Copies tensors to a bucket or from it.
     fn copy(
         &mut self,
         index: usize,

@@ -11,7 +11,6 @@ use crate::values::DeviceTensor;
 /// Performs actions on buckets, in the order in which they are queued. Each bucket has its own memory, and as much
 /// again for sums of earlier micro-batches once something is kept there.
 pub(crate) trait Engine: Send + fmt::Debug {
-    /// The time at which buckets may be sent.
     fn timing(&self) -> Timing;
 
     /// Makes memory for buckets, in place of the earlier ones. Every rank calls it alike; it waits for all.
@@ -31,7 +30,6 @@ pub(crate) trait Engine: Send + fmt::Debug {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timing {
     Overlapped,
-    /// After the backward passes of all ranks.
     Apart,
 }
 

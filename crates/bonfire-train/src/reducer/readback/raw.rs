@@ -18,11 +18,9 @@ use cubecl_runtime::runtime::Runtime;
 use crate::values::DeviceTensor;
 use crate::values::reducible;
 
-/// The memory of a tensor's elements.
 struct RawMemory {
     address: u64,
     bytes: usize,
-    /// The number of the device.
     device: u32,
     /// CubeCL's binding of the allocation: "a bound allocation is never freed, handed out again or
     /// relocated". Never looked at; the mutex makes it shareable.

@@ -138,7 +138,6 @@ impl NormGroup {
         Ok(blocks.iter().map(<[f64]>::to_vec).collect())
     }
 
-    /// Keeps the first failure, and returns it.
     fn keep(&self, failure: Failure) -> Failure {
         self.shared.group.abort(&failure.to_string());
         self.lock().failure.get_or_insert(failure).clone()
@@ -218,7 +217,6 @@ impl NormGroups {
         }
     }
 
-    /// Takes the failure of one of them.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         let failure = self.all().iter().find_map(NormGroup::failure);
         failure.map(TrainError::from)

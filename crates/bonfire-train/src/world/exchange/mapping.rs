@@ -28,7 +28,6 @@ thread_local! {
     static MEANING: RefCell<Meaning> = const { RefCell::new(Meaning::Copy) };
 }
 
-/// The meaning of the present mapping on this thread.
 pub(crate) fn meaning() -> Meaning {
     MEANING.with_borrow(Clone::clone)
 }

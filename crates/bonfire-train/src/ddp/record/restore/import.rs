@@ -36,7 +36,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Replaces parameters by those of rank 0.
 struct Importer<'a, S> {
     source: Option<&'a mut S>,
     group: &'a ProcessGroup,

@@ -34,7 +34,6 @@ impl<G: GpuGroup> CudaBucket<G> {
             .part(self.bytes_of(range))
     }
 
-    /// Allocates the sums on first use.
     pub(super) fn make_kept(&mut self, context: &Context) -> Result<(), CudaError> {
         if self.kept.is_none() {
             let bytes = G::span(&self.buffer).len();

@@ -19,7 +19,6 @@ use crate::world::patience::WarmUp;
 /// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all ranks; a
 /// failure of any rank is an error of the next call.
 pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
-    /// Memory that can be averaged.
     type Buffer: fmt::Debug + Send;
 
     fn place(&self) -> GroupQueue;
@@ -79,12 +78,10 @@ macro_rules! gpu_group {
 gpu_group!(CudaGroup, CudaBuffer);
 gpu_group!(NcclGroup, NcclBuffer);
 
-/// The queue of a group's work.
 #[derive(Debug)]
 pub(super) struct GroupQueue {
     pub(super) context: Context,
     pub(super) stream: Arc<Stream>,
-    /// The underlying group of ranks.
     pub(super) ranks: ProcessGroup,
     /// True if any of its ranks share a process.
     pub(super) shares_a_process: bool,
