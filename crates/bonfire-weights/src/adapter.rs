@@ -10,7 +10,6 @@ use burn::tensor::{DType, Element, Tensor, TensorData, bf16, f16};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 
-/// The layout of a file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Burn,
@@ -28,7 +27,6 @@ impl Layout {
         }
     }
 
-    /// The layout that this metadata value means.
     pub(crate) fn said(producer: Option<&str>) -> Self {
         if producer == Some(Self::Burn.producer()) {
             Self::Burn
@@ -102,7 +100,6 @@ impl ModuleAdapter for ToModel {
     }
 }
 
-/// The number of values that are infinite or NaN.
 fn non_finite(data: &TensorData) -> usize {
     fn count<E: Element>(data: &TensorData, is_finite: impl Fn(&E) -> bool) -> usize {
         let values = data.as_slice::<E>().unwrap_or_default();

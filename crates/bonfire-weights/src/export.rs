@@ -206,7 +206,6 @@ fn unwritable(path: &Path, cause: &dyn std::fmt::Display) -> FileError {
     }
 }
 
-/// A tensor that is read when it is written.
 struct Lazy<'a> {
     tensor: &'a StoredTensor,
     dtype: Dtype,

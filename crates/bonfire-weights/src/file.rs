@@ -59,7 +59,6 @@ impl Tensors {
     }
 }
 
-/// The meaning of numbers in names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indices {
     Kept,

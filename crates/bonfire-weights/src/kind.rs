@@ -34,7 +34,6 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\xFD7zXZ", "it is compressed with xz; unpack it"),
 ];
 
-/// The format of the file at a path.
 pub(crate) fn of(path: &Path) -> io::Result<Kind> {
     // To open a pipe is to wait for it, and it cannot be read in any order.
     if !path.metadata()?.is_file() {

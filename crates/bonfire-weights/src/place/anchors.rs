@@ -26,7 +26,6 @@ pub(super) struct Anchors(Mutex<State>);
 struct State {
     /// The parameter whose use begins a pass.
     first: Option<usize>,
-    /// The number of uses since then.
     uses: usize,
     anchors: Vec<Tensor<1>>,
 }
@@ -68,7 +67,6 @@ impl Anchors {
     }
 }
 
-/// An anchor that is farther by one.
 fn further<C>(anchor: Tensor<1>) -> Tensor<1>
 where
     C: CheckpointStrategy,

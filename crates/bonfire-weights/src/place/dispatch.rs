@@ -206,7 +206,6 @@ impl ModuleVisitor for Attached {
     }
 }
 
-/// Puts one parameter after the other in its place.
 struct Placer<'a> {
     dispatch: &'a Dispatch,
     store: &'a Arc<Store>,

@@ -178,7 +178,7 @@ impl Reparameterization for Offloaded {
     }
 }
 
-/// Has parameters brought, by their numbers.
+/// Attaches offloaded parameters, by their numbers.
 pub(super) struct Attacher<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) indices: &'a HashMap<ParamId, usize>,

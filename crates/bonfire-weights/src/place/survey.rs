@@ -75,7 +75,7 @@ impl Survey {
         ModuleTree::new(self.classes.iter().cloned().chain(tensors))
     }
 
-    /// `unset` is the type of what is not initialised yet.
+    /// `unset` is the type of parameters that are not initialised yet.
     fn note<const D: usize, K: Basic>(
         &mut self,
         param: &Param<Tensor<D, K>>,
