@@ -94,7 +94,6 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Returns the depth in the type of the crate `networks`.
     pub fn depth(self) -> Depth {
         match self {
             Self::Resnet18 => Depth::ResNet18,

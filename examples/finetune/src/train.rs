@@ -40,7 +40,6 @@ pub enum End {
     Stopped,
 }
 
-/// The program's state in a checkpoint, besides model and optimizer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Progress {
     /// The position in the data; after an epoch that is not validated yet, its end.
@@ -228,7 +227,6 @@ impl<'a> Trainer<'a> {
         Ok(Some(accuracy.unwrap_or(f64::NAN)))
     }
 
-    /// Writes the parameters after an epoch in PyTorch's layout.
     fn write_weights(&mut self, epoch: u64) -> Result<()> {
         let folder = self.options.out.join("weights");
         let made = if self.world.is_main() {
