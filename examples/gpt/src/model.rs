@@ -42,7 +42,6 @@ pub struct GptConfig {
     pub vocabulary: usize,
     /// Longest window the model can look back on, in characters.
     pub context: usize,
-    /// Blocks, one after the other.
     pub layers: usize,
     /// Attention heads in each block, `H`; divides the width.
     pub heads: usize,
@@ -76,7 +75,6 @@ struct Block {
 struct Attention {
     query_key_value: ColumnParallelLinear,
     output: RowParallelLinear,
-    /// The heads of this rank's part.
     heads: usize,
 }
 
@@ -138,7 +136,6 @@ impl GptConfig {
 }
 
 impl Gpt {
-    /// Keeps only the inputs of blocks for the backward pass.
     pub fn with_recomputed_blocks(mut self) -> Self {
         self.recomputed = true;
         self

@@ -72,7 +72,6 @@ pub fn build(
     (optimizer, factor)
 }
 
-/// Applies the decay to all but the gains.
 fn grouped<O: Optimizer>(weight_decay: f32, build: impl Fn(f32) -> O) -> ModuleOptimizer {
     ModuleOptimizer::from(build(weight_decay)).with_group(gains(), build(0.0), None)
 }

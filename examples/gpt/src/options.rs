@@ -19,7 +19,6 @@ use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
 
-/// Micro-batches where none are asked for.
 const MICRO_BATCHES: NonZeroU32 = NonZeroU32::new(8).expect("8 is not 0");
 
 /// What can be set on the command line. Sizes and rates not given come from the preset.
@@ -265,7 +264,6 @@ pub enum OffloadKind {
     Parameters,
 }
 
-/// The checked settings of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The text; `None` is this repository's own.
@@ -283,14 +281,11 @@ pub struct Settings {
     pub gradient_route: GradientRoute,
     pub placement: Placement,
     pub mesh: MeshShape,
-    /// Options of DiLoCo, if ranks train alone.
     pub diloco: Option<DilocoConfig>,
     pub checkpoints: Option<PathBuf>,
     pub checkpoint_interval: u64,
-    /// Options of the ranks of pp.
     pub pipeline: PipelineSettings,
     pub seed: u64,
-    /// Frequency and amount of evaluation and reports.
     pub reporting: Reporting,
 }
 
@@ -303,7 +298,6 @@ pub struct ModelSizes {
     pub context: usize,
 }
 
-/// The optimizer, its constants and the clipping before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
     pub kind: OptimizerKind,
@@ -314,10 +308,8 @@ pub struct OptimizerSettings {
     pub clip: Option<f32>,
 }
 
-/// The order of a pipeline's passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The schedule of this name.
     Named(Kind),
     Fastest,
 }
@@ -340,7 +332,6 @@ pub struct PipelineSettings {
 }
 
 impl Settings {
-    /// Returns the windows of a micro-batch.
     pub fn micro_batch(&self) -> usize {
         self.batch / self.pipeline.micro_batches.get() as usize
     }
@@ -359,7 +350,6 @@ pub struct Reporting {
 }
 
 impl Reporting {
-    /// The parent of new run folders.
     pub const RUNS: &str = "runs";
 
     /// Makes a journal in the folder of the run, for a model with `flops_per_token`.
@@ -398,11 +388,9 @@ impl fmt::Display for OptimizerSettings {
     }
 }
 
-/// Options that are valid alone, but contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The heads cannot share the width equally.
     #[error(
         "--width {width} cannot be divided among --heads {heads}; choose a width that is a \
          multiple of the heads"
@@ -411,7 +399,6 @@ pub enum OptionsError {
     /// Burn's optimizers keep their state in memory.
     #[error("--offload needs an optimizer of one pass; choose --optimizer adamw, sgd or lion")]
     NoFiles,
-    /// A folder is given without an offload.
     #[error("--offload-folder is for --offload optimizer or parameters; give both or neither")]
     FolderForNothing,
 }
@@ -518,7 +505,6 @@ fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     })
 }
 
-/// The folder of files, if one is given.
 fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
     let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
     match (args.offload, &args.offload_folder) {

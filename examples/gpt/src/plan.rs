@@ -59,7 +59,6 @@ pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Ve
     Ok(trainings)
 }
 
-/// What is the same for all of the model.
 struct Rehearsal<'a> {
     settings: &'a Settings,
     corpus: &'a Corpus,
@@ -68,7 +67,6 @@ struct Rehearsal<'a> {
 }
 
 impl Rehearsal<'_> {
-    /// Of a rank with all layers.
     fn layers(&self, world: &World, mesh: &Mesh) -> Result<Training> {
         let model = untrained(self.settings, self.corpus, &self.device);
         let model = model.divided(mesh.sub(Axis::Tp));

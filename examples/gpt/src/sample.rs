@@ -15,7 +15,6 @@ pub struct Sample {
     pub context: usize,
     /// Divides the scores before the softmax.
     pub temperature: f64,
-    /// The seed of all draws.
     pub seed: u64,
 }
 
@@ -34,7 +33,6 @@ impl Sample {
     }
 }
 
-/// The scores of the characters that may follow `window`.
 fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
     let shape = [1, window.len()];
     let tokens = Tensor::from_data(TensorData::new(window.to_vec(), shape), device);

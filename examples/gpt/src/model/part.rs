@@ -64,7 +64,6 @@ impl Gpt {
         runs.iter().map(part).collect()
     }
 
-    /// Joins all parts of a model, in their order.
     pub fn joined(parts: Vec<Part>) -> Option<Self> {
         let (mut embedding, mut norm, mut blocks) = (None, None, Vec::new());
         let recomputed = parts.first()?.recomputed;
