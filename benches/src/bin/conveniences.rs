@@ -142,7 +142,7 @@ impl Training {
         for _ in 0..steps {
             let batch = journal.time(Activity::Data, || self.batch());
             let agreed = world.group().agree(Proposal::default())?;
-            assert!(agreed.stop.is_none(), "nobody wants to stop");
+            assert!(agreed.stop.is_none(), "no rank is asked to stop");
             let step = self.ddp.backward(|model| model.loss(batch))?;
             journal.step(&step);
             journal.time(Activity::Optimizer, || {

@@ -59,8 +59,8 @@ pub enum CheckpointError {
     },
     /// There are checkpoints, but all of them are damaged.
     #[error(
-        "none of the {count} checkpoints in {folder} is whole; the last one: {cause}; bring back a \
-         copy, or start anew in another folder"
+        "none of the {count} checkpoints in {folder} is intact; the last one: {cause}; restore a \
+         copy, or start again in another folder"
     )]
     AllDamaged {
         /// The folder of the checkpoints.
@@ -71,7 +71,7 @@ pub enum CheckpointError {
         cause: String,
     },
     /// The requested checkpoint is damaged.
-    #[error("checkpoint {path} is damaged: {cause}; bring back a copy, or go on from another")]
+    #[error("checkpoint {path} is damaged: {cause}; restore a copy, or resume from another")]
     Damaged {
         /// The path of the file or folder.
         path: PathBuf,

@@ -205,7 +205,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<
         let count = self.num_items();
         assert!(
             start <= end && end <= count,
-            "{start}..{end} is no part of {count} items"
+            "{start}..{end} is not within {count} items"
         );
         let first = self.slice.as_ref().map_or(0, |items| items.start);
         let items = first + start..first + end;

@@ -49,7 +49,7 @@ pub enum LearnerError {
     NotTraining,
     /// The configuration selects gradients that are averaged one by one, after the backward pass.
     #[error(
-        "the learner's gradients travel in buckets, because its steps keep their losses to themselves; \
+        "the learner's gradients are sent in buckets, because its steps do not show their losses; \
          leave DdpConfig::sync as it is"
     )]
     NotBucketed,
@@ -61,7 +61,7 @@ pub enum LearnerError {
     NotScaled,
     /// The learner's checkpointing strategy is not the one that decides when compression is saved.
     #[error(
-        "the learner saves checkpoints, but nobody says when to keep the state of compression: give the \
+        "the learner saves checkpoints, but no strategy decides when to keep the state of compression: give the \
          training .with_checkpointing_strategy(kept.follow(...))"
     )]
     NotFollowing,

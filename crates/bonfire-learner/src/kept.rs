@@ -109,7 +109,7 @@ impl CompressionCheckpoints {
         }
         if is_main {
             tracing::warn!(
-                "{} has nothing of epoch {epoch}: the training goes on without what compression left out \
+                "{} has nothing of epoch {epoch}: the training continues without what compression left out \
                  of the gradients until then",
                 self.folder.path().display()
             );

@@ -112,9 +112,9 @@ struct Capture<R>(Sender<R>);
 
 impl<R: Checkpoint> Checkpointer<R> for Capture<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        self.0
-            .send(record)
-            .map_err(|_| CheckpointerError::Unknown("nobody takes the record".to_owned()))
+        self.0.send(record).map_err(|_| {
+            CheckpointerError::Unknown("the receiver of the record has gone".to_owned())
+        })
     }
 
     fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {

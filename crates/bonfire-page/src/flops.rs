@@ -65,7 +65,7 @@ impl ModelFlops {
 fn checked(number: f64) -> f64 {
     assert!(
         number.is_finite() && number > 0.0,
-        "{number} FLOPs are told of; they must be a number above 0"
+        "{number} FLOPs are given; they must be a number above 0"
     );
     number
 }

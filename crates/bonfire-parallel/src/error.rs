@@ -24,7 +24,7 @@ pub enum ParallelError {
     },
     /// A sequence cannot be cut into two equal chunks per rank.
     #[error(
-        "dimension {dim} has {length} tokens on {ranks} ranks, which are no {chunks} equal chunks: each rank has two; make \
+        "dimension {dim} has {length} tokens on {ranks} ranks, which are not {chunks} equal chunks: each rank has two; make \
          the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
     )]
     Odd {
@@ -81,7 +81,7 @@ pub enum ParallelError {
         name: String,
     },
     /// Ranks cannot add values of this type.
-    #[error("tensors of type {dtype} cannot travel between ranks; use f32, f64, f16 or bf16")]
+    #[error("tensors of type {dtype} cannot be sent between ranks; use f32, f64, f16 or bf16")]
     UnsupportedDtype {
         /// The data type of the values.
         dtype: String,

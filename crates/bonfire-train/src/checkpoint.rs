@@ -340,7 +340,7 @@ impl Checkpoints {
                 saved_by,
                 ranks = patient.group.world_size().get(),
                 tensors,
-                "the training goes on from {}",
+                "the training continues from {}",
                 path.display()
             );
         }

@@ -93,7 +93,7 @@ impl fmt::Display for GradientRoute {
 
 /// The error of an unknown route's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no way of gradients `{0}`; choose auto, host, device or nccl")]
+#[error("unknown gradient route `{0}`; choose auto, host, device or nccl")]
 pub struct UnknownGradientRoute(String);
 
 impl FromStr for GradientRoute {

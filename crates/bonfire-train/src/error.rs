@@ -40,7 +40,7 @@ pub enum TrainError {
     ModelMismatch(#[from] Difference),
     /// Another rank sends a value that this program cannot read.
     #[error(
-        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+        "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
     OtherProgram {
@@ -219,7 +219,7 @@ pub enum TrainError {
     },
     /// A parameter is infinite or NaN where the training is to be saved. All ranks return this error.
     #[error(
-        "parameter {parameter} is not finite on rank {rank}: nothing is saved, and the checkpoints before stay; go on from \
+        "parameter {parameter} is not finite on rank {rank}: nothing is saved, and earlier checkpoints stay; resume from \
          them with a lower learning rate, or clip the gradients"
     )]
     NonFiniteParameter {
@@ -291,7 +291,7 @@ pub enum TrainError {
     Compression(#[from] crate::compression::CompressionError),
     /// The configuration selects a route from device to device that is not available. All ranks return this error.
     #[error(
-        "gradients cannot travel from device to device, as GradientRoute::{route:?} asks: {reason}; \
+        "gradients cannot be sent from device to device, as GradientRoute::{route:?} asks: {reason}; \
          GradientRoute::Auto takes another way then"
     )]
     NoDeviceRoute {

@@ -334,7 +334,7 @@ impl Values {
     pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
-            other => panic!("{} values are no f32", other.dtype()),
+            other => panic!("{} values are not f32", other.dtype()),
         }
     }
 

@@ -63,7 +63,7 @@ pub enum FileError {
         cause: String,
     },
     /// A pattern is not a regular expression.
-    #[error("the renaming pattern {pattern:?} is no regular expression: {cause}")]
+    #[error("the renaming pattern {pattern:?} is not a regular expression: {cause}")]
     BadPattern {
         /// The pattern as it was given.
         pattern: String,

@@ -241,7 +241,7 @@ impl WeightsFile {
         }
         for (name, file) in weight_map.iter().filter(|(name, _)| !found.contains(*name)) {
             let path = self.path.display();
-            tracing::warn!("{path} says that {name} is in {file}, which does not have it");
+            tracing::warn!("{path} lists {name} in {file}, which does not have it");
         }
         all.ok_or_else(|| unreadable(&self.path, &"it names no files"))
     }
@@ -386,7 +386,7 @@ impl From<&WeightsFile> for WeightsFile {
 fn described(path: &Path) -> Result<Contents, FileError> {
     match kind::of(path).map_err(|error| unreadable(path, &error))? {
         Kind::Safetensors => safetensors_file::read(path).map_err(|error| unreadable(path, &error)),
-        Kind::PyTorch | Kind::Index => Err(unreadable(path, &"it is no safetensors file")),
+        Kind::PyTorch | Kind::Index => Err(unreadable(path, &"it is not a safetensors file")),
     }
 }
 

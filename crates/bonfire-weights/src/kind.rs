@@ -26,7 +26,7 @@ const OTHERS: [(&[u8], &str); 6] = [
     ),
     (
         b"<",
-        "it is a web page and not the file itself; download it anew",
+        "it is a web page and not the file itself; download it again",
     ),
     (b"GGUF", "it is a GGUF file; convert it to safetensors"),
     (b"\x89HDF", "it is an HDF5 file; convert it to safetensors"),
@@ -39,7 +39,7 @@ pub(crate) fn of(path: &Path) -> io::Result<Kind> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(
             ErrorKind::InvalidInput,
-            "it is no regular file",
+            "it is not a regular file",
         ));
     }
     let mut first = Vec::new();

@@ -41,7 +41,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The rank that reports the error that ends this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-#[error("rank {rank} says why")]
+#[error("rank {rank} reports the error")]
 pub struct Reporter {
     /// The number of the rank.
     pub rank: Rank,

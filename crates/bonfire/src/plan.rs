@@ -48,7 +48,7 @@ pub fn plan<M: Module, L: IntoLoss>(
     let (config, grid) = placed(config, ranks)?;
     if [Axis::Cp, Axis::Tp].iter().any(|axis| grid.size(*axis) > 1) {
         return Err(Error::Usage(format!(
-            "mesh={grid}: plan() knows the whole model, not the part of a rank; plan a Training of outline(&part) and of what \
+            "mesh={grid}: plan() counts the complete model, not a rank's part; plan a Training of outline(&part) and of what \
              rehearse_among measures, or leave tp and cp out"
         )));
     }

@@ -160,7 +160,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                     let steps = self.progress.steps;
                     self.journal.note(&match &self.checkpoints {
                         Some(_) => format!(
-                            "stopped after step {steps}; the same command goes on from there"
+                            "stopped after step {steps}; the same command continues from there"
                         ),
                         None => format!(
                             "stopped after step {steps}; nothing is kept without checkpoints.folder"

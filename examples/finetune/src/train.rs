@@ -264,7 +264,7 @@ impl<'a> Trainer<'a> {
             match self.steps {
                 0 => println!("stopped before the first step"),
                 steps => {
-                    println!("stopped after step {steps}; the same command goes on from there");
+                    println!("stopped after step {steps}; the same command continues from there");
                 }
             }
         }

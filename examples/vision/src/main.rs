@@ -106,7 +106,7 @@ fn run_test(options: &Options) -> Result<()> {
         let model = config.network().init(0, &world.device());
         let model = bonfire::all_or_none(&world, weights::load(model, &path, &world))?;
         let figures = evaluate(&world, &model, &data, &config, &StopRequest::never())?;
-        let figures = figures.context("nobody stops a test")?;
+        let figures = figures.context("a test is not stopped")?;
         if world.is_main() {
             println!(
                 "{} on {} pictures of {}: loss {:.4}, Acc@1 {:.3}, Acc@{} {:.3}",

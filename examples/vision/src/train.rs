@@ -296,8 +296,10 @@ impl Trainer<'_> {
         let auto_resume = self.config.train.auto_resume;
         let line = match (steps, auto_resume) {
             (0, _) => "stopped before the first step".to_owned(),
-            (_, true) => format!("stopped after step {steps}; the same command goes on from there"),
-            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true goes on"),
+            (_, true) => {
+                format!("stopped after step {steps}; the same command continues from there")
+            }
+            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true continues"),
         };
         self.journal.note(&line);
         Ok(())

@@ -16,7 +16,7 @@ pub enum RecordError {
     Checkpoint(#[from] CheckpointError),
     /// Another rank sends a value that this program cannot read.
     #[error(
-        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+        "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
     OtherProgram {

@@ -447,7 +447,7 @@ impl Plan {
 fn unknown(name: &str) -> CheckpointError {
     unwritable(
         &format!("parameter {name}"),
-        "the whole model, as the checkpoints know it, has no such parameter; take Whole::of of the model that the parts \
+        "the uncut model of the checkpoints has no such parameter; take Whole::of of the model that the parts \
          are made of",
     )
 }

@@ -51,7 +51,7 @@ impl Archive {
         let entries = || -> Result<(File, Listed), ListError> {
             // A pipe would be waited for, and could not be read in any order.
             if !path.metadata()?.is_file() {
-                let cause = "it is no regular file; give a tar archive on disk";
+                let cause = "it is not a regular file; give a tar archive on disk";
                 return Err(io::Error::new(ErrorKind::InvalidInput, cause).into());
             }
             let file = File::open(path)?;

@@ -110,7 +110,7 @@ impl Cifar10 {
         if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD_BYTES) {
             let found = bytes.len();
             return Err(other(format!(
-                "it has {found} bytes, which is no multiple of {RECORD_BYTES}; get it again"
+                "it has {found} bytes, which is not a multiple of {RECORD_BYTES}; get it again"
             )));
         }
         for (index, record) in bytes.chunks_exact(RECORD_BYTES).enumerate() {

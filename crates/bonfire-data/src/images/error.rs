@@ -25,11 +25,11 @@ pub enum PictureError {
     },
     /// A picture in an archive that is a link to something else than a file in it, or a file with gaps.
     #[error(
-        "{} in {archive} is no whole file{}; make the archive anew with `tar --dereference`", .path.display(),
+        "{} in {archive} is not a complete file{}; make the archive again with `tar --dereference`", .path.display(),
         if .target.as_os_str().is_empty() {
             String::new()
         } else {
-            format!(", but a link to {}, which is no file in it", .target.display())
+            format!(", but a link to {}, which is not a file in it", .target.display())
         }
     )]
     Unlinked {
@@ -98,7 +98,7 @@ pub enum PictureError {
         wanted: &'static str,
     },
     /// A file of CIFAR-10 with unexpected content.
-    #[error("{name} is no file of CIFAR-10's binary version: {cause}")]
+    #[error("{name} is not a file of CIFAR-10's binary version: {cause}")]
     NotCifar {
         /// The name of the file.
         name: String,

@@ -41,7 +41,7 @@ impl Normalize {
 
     pub(super) fn append_planes(&self, bytes: &[u8], planes: &mut Vec<f32>) {
         let (pixels, rest) = bytes.as_chunks::<CHANNELS>();
-        assert!(rest.is_empty(), "{} bytes are no pixel", rest.len());
+        assert!(rest.is_empty(), "{} bytes are not a pixel", rest.len());
         for (channel, values) in self.values.iter().enumerate() {
             planes.extend(
                 pixels

@@ -75,7 +75,7 @@ pub fn split_pictures(
     };
     if !(held_out > 0.0 && held_out < 1.0) {
         return Err(unsplittable(format!(
-            "{held_out} is no share to hold out; give a number between 0 and 1"
+            "{held_out} is not a share to hold out; give a number between 0 and 1"
         )));
     }
     let mut of_class = vec![Vec::new(); source.classes().len()];

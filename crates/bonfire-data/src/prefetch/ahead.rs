@@ -57,7 +57,7 @@ impl<A, B: Send + 'static> Ahead<A, B> {
             let dropped = Arc::clone(&ahead.dropped);
             let prepare = move |indices: &[usize]| {
                 if dropped.load(Ordering::Relaxed) {
-                    Err("nobody wants it any more".into())
+                    Err("the receiver has gone".into())
                 } else {
                     prepare(indices)
                 }

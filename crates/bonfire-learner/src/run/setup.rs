@@ -23,7 +23,7 @@ impl<M: DistributedModel> Run<'_, M> {
             Some(kept) => kept.prepare()?,
             None if self.components.checkpointer.is_some() => tracing::warn!(
                 "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
-                 factors: a training that resumes goes on without them, and not with the bits of one that \
+                 factors: a training that resumes continues without them, and not with the bits of one that \
                  was not interrupted; LearnerConfig::keeping(&CompressionCheckpoints::new(folder)) keeps them"
             ),
             None => {}

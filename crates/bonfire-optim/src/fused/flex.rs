@@ -167,6 +167,6 @@ fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
 
 fn values_mut<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {
     let (start, end) = tensor.layout().contiguous_offsets().expect("row-major");
-    let values = tensor.try_storage_mut().expect("nobody else sees it");
+    let values = tensor.try_storage_mut().expect("its memory is not shared");
     &mut values[start..end]
 }

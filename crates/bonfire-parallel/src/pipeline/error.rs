@@ -123,7 +123,7 @@ pub enum PipelineError {
     },
     /// The output of the last stage is not a loss.
     #[error(
-        "the last stage returns {found}, which is no loss: let it return one tensor with one element, the mean \
+        "the last stage returns {found}, which is not a loss: let it return one tensor with one element, the mean \
          over the samples of its micro-batch"
     )]
     NoLoss {

@@ -138,7 +138,7 @@ impl Payload {
     #[track_caller]
     fn send(&mut self, group: &ProcessGroup, reduce: ReduceOp) {
         let Self::Here(values) = std::mem::replace(self, Self::Lost) else {
-            panic!("a parcel travels once at a time");
+            panic!("a payload is sent once at a time");
         };
         let len = values.len();
         *self = Self::Away(values.start(group, len, Travel::AllReduce(reduce)));

@@ -70,7 +70,7 @@ pub(crate) fn product_row(dims: Dims, left: &[f32], right: &[f32], row: usize, t
 pub(crate) fn orthogonalize(vectors: &mut [f32], len: usize, epsilon: f64) {
     assert!(
         len > 0 && vectors.len().is_multiple_of(len),
-        "{} elements are no vectors of {len}",
+        "{} elements are not vectors of {len}",
         vectors.len()
     );
     for index in 0..vectors.len() / len {

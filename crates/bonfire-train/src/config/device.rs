@@ -54,7 +54,7 @@ pub enum Occupancy {
 
 /// The error of an unknown device kind's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device kind `{0}`; choose auto, cpu, cuda or wgpu")]
+#[error("unknown device kind `{0}`; choose auto, cpu, cuda or wgpu")]
 pub struct UnknownDeviceKind(String);
 
 impl FromStr for DeviceKind {

@@ -114,7 +114,7 @@ impl<M: Module> Ddp<M> {
             synchronised,
         } = own?;
         let (loss, output) = output.expect("the passes have run");
-        let (gradients, timing) = synchronised.expect("gradients have travelled");
+        let (gradients, timing) = synchronised.expect("gradients have been sent");
         Ok(Step {
             gradients,
             loss,

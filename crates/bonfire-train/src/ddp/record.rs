@@ -379,7 +379,7 @@ impl ModuleVisitor for Collector<'_> {
 /// The shape of a parameter as it is saved, perhaps transposed: found by saving one of a few rows.
 fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
     let rows = (1..).find(|rows| !whole[1..].contains(rows));
-    let rows = rows.expect("some number is no dimension");
+    let rows = rows.expect("some number is not a dimension");
     let mut probe = whole.to_vec();
     probe[0] = rows;
     let mut shape = saved(probe);

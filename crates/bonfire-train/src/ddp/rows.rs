@@ -44,7 +44,7 @@ impl<M: Module> Ddp<M> {
             return result;
         }
         let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("rows are cut only where gradients travel in buckets");
+            unreachable!("rows are cut only where gradients are sent in buckets");
         };
         let mut splitter = Splitter {
             table: &self.table,

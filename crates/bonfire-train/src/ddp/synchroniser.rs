@@ -53,7 +53,7 @@ impl Synchroniser {
                 buckets = reducer.assignments().len(),
                 compression = ?config.compression,
                 placement = %config.placement,
-                "gradients travel in buckets"
+                "gradients are sent in buckets"
             );
         }
         Ok(Self::Bucketed(Arc::new(Mutex::new(reducer))))

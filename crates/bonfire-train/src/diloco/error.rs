@@ -27,7 +27,7 @@ pub enum DilocoError {
     },
     /// Worker 0 is new, and others are not. All of them return this error.
     #[error(
-        "worker 0 begins, and worker {rank} goes on from step {step}; workers that join must come after one that was \
+        "worker 0 begins, and worker {rank} continues from step {step}; workers that join must come after one that was \
          there before"
     )]
     NewcomerFirst {
@@ -38,7 +38,7 @@ pub enum DilocoError {
     },
     /// The ranks of one worker have different states. All ranks return this error.
     #[error(
-        "the ranks of worker {rank} do not go on from the same step; give all of them the same state, or none of them one"
+        "the ranks of worker {rank} do not continue from the same step; give all of them the same state, or none of them one"
     )]
     StateMismatch {
         /// The rank of the worker.

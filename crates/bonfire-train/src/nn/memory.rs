@@ -66,7 +66,7 @@ pub(super) fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
 /// called in.
 fn in_pieces(target: &mut FlexTensor, x: &FlexTensor, map: impl Fn(f32, f32) -> f32 + Copy + Sync) {
     let x = values(x);
-    let target = target.try_storage_mut().expect("nobody else sees it");
+    let target = target.try_storage_mut().expect("its memory is not shared");
     let piece = |(target, x): (&mut [f32], &[f32])| {
         Arch::new().dispatch(
             #[inline(always)]

@@ -197,9 +197,9 @@ impl Bucket {
     /// Starts the average over the ranks in the group; with these flags, if it has some.
     #[track_caller]
     pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
-        assert!(self.is_complete(), "a bucket travels when it is complete");
+        assert!(self.is_complete(), "a bucket is sent when it is complete");
         let State::Here(values) = std::mem::replace(&mut self.state, State::Lost) else {
-            panic!("a bucket travels once per step");
+            panic!("a bucket is sent once per step");
         };
         let mut values = unseen(values);
         if factor != 1.0 {
@@ -398,13 +398,13 @@ impl Bucket {
             let elems = self.elems + self.flags;
             *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
         }
-        Arc::get_mut(values).expect("nobody else has it")
+        Arc::get_mut(values).expect("it is not shared")
     }
 }
 
 /// Values that have been written to since they were shared with tensors.
 fn unseen(values: Arc<Values>) -> Values {
-    Arc::into_inner(values).expect("whoever writes to them has them alone")
+    Arc::into_inner(values).expect("values are written unshared")
 }
 
 /// The places of parameters in a bucket, and its number of elements.

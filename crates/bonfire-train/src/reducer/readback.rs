@@ -278,7 +278,7 @@ mod host_memory {
         let dtype = crate::values::reducible(shell.tensor_dtype).expect("checked when it began");
         let (memory, seen) = double::zeros(dtype, elems);
         let finish = move || {
-            let values = seen.lock().expect("nobody panics while they hold it");
+            let values = seen.lock().expect("no holder of the lock panics");
             let data = values.slice(0..elems).to_tensor_data(&shell.shape);
             Tensor::from_data(data, (&shell.device, shell.tensor_dtype))
         };

@@ -210,7 +210,7 @@ mod list {
 
     #[cfg(not(feature = "cuda"))]
     pub(super) fn why_no_cuda() -> String {
-        unreachable!("a build without CUDA has said so")
+        unreachable!("a build without CUDA has failed before")
     }
 
     /// The reason why Burn's kernels cannot be compiled, where they are through CUDA C++.

@@ -226,7 +226,7 @@ fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelF
     match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
         (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
         (None, Some(_)) => Err(Error::Usage(
-            "report.peak_flops is for a program that says what its model computes; leave it out, or call \
+            "report.peak_flops is for a program that sets the operations of its model; leave it out, or call \
              Parts::with_flops_per_sample"
                 .to_owned(),
         )),

@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_pipe_is_an_error_and_not_a_wait() {
         let error = Text::read("/dev/null").unwrap_err().to_string();
-        assert!(error.contains("no regular file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub enum TextError {
     Unreadable { path: PathBuf, source: io::Error },
     /// The path is a pipe, a folder or a device.
     #[error(
-        "{} is no regular file, and every rank reads it for itself; give a file on disk", .path.display()
+        "{} is not a regular file, and every rank reads it for itself; give a file on disk", .path.display()
     )]
     NotAFile { path: PathBuf },
     /// The file is not UTF-8 text.

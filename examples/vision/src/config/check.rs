@@ -23,7 +23,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(("TEST.IM_SIZE", cause));
     }
     if config.cfg_dest.is_empty() || config.cfg_dest.contains('/') {
-        return Err(("CFG_DEST", "is no name of a file".to_owned()));
+        return Err(("CFG_DEST", "is not the name of a file".to_owned()));
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Gatherer {
     }
 
     fn gather_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
-        let pass = state.pass.as_ref().expect("a pass is under way");
+        let pass = state.pass.as_ref().expect("a pass has begun");
         let rows = pass.rows[&parameter].clone();
         self.fill(state, parameter, rows)?;
         let dtype = self.table.get(parameter).extent.dtype;

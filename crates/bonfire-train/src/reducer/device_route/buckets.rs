@@ -140,7 +140,7 @@ impl DeviceBuckets {
         assert_eq!(
             self.is_complete(index),
             Some(true),
-            "a bucket travels when it is complete"
+            "a bucket is sent when it is complete"
         );
         if self.engine.timing() == Timing::Apart {
             self.held.push((index, factor));

@@ -56,7 +56,7 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
                     rank = 0,
                     route = ?config.route,
                     timing = ?engine.timing(),
-                    "gradients travel from device to device"
+                    "gradients are sent from device to device"
                 );
             }
             Ok(Chosen::Device(engine))
@@ -67,9 +67,9 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
         (Err(reason), GradientRoute::Auto | GradientRoute::Host) => {
             // A build for the CPU has no other way, and its user knows.
             if speaks && local::missing_feature(GradientRoute::Auto).is_some() {
-                tracing::debug!(rank = 0, reason, "gradients travel through host memory");
+                tracing::debug!(rank = 0, reason, "gradients are sent through host memory");
             } else if speaks {
-                tracing::info!(rank = 0, reason, "gradients travel through host memory");
+                tracing::info!(rank = 0, reason, "gradients are sent through host memory");
             }
             Ok(Chosen::Host)
         }
@@ -79,7 +79,7 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
 /// The option, which is the same on all ranks, that forbids a route over devices.
 fn forbidden(config: &DdpConfig) -> Option<&'static str> {
     if config.route == GradientRoute::Host {
-        return Some("DdpConfig::route says so");
+        return Some("DdpConfig::route selects it");
     }
     if config.sync == GradientSync::Naive {
         return Some("parameters are averaged one by one (GradientSync::Naive)");
@@ -88,7 +88,7 @@ fn forbidden(config: &DdpConfig) -> Option<&'static str> {
         return Some("gradients are compressed, which is done on the CPU");
     }
     if config.placement.is_sharded() {
-        return Some("parameters are cut into rows, which travel through host memory");
+        return Some("parameters are cut into rows, which are sent through host memory");
     }
     None
 }

@@ -272,7 +272,7 @@ impl<G: GpuGroup> Drop for CudaEngine<G> {
         // failed or gone.
         if !self.flight.is_empty() {
             self.group
-                .abort("this rank gave up its gradients on their way");
+                .abort("this rank failed while its gradients were sent");
         }
     }
 }
