@@ -11,7 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation};
 use clap::Args;
 
-/// What a benchmark of a step computes.
+/// The work of a benchmarked step.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Sizes {
     /// Hidden layers, each with a weight and a bias

@@ -105,7 +105,7 @@ fn measure(
     let stages = own.map(|_| LinearConfig::new(1, 1).init(&device)).collect();
     let mut pipeline = Pipeline::new(stages, schedule, world)?;
     let mut bubbles = Vec::new();
-    // The first step says which shapes there are.
+    // The first step exchanges the shapes.
     for _ in 0..=steps {
         let step = pipeline.backward(&micro_batches, |stage, given| slept(stage, given, pass))?;
         bubbles.push(step.output.bubble());
