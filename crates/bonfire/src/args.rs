@@ -98,7 +98,7 @@ impl From<DeviceKind> for DeviceChoice {
 }
 
 impl LaunchArgs {
-    /// Reads the command line of a program without flags of its own before `--`, and prints the help if it
+    /// Reads the command line of a program without its own flags before `--`, and prints the help if it
     /// asks for that.
     pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
         /// What follows `--`, and every word that is no flag, is for the program itself.
@@ -172,7 +172,7 @@ impl LaunchArgs {
     }
 }
 
-/// The flags of a program that is told by a [`Config`] what to do: flatten it into the program's own.
+/// The flags of a program that takes a [`Config`]: flatten it into the program's own.
 ///
 /// ```
 /// #[derive(clap::Parser)]

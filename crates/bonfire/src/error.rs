@@ -50,7 +50,7 @@ pub struct Reporter {
 impl Reporter {
     /// Finds it in an error, or in one of its causes.
     pub(crate) fn of(error: &Error) -> Option<Self> {
-        // A program may have wrapped the error in a type of its own, but causes stay what they are.
+        // A program may have wrapped the error in its own type, but its causes stay the same.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
         while let Some(error) = cause {
             if let Some(teller) = error.downcast_ref() {

@@ -20,11 +20,11 @@ const FAILED_EXIT_CODE: i32 = 1;
 
 /// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
 ///
-/// What stands before this call in `main` runs in every process: once in the one that starts the ranks, and once in
+/// Code before this call in `main` runs in every process: once in the one that starts the ranks, and once in
 /// each rank. Put work that is to be done once into `train`.
 ///
 /// Before `--` the command line has the launcher's flags and words of the program's; another flag is an error that
-/// names the nearest one, and `--help` prints them. A program with flags of its own takes them after `--`, or parses
+/// names the nearest one, and `--help` prints them. A program with its own flags takes them after `--`, or parses
 /// all with clap and uses [`launch_with`], whose documentation has the details.
 ///
 /// ```no_run
@@ -82,7 +82,7 @@ pub fn launch_with<E: Into<BoxError>>(
     }
     let count = args.rank_count()?.resolve()?;
     let (kind, occupancy) = args.devices();
-    // Said once, here, and not by every rank.
+    // Reported once, here, and not by every rank.
     require_devices(kind, count.get(), occupancy)?;
     if count == NonZeroU32::MIN && !flags.need_agent() {
         return run_alone(args, train);
@@ -114,7 +114,7 @@ fn work<E: Into<BoxError>>(
 /// Ends this process. The system cleans up memory, connections and devices, and cannot block on a dead peer.
 fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
     if Reporter::of(error).is_none() {
-        // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
+        // In one piece, because several ranks may share the stream; a closed one has no reader.
         let line = format!("{prefix}error: {}\n", with_causes(error));
         let _ = std::io::stderr().write_all(line.as_bytes());
     }

@@ -65,7 +65,7 @@ pub fn agree_on_next_step<B, E: Into<BoxError>>(
     let agreed = match (agreed, outcome) {
         (Ok(agreed), Ok(())) if agreed.stop.is_none() => agreed,
         (Ok(_), outcome) => return all_or_none(world, outcome).map(|()| NextStep::Stop),
-        // What this rank has found itself says more.
+        // This rank's own error has more details.
         (Err(_), Err(own)) => return Err(crate::Error::from_program(own.into())),
         (Err(failure), Ok(())) => return Err(failure.into()),
     };

@@ -70,7 +70,7 @@ fn failure_of_group(error: &Error) -> Option<&CollectiveError> {
         error => Some(error),
     };
     while let Some(error) = cause {
-        // What is transparent has the causes of what it holds, and is no cause of it.
+        // A transparent error has the causes of its content, and is not a cause itself.
         let held = match (error.downcast_ref(), error.downcast_ref()) {
             (Some(Error::Collective(held) | Error::Train(TrainError::Collective(held))), _)
             | (_, Some(TrainError::Collective(held))) => Some(held),

@@ -143,7 +143,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             let prepared = self.journal.time(Activity::Data, || {
                 self.feed.next(self.progress.passes + self.passes)
             });
-            // In the middle of a step nobody stops.
+            // No rank stops in the middle of a step.
             let never = StopRequest::never();
             let stop = match self.passes {
                 0 => &self.stop,

@@ -23,7 +23,7 @@ pub(super) enum Source<B> {
 
 impl<B> Data<B> {
     /// Makes a data set of `len` samples, which each epoch distributes to the ranks. `batch` makes a batch of the
-    /// samples with these indices, on a thread of its own and ahead of time, and may put it on the rank's device.
+    /// samples with these indices, on a separate thread and ahead of time, and may put it on the rank's device.
     pub fn new(len: usize, batch: impl Fn(&[usize]) -> B + Send + Sync + 'static) -> Self {
         Self::try_new(len, move |indices: &[usize]| {
             Ok::<_, BoxError>(batch(indices))

@@ -114,7 +114,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     };
     if let Some(resumed) = resumed {
         progress = Progress {
-            // A training may go on with another precision.
+            // A training may continue with another precision.
             scaler: match (progress.scaler, resumed.state.scaler) {
                 (Some(new), Some(saved)) => Some(new.or_resumed(saved)),
                 (new, _) => new,
