@@ -121,7 +121,7 @@ impl Folder {
                 revision => format!("step-{step:09}.{revision}"),
             })
         };
-        // Saved again after a resume: the older one stays until this one is whole.
+        // Saved again after a resume: the older one stays until this one is complete.
         while path_of(&manifest).exists() {
             manifest.revision += 1;
         }
