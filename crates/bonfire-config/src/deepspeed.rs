@@ -1,6 +1,6 @@
 //! DeepSpeed's JSON configuration, read strictly.
 //!
-//! DeepSpeed itself takes unknown keys at the top for granted, and lets an `"auto"` that nobody resolved become the
+//! DeepSpeed itself takes unknown keys at the top for granted, and lets an unresolved `"auto"` become the
 //! default. Here every key is known ([`KEYS`]): it is used, it has no effect and the notes say so once, or it is
 //! refused with a reason. All errors of a file are reported at once, each with its path and the nearest name.
 //!

@@ -95,7 +95,7 @@ fn scalar(text: &str) -> Value {
 struct Given {
     path: String,
     value: Value,
-    /// As it was written, where quotation marks may be left out: `2024` may be a folder.
+    /// The original text, in which quotation marks may be left out: `2024` may be a folder.
     text: Option<String>,
 }
 
@@ -269,7 +269,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     }
 }
 
-/// The place of a value; nothing if there is no such key, or if it is a section's.
+/// The place of a value; `None` if there is no such key, or if it is a section's.
 fn leaf<'a>(tree: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     let mut names = path.split('.');
     let place = names.try_fold(tree, |tree, name| tree.as_object_mut()?.get_mut(name))?;
@@ -323,7 +323,7 @@ fn unknown(path: String, keys: &[String]) -> ConfigError {
     }
 }
 
-/// What serde expects, without what it found.
+/// Serde's expectation, without the value that it found.
 fn allowed(cause: &str) -> String {
     match cause.rsplit_once("expected ") {
         Some((_, "f64")) => "a number".to_owned(),

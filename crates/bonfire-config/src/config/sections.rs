@@ -20,9 +20,9 @@ pub struct BatchSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DataSection {
-    /// Whether each epoch has an order of its own, by the seed.
+    /// Gives each epoch its own order, by the seed.
     pub shuffle: bool,
-    /// Whether samples that do not fill a batch on every rank are left out. Else some come twice.
+    /// Leaves out samples that do not fill a batch on every rank. Otherwise some come twice.
     pub drop_last: bool,
     /// Threads of a rank that make batches ahead.
     pub workers: usize,
@@ -161,7 +161,7 @@ pub struct PrecisionSection {
     pub scale_window: u32,
     /// Number of overflows until the scale halves.
     pub hysteresis: u32,
-    /// Whether only overflows in a row count.
+    /// Counts only overflows in a row.
     pub consecutive_hysteresis: bool,
     /// The lower bound of the loss scale.
     pub min_scale: f64,

@@ -17,7 +17,7 @@ pub struct DeepSpeedConfig {
     pub optimizer: Option<Optimizer>,
     /// The learning rates, where the file names a scheduler.
     pub schedule: Option<Schedule>,
-    /// The largest norm of all gradients; 0 is no limit. DeepSpeed's default became 1.0.
+    /// The largest norm of all gradients; 0 disables it. DeepSpeed's default became 1.0.
     pub gradient_clipping: f64,
     /// The data type of forward and backward passes.
     pub precision: Precision,
@@ -88,7 +88,7 @@ pub enum LossScale {
         window: u64,
         /// Number of overflows until the scale halves.
         hysteresis: u64,
-        /// Whether only overflows in a row count.
+        /// Counts only overflows in a row.
         consecutive_hysteresis: bool,
         /// The lower bound of the loss scale.
         min: f64,
@@ -101,7 +101,7 @@ pub enum LossScale {
 pub struct Optimizer {
     /// The update rule, which decides the other values that apply.
     pub rule: Rule,
-    /// The learning rate, where no schedule says another.
+    /// The learning rate, where no schedule sets another.
     pub lr: f64,
     /// Weight decay, as the rule applies it.
     pub weight_decay: f64,

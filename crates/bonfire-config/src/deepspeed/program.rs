@@ -43,7 +43,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// What it says for a key, and what it would have to say.
+    /// The program's value for a key, and the name of the missing value.
     ///
     /// # Panics
     /// If the stage is above 3.
@@ -124,7 +124,7 @@ impl Program {
     }
 }
 
-/// Puts the program's values in the place of `"auto"`, and says where the two differ.
+/// Puts the program's values in the place of `"auto"`, and reports where the two differ.
 pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedConfig, ConfigErrors> {
     let auto = Json::Text("auto".to_owned());
     let mut errors = Vec::new();
@@ -137,7 +137,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         }
         let (said, needs) = program.says(&path);
         match values.found.get(&path) {
-            // It follows from the other two, or nobody needs it.
+            // It follows from the other two, or is not needed.
             Some(found)
                 if *found == auto
                     && (path == "train_batch_size"
@@ -182,7 +182,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
             path,
         }
     });
-    // A group that the file does not name says nothing.
+    // A group that the file does not name has no values.
     let named = |path: &str| match path.rsplit_once('.') {
         Some((group, _)) => values.found.keys().any(|found| found.starts_with(group)),
         None => true,
@@ -204,7 +204,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
     }
 }
 
-/// What does not go together in a file that has errors already, in those of its groups that have none.
+/// Conflicts in a file that has errors already, in those of its groups that have none.
 pub(crate) fn contradictions(values: &Values, errors: &[ConfigError]) -> Vec<ConfigError> {
     let group = |error: &ConfigError| {
         let path = error.path()?;

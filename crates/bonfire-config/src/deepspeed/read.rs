@@ -42,7 +42,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The entries of an object at a path, which ends with a dot unless it is the whole file.
+    /// The entries of an object at a path, which ends with a dot unless it is the complete file.
     fn group(&mut self, prefix: &str, entries: Vec<(String, Json)>) {
         let mut seen = BTreeSet::new();
         // What the keys of the parameters are depends on it.
@@ -143,7 +143,7 @@ impl Reader {
         let Some(Kind::Text(types)) = types.map(|key| key.kind) else {
             unreachable!("the table has the types");
         };
-        // Of an unknown type its own key says so.
+        // The key of an unknown type has its own error.
         let Some(kind) = types.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
             return;
         };
@@ -153,7 +153,7 @@ impl Reader {
             Some(of_scheduler(kind))
         };
         let mut seen = BTreeSet::new();
-        // Of one that Bonfire has not, its type says so.
+        // The type that Bonfire lacks has its own error.
         for (name, value) in entries {
             let Some(keys) = keys else { return };
             let path = format!("{path}.{name}");
@@ -227,7 +227,7 @@ fn refused_optimizer(value: &Json) -> Option<&'static str> {
     (!is_known).then_some(reason)
 }
 
-/// Whether a value switches off whatever it belongs to: an object does, while a single `false` may be the very thing that
+/// Returns true if a value switches its feature off: an object does, while a single `false` may be the very thing that
 /// Bonfire does not do.
 fn is_off(kind: Kind, value: &Json) -> bool {
     fn switches(value: &Json, found: &mut Vec<bool>) {
@@ -266,7 +266,7 @@ pub(crate) fn parsed(default: &str) -> Json {
     serde_json::from_str(default).expect("the table has JSON")
 }
 
-/// Whether a key takes a value; if not, what it takes, and the text most like the value.
+/// Checks that a key takes a value; if not, returns the allowed values and the most similar text.
 fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
     let is_whole = |number: f64| number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_991.0;
     let (fits, allowed) = match (kind, value) {

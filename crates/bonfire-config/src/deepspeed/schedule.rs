@@ -68,7 +68,7 @@ pub enum Schedule {
         min: f64,
         /// The number of steps in an interval.
         step_size: u64,
-        /// What an interval adds, as a fraction of the first rate.
+        /// The increase of an interval, as a fraction of the first rate.
         step_rate: f64,
         /// Raises the rate once an interval rather than with every step.
         staircase: bool,
@@ -134,7 +134,7 @@ impl Schedule {
         self
     }
 
-    /// That of DeepSpeed's `last_batch_iteration`.
+    /// The rate at DeepSpeed's `last_batch_iteration`.
     fn rate_of(&self, step: u64) -> f64 {
         match *self {
             Self::Warmup { min, max, warmup } => {
