@@ -19,7 +19,7 @@ use crate::random::below;
 pub use state::SamplerState;
 pub use weights::{SampleWeights, UnusableWeights};
 
-/// The order in which samples are dealt to the ranks.
+/// The order in which samples are distributed to the ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     /// A new order every epoch, which depends on the seed and the epoch only.

@@ -118,7 +118,7 @@ fn list(file: &File) -> io::Result<Listed> {
             _ => entry.size(),
         };
         let offset = entry.raw_file_position();
-        // Checked here, once, so that a cut archive is no surprise in the middle of an epoch.
+        // Checked here, once, so that a cut archive does not fail in the middle of an epoch.
         let after = offset.checked_add(bytes).filter(|&end| end <= total);
         let Some(after) = after else {
             return Err(cut(&format!("in the middle of {}", path.display())));
@@ -140,7 +140,7 @@ fn list(file: &File) -> io::Result<Listed> {
             }
         }
     }
-    // One that was cut between two files is whole but for this.
+    // One that was cut between two files lacks only this.
     let mut mark = [1; BLOCK];
     if file.read_at(&mut mark, end)? < mark.len() || mark != [0; BLOCK] {
         return Err(cut("without the blocks of zeros that end an archive"));

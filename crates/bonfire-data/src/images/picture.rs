@@ -91,7 +91,7 @@ impl Picture {
         let Some(format) = reader.format() else {
             return Err(undecodable("neither JPEG nor PNG".to_owned()));
         };
-        // The decoder paints what is missing of a JPEG grey, and says nothing.
+        // The decoder paints missing parts of a JPEG grey, without an error.
         if format == ImageFormat::Jpeg && !jpeg::is_complete(encoded) {
             return Err(PictureError::Truncated {
                 name: name.to_owned(),

@@ -60,7 +60,7 @@ impl Pictures for Subset {
 /// Holds out a share of each class, so that both parts have the source's proportions. The first part is for training,
 /// the second is held out. The choice depends on the seed only, so every rank makes the same.
 ///
-/// Of a class of n pictures, n × `held_out` rounded are held out, at least one and never all.
+/// For a class of n pictures, n × `held_out` rounded are held out, at least one and never all.
 ///
 /// # Errors
 /// [`PictureError::Unsplittable`] if `held_out` is not between 0 and 1, or a class has one picture.

@@ -1,4 +1,4 @@
-//! What is done to a picture before a model sees it.
+//! Transforms of pictures before a model gets them.
 
 use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
@@ -159,7 +159,7 @@ impl Transforms {
     }
 }
 
-/// Random numbers of one sample: a key of its own for each, so that none are shared.
+/// Random numbers of one sample: each has its own key, so that none are shared.
 fn generator(sample: PictureSample) -> ChaCha8Rng {
     let PictureSample { seed, epoch, index } = sample;
     let words = [seed, epoch, index as u64, u64::from_le_bytes(*b"pictures")];

@@ -62,7 +62,7 @@ impl<A, B: Send + 'static> Ahead<A, B> {
                     prepare(indices)
                 }
             };
-            // Not joined: a batch that hangs must not hang whoever drops the rest.
+            // Not joined: a batch that hangs must not block the drop of the rest.
             thread::Builder::new()
                 .name(format!("bonfire-data-{worker}"))
                 .spawn(move || work(&queue, prepare))?;
