@@ -233,7 +233,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         if let Some(kept) = self.config.kept.as_ref().filter(|_| self.compresses()) {
             kept.end_epoch(epoch, asked, ddp, self.world)?;
         }
-        // The early stop of rank 0 is told as that rank having no more.
+        // The early stop of rank 0 is sent as that rank having no more batches.
         let patient = patient_with_files(self.world.group(), ddp.module());
         let outlook = self.outlook_of(&patient, usize::from(early), false)?;
         if outlook.stop.is_some() || outlook.total() > 0 {

@@ -48,7 +48,7 @@ impl<M: DistributedModel> Run<'_, M> {
             (true, true) => records::send(&self.learner, store, &group)?,
             (false, true) => {}
             (is_main, false) => {
-                // Models that differ are an error that says how, before anything is loaded.
+                // Models that differ are an error with the difference, before anything is loaded.
                 Ddp::compare(&self.learner.model(), self.world, &self.config.ddp)?;
                 if is_main {
                     records::send(&self.learner, store, &group)?;
