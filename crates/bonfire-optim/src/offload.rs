@@ -20,7 +20,7 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// memory is where its state is anyway, and the bits are those without an offload.
 ///
 /// Files have no names: nothing is left of them when a training ends, however it ends, and what is to outlive it is
-/// saved as ever. Each optimizer, on each rank, has files of its own.
+/// saved as ever. Each optimizer, on each rank, has its own files.
 ///
 /// ```
 /// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }

@@ -17,7 +17,7 @@ use crate::offload::Offload;
 #[serde(default)]
 #[non_exhaustive]
 pub struct SgdConfig {
-    /// How much of the velocity a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
+    /// The share of the velocity that a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
     pub momentum: f64,
     /// How much of a gradient does not enter the velocity. The first gradient enters it undamped.
     pub dampening: f64,
