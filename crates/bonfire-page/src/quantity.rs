@@ -7,7 +7,7 @@ pub(crate) struct Quantity {
     /// The unit of a value times `scale`; empty for a number without one.
     pub(crate) unit: String,
     pub(crate) scale: f64,
-    /// Whether its axis begins at zero, as that of a rate or a duration must: small changes would look large.
+    /// Starts the axis at zero, as that of a rate or a duration must: small changes would look large.
     pub(crate) from_zero: bool,
 }
 

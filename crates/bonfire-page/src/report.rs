@@ -151,7 +151,7 @@ impl Report {
     pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for Curve { tag, points } in self.ordered_curves() {
-            // That of the whole run comes below.
+            // The value of the complete run comes below.
             if tag == "throughput" {
                 continue;
             }
