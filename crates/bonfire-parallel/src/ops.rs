@@ -159,7 +159,7 @@ fn operation<const D: usize>(
         let options = (x.device(), x.dtype());
         forward(x).unwrap_or_else(|error| {
             failure = Some(error);
-            // Nobody sees it.
+            // It is not used.
             Tensor::zeros([1; D], (&options.0, options.1))
         })
     };

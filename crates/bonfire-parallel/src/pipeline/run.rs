@@ -304,7 +304,7 @@ where
         };
         if let Some(message) = self.schedule.output(compute) {
             let values = inputs.gradients(gradients.as_mut())?;
-            // The stage in front has said what it hands on, and the gradient is like it.
+            // The previous stage has sent the layout of its output, and the gradient has the same.
             self.state.made.insert(message, (values, Agreed::Before));
         }
         if compute.stage + 1 == self.schedule.stages() {

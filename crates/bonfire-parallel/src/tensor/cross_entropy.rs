@@ -143,8 +143,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// Of scores without autodiff. With p the softmax, q the target's odds and a the smoothing, the loss is
-    /// `-sum(q log p)`, where q is `1 - a` for the target and `a / vocabulary` more for every class.
+    /// Computes the losses of scores without autodiff. With p the softmax, q the target's odds and a the smoothing, the
+    /// loss is `-sum(q log p)`, where q is `1 - a` for the target and `a / vocabulary` more for every class.
     fn of(
         scores: Tensor<2>,
         targets: Tensor<1, Int>,

@@ -20,7 +20,7 @@ use crate::ops;
 /// The rows need not divide: ranks have one more or less. Made of an [`Embedding`] with `from`, it is that, on one rank.
 #[derive(Module, Debug)]
 pub struct VocabParallelEmbedding {
-    /// Of shape `[rows of this rank, d_model]`.
+    /// The table, of shape `[rows of this rank, d_model]`.
     pub weight: Param<Tensor<2>>,
     #[module(skip)]
     vocabulary: usize,
@@ -105,7 +105,7 @@ impl VocabParallelEmbedding {
         let Some(tp) = &self.tp else {
             return Ok(Embedding { weight });
         };
-        // Blocks of equal length travel: the first rank has the most rows.
+        // Blocks of equal length are sent: the first rank has the most rows.
         let (all, own) = (tp.world_size(), self.rows());
         let most = shard_range(self.vocabulary, all, bonfire_plan::Rank::new(0))
             .as_range()

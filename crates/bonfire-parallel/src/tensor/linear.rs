@@ -16,9 +16,9 @@ use crate::{ParallelError, ops};
 /// `from`, it is that layer, on one rank.
 #[derive(Module, Debug)]
 pub struct ColumnParallelLinear {
-    /// Of shape `[d_input, d_output / ranks]`.
+    /// The weight, of shape `[d_input, d_output / ranks]`.
     pub weight: Param<Tensor<2>>,
-    /// Of shape `[d_output / ranks]`.
+    /// The bias, of shape `[d_output / ranks]`.
     pub bias: Option<Param<Tensor<1>>>,
     /// Number of layers that it holds, side by side.
     #[module(skip)]
@@ -112,9 +112,9 @@ impl ColumnParallelLinear {
 /// Made of a [`Linear`] with `from`, it is that layer, on one rank.
 #[derive(Module, Debug)]
 pub struct RowParallelLinear {
-    /// Of shape `[d_input / ranks, d_output]`.
+    /// The weight, of shape `[d_input / ranks, d_output]`.
     pub weight: Param<Tensor<2>>,
-    /// Of shape `[d_output]`, the same on all ranks.
+    /// The bias, of shape `[d_output]`, the same on all ranks.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     tp: Among,

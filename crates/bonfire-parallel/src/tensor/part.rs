@@ -37,7 +37,7 @@ pub(crate) fn replaced<const D: usize>(
     param.map(|whole| {
         let (device, dtype) = (whole.device(), whole.dtype());
         let is_trained = whole.is_require_grad();
-        // A view would keep the whole in memory.
+        // A view would keep the complete tensor in memory.
         let data = cut(whole.without_autodiff()).into_data();
         let piece = Tensor::from_data(data, (&device, dtype));
         if is_trained {

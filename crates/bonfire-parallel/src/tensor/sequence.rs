@@ -38,7 +38,7 @@ struct Finder {
 
 impl ModuleVisitor for Finder {
     fn enter_module(&mut self, name: &str, container: &str) {
-        // What Burn calls that of which it visits what it keeps, behind its parameter.
+        // Burn's name of a reparameterization's own tensors, which it visits behind the parameter.
         if container == "Reparameterization" {
             let parameter = self.path.join(".");
             self.found.get_or_insert((parameter, name.to_owned()));
