@@ -20,7 +20,7 @@ impl WeightedMean {
 
     /// Adds a batch: its mean and its number of samples.
     pub fn add(&mut self, mean: f64, samples: usize) {
-        // A batch without samples has no mean: what it says, often NaN, counts nothing.
+        // A batch without samples has no mean: its value, often NaN, is ignored.
         if samples > 0 {
             self.sum += mean * samples as f64;
             self.samples += samples as u64;

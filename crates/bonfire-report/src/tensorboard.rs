@@ -15,7 +15,7 @@ const MASK: u32 = 0xa282_ead8;
 
 /// Writes scalars for TensorBoard, from one rank: `tensorboard --logdir FOLDER` shows them.
 ///
-/// Every run needs a folder of its own. A run that continues writes another file into its folder, which TensorBoard
+/// Every run needs its own folder. A run that continues writes another file into its folder, which TensorBoard
 /// reads after the first; for steps in both, it shows the second file's values, because a file begins with the step
 /// from which on it holds.
 #[derive(Debug)]
