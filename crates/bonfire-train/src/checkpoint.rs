@@ -186,7 +186,7 @@ impl Checkpoints {
             let route = ddp.route(files.own());
             let image = files.image(&route, milestone, (ddp, optimizer), state)?;
             match files.write(image) {
-                // The training can go on without a checkpoint.
+                // The training can continue without a checkpoint.
                 Err(TrainError::Checkpoint(error)) => Ok(Err(error)),
                 written => written.map(Ok),
             }

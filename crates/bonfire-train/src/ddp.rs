@@ -135,7 +135,7 @@ impl<M: Module> Setup<M> {
         let parameters = (&table, &shards);
         let synchroniser =
             Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
-                // That there is no such way is what all ranks return.
+                // All ranks return that the route does not exist.
                 if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                     group.abort(&error.to_string());
                 }

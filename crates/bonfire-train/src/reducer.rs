@@ -139,7 +139,7 @@ impl Reducer {
         let division = |parameter| self.shards.division(parameter);
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
-        // Memory of buckets that there are no more may be too small for the new ones, and would stay for nothing.
+        // Memory of dropped buckets may be too small for the new ones, and would stay unused.
         self.spare = Spare::default();
         self.is_made = false;
         match &mut self.buckets {
@@ -241,7 +241,7 @@ impl Reducer {
 
     /// Ends a pass whose gradients are added to those of a later one.
     pub(crate) fn end_accumulating(&mut self) -> Result<(), TrainError> {
-        // Of buckets of which a parameter has no gradient.
+        // Buckets with a parameter that has no gradient.
         for bucket in 0..self.assignments.len() {
             self.read(bucket)?;
         }

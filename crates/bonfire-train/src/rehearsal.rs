@@ -105,7 +105,7 @@ fn rehearsed<M: Module, L: IntoLoss>(
     forward: impl FnMut(&M) -> L,
     meet: impl Fn() -> Result<(), TrainError>,
 ) -> Result<Activations, TrainError> {
-    // Mapped, running statistics of this crate have values of their own. Those of Burn are shared by all clones, and
+    // Mapped, running statistics of this crate have separate values. Those of Burn are shared by all clones, and
     // get back what they had.
     let model = trainable(model.clone()).map(&mut Same);
     let running = Running::of(&model);
@@ -132,7 +132,7 @@ fn passes<M: Module, L: IntoLoss>(
             gathered: None,
         };
         let hooked = anchors.attach(model, &table, &depth, pass)?;
-        // Nobody computes while another one looks.
+        // No rank computes while another one measures.
         meet()?;
         let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (loss, _value) = loss.split()?;

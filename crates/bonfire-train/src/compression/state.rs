@@ -108,7 +108,7 @@ impl Compressor {
         group: &ProcessGroup,
     ) -> Result<(), CompressionError> {
         let Some(power_sgd) = &mut self.power_sgd else {
-            // A lone rank compresses nothing whatever it is told to.
+            // A lone rank compresses nothing, whatever its configuration.
             return if group.world_size().get() == 1 || state.matrices.is_empty() {
                 Ok(())
             } else {

@@ -23,7 +23,7 @@ impl DeviceKind {
     pub(crate) fn feature(self) -> &'static str {
         match self {
             Self::Auto | Self::Cpu => "flex",
-            // With `cuda` alone kernels are compiled by LLVM, which nobody has tried.
+            // With `cuda` alone kernels are compiled by LLVM, which is untested.
             Self::Cuda => "cuda-cpp",
             Self::Wgpu => "wgpu",
         }

@@ -161,7 +161,7 @@ impl<M: Module> DataParallel<M> {
         B: Scatter + Send,
         L: IntoLoss,
     {
-        // Parameters of a graph of their own, in which a backward pass on the thread ends.
+        // Parameters of a separate graph, in which a backward pass on the thread ends.
         let replicate =
             |module: &M, device: &Device| copied(module).fork(&device.clone().autodiff());
         let run = |replica, part, samples| half_step(replica, part, samples, &forward);

@@ -98,7 +98,7 @@ impl<B: Readback> Backward<B, 1> for First {
     ) {
         let one = gradients.consume::<B>(&ops.node);
         if let [Some(loss)] = ops.parents {
-            // The pass begins anew at the loss, with a one as before, and is listened to.
+            // The pass starts again at the loss, with a one as before, and has a listener.
             *gradients = Gradients::new_distributed::<B>(loss, one, Box::new(self.0));
         }
     }

@@ -126,7 +126,7 @@ impl<M: Module> Ddp<M> {
     /// Estimates the depth of the loss's graph: a step does not show its loss.
     fn guess_depth(&self) {
         let guess = OPERATIONS_PER_PARAMETER * self.table.len();
-        // A loss that was seen says more.
+        // A loss that was seen is more exact.
         let (known, now) = (Ordering::Relaxed, Ordering::Relaxed);
         let _ = self.depth.compare_exchange(0, guess, known, now);
     }
@@ -171,7 +171,7 @@ impl<M: Module> Ddp<M> {
                 let hooked = self
                     .anchors
                     .attach(module, &self.table, &self.depth, pass)?;
-                // Gradients travel from here on.
+                // Gradients are sent from here on.
                 Some(step(module, &hooked)?)
             }
         };

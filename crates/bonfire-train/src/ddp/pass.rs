@@ -163,7 +163,7 @@ impl<M: Module> Ddp<M> {
         }
         let exchanges = self.norm_groups.are_used();
         lock(shared).begin(micro_batches, (entering, normalizer), exchanges)?;
-        // Gradients travel from here on.
+        // Gradients are sent from here on.
         let gradients = self.backward_pass(start)?;
         lock(shared).check()?;
         self.norm_groups.end_step()?;

@@ -55,7 +55,7 @@ impl<M: Module> Ddp<M> {
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
         let mut reducer = lock(reducer);
         let result = match stepped {
-            // Nobody gets rows of a step that went wrong.
+            // No rank gets rows of a failed step.
             Err(error) => Err(error),
             Ok(()) => {
                 reducer.begin_gathering()?;

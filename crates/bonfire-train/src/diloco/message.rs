@@ -84,7 +84,7 @@ fn quantized(values: &[f32]) -> Vec<u8> {
     let blocks = values.len().div_ceil(BLOCK);
     let mut bytes = Vec::with_capacity(values.len() + 4 * blocks);
     for block in values.chunks(BLOCK) {
-        // A value that is not finite makes the scale so, and with it the whole block.
+        // A value that is not finite makes the scale so, and with it the complete block.
         let largest = block
             .iter()
             .fold(0.0_f32, |largest, value| match value.abs() {

@@ -81,7 +81,7 @@ struct Entry {
     parameter: usize,
     id: ParamId,
     values: Box<dyn AnyRank>,
-    /// Whether other ranks of a mesh have other parts of the parameter.
+    /// True if other ranks of a mesh have other parts of the parameter.
     is_part: bool,
 }
 
@@ -449,7 +449,7 @@ impl From<Gradients> for GradientsParams {
     fn from(gradients: Gradients) -> Self {
         let mut all = Self::new();
         for entry in gradients.multiplied().entries {
-            // A parameter of which this rank has no row has no gradient here.
+            // A parameter without a row on this rank has no gradient here.
             if !entry.values.is_empty() {
                 entry.values.register(entry.id, &mut all);
             }

@@ -85,7 +85,7 @@ impl Bucket {
         let is_sharded = shards.layout().placement().gradients == Sharding::Sharded;
         let is_cut = assignment.division != Division::Whole;
         let spare = (is_cut && is_sharded).then(|| spare.clone());
-        // Only what is whole is compressed.
+        // Only complete gradients are compressed.
         let places: Vec<_> = slots
             .iter()
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
@@ -234,7 +234,7 @@ impl Bucket {
         }
     }
 
-    /// Waits for the averages. `presence` tells for a parameter if any rank had a gradient.
+    /// Waits for the averages. `presence` returns if any rank had a gradient for a parameter.
     pub(crate) fn receive(
         &mut self,
         compressor: &mut Compressor,

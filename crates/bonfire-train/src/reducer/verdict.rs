@@ -36,7 +36,7 @@ impl Verdict {
         let (bits, present) = flags.split_at(2 * BITS);
         let (set, unset) = bits.split_at(BITS);
         if set.iter().zip(unset).any(|(set, unset)| *set && *unset) {
-            // An operation of its own says by how much.
+            // A separate operation finds the difference.
             return self.start(group).wait();
         }
         Ok(Self {

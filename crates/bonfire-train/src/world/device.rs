@@ -15,7 +15,7 @@ pub(crate) fn first_that_answers(
 ) -> Result<(Device, String), TrainError> {
     let mut reasons = Vec::new();
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
-        // What is no part of the build is no disappointment.
+        // A kind that the build lacks is not worth a warning.
         let Ok(devices) = devices(kind) else { continue };
         let opened = match kind.lacks(&devices, (local, occupancy)) {
             Some(lack) => Err(lack),

@@ -19,7 +19,7 @@ struct Shared {
 }
 
 impl PassFailures {
-    /// With groups of ranks, each of which has the same parts.
+    /// Ends these groups on a failure; each has the same parts on all ranks.
     pub(crate) fn of(groups: Vec<ProcessGroup>) -> Self {
         let first = None;
         Self {

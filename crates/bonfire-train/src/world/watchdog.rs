@@ -192,7 +192,7 @@ fn end(call: &Call, idle: Duration) -> ! {
     );
     group.abort(&cause);
     tracing::error!(target: "bonfire", "rank {}: {cause}", group.rank());
-    // Whoever has no subscriber for the line above is to see why the process ends.
+    // Without a subscriber for the line above, this shows why the process ends.
     eprintln!("rank {}: {cause}", group.rank());
     std::process::exit(1);
 }

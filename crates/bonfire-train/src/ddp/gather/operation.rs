@@ -93,7 +93,7 @@ impl<B: Readback> RetroForward for GatherAgain<B> {
         let whole = gatherer.whole::<B>(*parameter, rows.clone(), &device);
         let whole = whole.unwrap_or_else(|error| {
             gatherer.fail(error);
-            // Nobody sees what is computed with it: the step ends with the failure.
+            // Results computed with it are dropped: the step ends with the failure.
             let entry = gatherer.table.get(*parameter);
             B::float_zeros(
                 entry.shape.clone().into(),

@@ -45,7 +45,7 @@ impl Gatherer {
 
     pub(crate) fn end(&self) -> Result<(), TrainError> {
         let mut state = self.lock();
-        // One that nobody asked for after all.
+        // One that was not used after all.
         let arrived = self.arrived(&mut state).map(drop);
         state.order.end();
         state.pass = None;

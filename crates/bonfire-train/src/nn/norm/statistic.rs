@@ -82,7 +82,7 @@ impl RunningStatistic {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
-        // A tensor is replaced as a whole: a panic elsewhere leaves it intact.
+        // A tensor is replaced at once: a panic elsewhere leaves it intact.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

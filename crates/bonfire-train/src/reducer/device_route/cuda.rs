@@ -217,7 +217,7 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
     }
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
-        // The others wait in a group of their own, which does not end with that of the caller.
+        // The others wait in a separate group, which does not end with that of the caller.
         self.open_all(rooms)
             .inspect_err(|error| self.group.abort(&error.to_string()))
     }

@@ -99,7 +99,7 @@ pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal
     let own = ranks.split(Some(0), i64::from(ranks.rank().get()));
     let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
     let own = own.expect("every rank has a color");
-    // Another rank may have kernels to compile before its buckets travel.
+    // Another rank may have kernels to compile before its buckets are sent.
     let timeout = ranks.timeout().max(ranks.options().startup_timeout);
     Ok((own.with_timeout(timeout), timeout))
 }
