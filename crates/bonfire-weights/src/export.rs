@@ -182,7 +182,7 @@ fn replaced(
     write: impl FnOnce(&Path) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let unfinished = path.with_added_extension("unfinished");
-    // What writes safetensors makes a file for its owner alone; this one has the mode that the umask says.
+    // The safetensors writer makes a file for its owner alone; this one has the mode of the umask.
     let made = File::create(&unfinished).and_then(|file| file.metadata());
     let renamed = made
         .map_err(|cause| unwritable(path, &cause))

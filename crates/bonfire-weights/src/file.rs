@@ -170,7 +170,7 @@ impl WeightsFile {
             Kind::Safetensors => described(&self.path)?,
             Kind::Index => self.indexed()?,
         };
-        // All files together: what an index says of layers counts over all of them.
+        // All files together: the numbers of layers count over all of them.
         let (mut tensors, _) = renamer.remap(contents.tensors);
         if self.indices == Indices::Contiguous {
             (tensors, _) = map_indices_contiguous(tensors);

@@ -11,7 +11,7 @@ pub(crate) enum Kind {
     Safetensors,
     /// A `torch.save` file: an archive, or a pickle from before PyTorch 1.6.
     PyTorch,
-    /// JSON that says which tensor is in which safetensors file.
+    /// JSON with the safetensors file of each tensor.
     Index,
 }
 
@@ -80,8 +80,8 @@ fn kind_of(first: &[u8]) -> Result<Kind, String> {
     }
 }
 
-/// Whether a file begins as an archive of zip or tar, or as a pickle: of protocol 2 and up, or of an older one with
-/// the number that `torch.save` puts first.
+/// Returns true if a file begins as an archive of zip or tar, or as a pickle: of protocol 2 and up, or of an older one
+/// with the number that `torch.save` puts first.
 fn is_of_torch(first: &[u8]) -> bool {
     first.starts_with(b"PK\x03\x04")
         || first.starts_with(b"PK\x05\x06")

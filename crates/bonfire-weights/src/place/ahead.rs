@@ -139,7 +139,7 @@ impl Drop for ReadAhead {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.wanted = None;
         state.read = sync_channel(0).1;
-        // It reads one parameter to its end at most; a panic of it was an error of whoever asked.
+        // It reads one parameter to its end at most; a panic of it was an error of its caller.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

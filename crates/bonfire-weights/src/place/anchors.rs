@@ -31,7 +31,7 @@ struct State {
 }
 
 impl Anchors {
-    /// That of the use of a parameter; `device` is host memory with the graph of the pass.
+    /// The anchor of a parameter's use; `device` is host memory with the graph of the pass.
     pub(super) fn next<C>(&self, parameter: usize, device: &Device) -> Tensor<1>
     where
         C: CheckpointStrategy,

@@ -1,4 +1,4 @@
-//! Puts the parameters of a model where a device map says.
+//! Places the parameters of a model by a device map.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};

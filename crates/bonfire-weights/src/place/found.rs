@@ -1,4 +1,4 @@
-//! What a file has of a model.
+//! Finds a model's tensors in a file.
 
 use std::collections::{HashMap, HashSet};
 

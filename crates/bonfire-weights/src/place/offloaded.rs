@@ -66,7 +66,7 @@ pub(super) struct Offload {
     pub(super) path: String,
     /// True if it is in the file, false if in host memory.
     pub(super) is_on_disk: bool,
-    /// What the model does with values when they are loaded: the [`ParamMapper`] of its rank.
+    /// The model's mapping of loaded values: the [`ParamMapper`] of its rank.
     pub(super) mapper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
