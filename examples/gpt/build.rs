@@ -36,7 +36,7 @@ fn main() -> io::Result<()> {
     let mut corpus = String::new();
     for path in &files {
         println!("cargo::rerun-if-changed={}", path.display());
-        // Text that is not UTF-8 is nobody's source; leave it out.
+        // Text that is not UTF-8 is not a source; leave it out.
         let Ok(text) = fs::read_to_string(path) else {
             continue;
         };

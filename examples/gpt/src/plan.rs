@@ -80,7 +80,7 @@ impl Rehearsal<'_> {
         Ok(training)
     }
 
-    /// Of the ranks of `pp`, one after the other: each runs its list of passes without the others.
+    /// Plans the ranks of `pp`, one after the other: each runs its list of passes without the others.
     fn stages(&self, world: &World, mesh: &Mesh, pp: WorldSize) -> Result<Vec<Training>> {
         let settings = self.settings;
         let Order::Named(kind) = settings.pipeline.order else {

@@ -101,7 +101,7 @@ fn contents(path: &Path) -> Result<(String, String), TextError> {
         path: path.to_path_buf(),
         offset: error.utf8_error().valid_up_to(),
     })?;
-    // The mark that some editors put first is no character of the text.
+    // The mark that some editors put first is not a character of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
     Ok((path.display().to_string(), text))
 }

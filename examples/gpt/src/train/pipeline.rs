@@ -139,7 +139,7 @@ pub(super) fn train(
         }
     }
     saver.save(steps, pipeline.ddp(), &optimizer)?;
-    // Its state is saved, and its memory is for the whole model.
+    // Its state is saved, and its memory is for the complete model.
     drop(optimizer);
     let model = whole(&pipeline)?;
     let report = journal
