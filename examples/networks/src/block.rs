@@ -41,7 +41,7 @@ pub(crate) struct Place {
     pub(crate) groups: usize,
     pub(crate) stride: usize,
     pub(crate) shortcut: Shortcut,
-    /// Whether the last normalisation starts with zeros.
+    /// Starts the last normalisation with zeros.
     pub(crate) zero_init: bool,
 }
 
