@@ -189,7 +189,7 @@ impl Trainer<'_> {
             (Loss::mean_over(loss, samples), scores.detach())
         })?;
         self.journal.step(&step);
-        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher says so once.
+        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher reports it once.
         let loss = step.loss.over_ranks(self.world)?;
         self.journal.time(Activity::Optimizer, || {
             self.ddp.step(&mut self.optimizer, rate, step.gradients)

@@ -42,7 +42,7 @@ impl<'a> Trainer<'a> {
             };
             (progress, 0)
         });
-        // A seed that the configuration has must be the one that the data was dealt by.
+        // A seed that the configuration has must be the one by which the data was distributed.
         let seed = config.rng_seed.unwrap_or(progress.seed);
         let loader = Loader::new(
             sampler(world, data, seed),
