@@ -322,7 +322,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Those whose manifests can be read, the one saved last at the front.
+    /// Checkpoints whose manifests can be read, the one saved last at the front.
     fn newest_first(&self) -> Result<Vec<Saved>, CheckpointError> {
         let saved = self.all()?.into_iter().filter_map(|path| {
             let text = fs::read(path.join(MANIFEST)).ok()?;

@@ -14,7 +14,7 @@ const FORMAT: u32 = 1;
 pub(crate) struct Manifest {
     format: u32,
     pub(crate) step: u64,
-    /// How often this step has been saved before.
+    /// Number of earlier saves of this step.
     pub(crate) revision: u32,
     /// Its number among those that were saved in the folder; older programs wrote none.
     #[serde(default)]

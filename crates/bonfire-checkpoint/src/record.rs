@@ -30,7 +30,7 @@ pub const WRITER: Rank = Rank::new(0);
 /// Tensors for a file, with an optimizer's other values.
 #[derive(Default)]
 pub struct Record {
-    /// With their names, and the identities of the parameters that they belong to.
+    /// Tensors with their names, and the identities of their parameters.
     pub tensors: Vec<Tensor>,
     /// An optimizer's scalars, by their names.
     pub scalars: BTreeMap<String, Scalar>,

@@ -66,7 +66,7 @@ pub fn announced<T: Serialize + DeserializeOwned>(
 pub struct Recorded<T, E> {
     /// The content that the writer writes.
     pub content: T,
-    /// Those of its tensors that are gathered.
+    /// The tensors of the content that are gathered.
     pub gathers: Gathers<E>,
 }
 
