@@ -41,14 +41,14 @@ pub struct Config {
     pub epochs: u64,
     /// Steps of the optimizer, instead of epochs.
     pub steps: Option<u64>,
-    /// Where parameters, gradients and the optimizer's state are: `replicated`, `zero1`, `zero2`, `zero3`,
+    /// The distribution of parameters, gradients and the optimizer's state: `replicated`, `zero1`, `zero2`, `zero3`,
     /// `hybrid`, and so on.
     pub placement: Placement,
-    /// How the ranks are laid out: `dp_replicate=2,dp_shard=-1` and so on.
+    /// The mesh of the ranks: `dp_replicate=2,dp_shard=-1` and so on.
     pub mesh: MeshShape,
-    /// How many samples a step has.
+    /// The number of samples in a step.
     pub batch: BatchSection,
-    /// How samples are distributed to the ranks.
+    /// The distribution of samples to the ranks.
     pub data: DataSection,
     /// The optimizer, where the program brings none.
     pub optimizer: OptimizerSection,

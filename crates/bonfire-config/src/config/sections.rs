@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// How many samples a step has: `total = micro * accumulation * ranks`. What is missing follows from the rest.
+/// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BatchSection {
@@ -16,7 +16,7 @@ pub struct BatchSection {
     pub accumulation: Option<u64>,
 }
 
-/// How samples are distributed to the ranks.
+/// The distribution of samples to the ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DataSection {
@@ -85,7 +85,7 @@ pub struct OptimizerSection {
     pub eps: f64,
     /// Momentum of SGD and Muon; by default 0 and 0.95.
     pub momentum: Option<f64>,
-    /// How much of a gradient does not enter the moment of SGD.
+    /// The fraction of a gradient that does not enter the moment of SGD.
     pub dampening: f64,
     /// Enables Nesterov momentum for the SGD rule.
     pub nesterov: bool,
@@ -109,7 +109,7 @@ impl Default for OptimizerSection {
     }
 }
 
-/// How a learning rate falls after its warm-up, until the last step.
+/// The decay of a learning rate after its warm-up, until the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
@@ -288,11 +288,11 @@ pub enum Best {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointSection {
-    /// Where they are; none are written without it.
+    /// The folder of checkpoints; none are written without it.
     pub folder: Option<PathBuf>,
     /// Steps between two. Without it there is one when the training ends or is asked to stop.
     pub every: Option<u64>,
-    /// How many of the newest are kept.
+    /// The number of newest checkpoints that are kept.
     pub keep: usize,
     /// The order of the metric that the program saves with; the best checkpoint is kept besides.
     pub best: Option<Best>,
@@ -321,7 +321,7 @@ impl Default for CheckpointSection {
 pub struct ReportSection {
     /// The headline of the report page.
     pub title: String,
-    /// Where curves and the page are written; nowhere without it.
+    /// The folder of curves and the page; none are written without it.
     pub folder: Option<PathBuf>,
     /// Steps between two lines of figures.
     pub every: u64,

@@ -11,7 +11,7 @@ use crate::batch::BatchSizes;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeepSpeedConfig {
-    /// How many samples a step has.
+    /// The number of samples in a step.
     pub batch: BatchSizes,
     /// The optimizer, where the file names one.
     pub optimizer: Option<Optimizer>,
@@ -124,7 +124,7 @@ pub enum Rule {
     Sgd {
         /// Momentum factor; 0 disables the moment.
         momentum: f64,
-        /// How much of a gradient does not enter the moment.
+        /// The fraction of a gradient that does not enter the moment.
         dampening: f64,
         /// Enables Nesterov momentum for the SGD rule.
         nesterov: bool,

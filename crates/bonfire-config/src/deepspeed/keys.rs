@@ -271,7 +271,7 @@ pub(crate) const SWITCHES: &[(&str, &str)] = &[
 
 const OFFLOADS: [&str; 3] = ["none", "cpu", "nvme"];
 
-/// Those of DeepSpeed; [`of_optimizer`] knows which of them Bonfire has.
+/// DeepSpeed's optimizers; [`of_optimizer`] has those of Bonfire.
 const OPTIMIZERS: [&str; 11] = [
     "Adam",
     "AdamW",

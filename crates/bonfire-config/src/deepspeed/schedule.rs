@@ -91,7 +91,7 @@ pub struct OneCycle {
 }
 
 impl Warmup {
-    /// How far it is, from 0 to 1; nothing when it is over.
+    /// The progress of the warm-up, from 0 to 1; `None` when it is over.
     fn progress(self, step: u64) -> Option<f64> {
         let steps = self.steps.max(2);
         (step < steps).then(|| match self.shape {
@@ -193,7 +193,7 @@ impl OneCycle {
         self.steps.0 as f64 + self.steps.1 as f64
     }
 
-    /// How far from the lower end, from 0 to 1.
+    /// The distance from the lower end, from 0 to 1.
     fn scale(&self, step: u64) -> f64 {
         let (total, first) = (self.total(), self.steps.0 as f64);
         let (iteration, ratio) = (step as f64 + 1.0, first / self.total());
