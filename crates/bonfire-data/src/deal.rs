@@ -221,7 +221,7 @@ pub struct DealtBatches<'a, I, O> {
     batches: Option<EpochBatches>,
     items: usize,
     dealt: usize,
-    /// How far all ranks are after the batches that were given.
+    /// The progress of all ranks after the batches that were given.
     state: SamplerState,
     ahead: Option<Ahead<(usize, SamplerState), O>>,
 }

@@ -26,7 +26,7 @@ pub struct Loader {
     batch_size: NonZeroUsize,
     last_batch: LastBatch,
     epoch: u64,
-    /// How many samples of the next epoch are past already.
+    /// Number of samples of the next epoch that are past already.
     offset: usize,
 }
 
@@ -139,7 +139,7 @@ pub struct EpochBatches {
     indices: Vec<usize>,
     batch_size: usize,
     epoch: u64,
-    /// Where in the epoch the first batch starts, in samples of all ranks.
+    /// The start of the first batch in the epoch, in samples of all ranks.
     offset: usize,
     dealt: usize,
     remaining: usize,

@@ -20,7 +20,7 @@ pub struct Prefetch {
     pub workers: usize,
     /// Batches that are ready or being prepared at any time, at least one per worker.
     pub depth: usize,
-    /// How long one batch may take before it is an error.
+    /// The timeout of one batch; a longer wait is an error.
     pub timeout: Duration,
 }
 
@@ -68,7 +68,7 @@ pub struct Prepared<B> {
     pub batch: B,
     /// The indices of the samples.
     pub indices: Vec<usize>,
-    /// How far all ranks are once each has used this batch, for a checkpoint.
+    /// The progress of all ranks once each has used this batch, for a checkpoint.
     pub state: SamplerState,
 }
 

@@ -27,7 +27,7 @@ const CLASSES: [&str; 10] = [
     "truck",
 ];
 
-/// Where the files are, if not in the folder itself.
+/// The folder of the files, if they are not in the given one.
 const INNER_FOLDER: &str = "cifar-10-batches-bin";
 
 /// A part of the CIFAR-10 data set.

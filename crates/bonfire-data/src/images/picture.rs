@@ -172,7 +172,7 @@ impl Picture {
     }
 }
 
-/// Where a window begins; before the picture's own corner if negative.
+/// The corner of a window; negative if it is before the picture's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Corner {
     pub(super) left: isize,

@@ -193,7 +193,7 @@ fn random_crop(
     Ok(picture.window(Corner { left, top }, PictureSize::square(size)))
 }
 
-/// Where a random part begins and how large it is: torchvision's `RandomResizedCrop.get_params`.
+/// Corner and size of a random part: torchvision's `RandomResizedCrop.get_params`.
 fn random_part(
     whole: PictureSize,
     scale: (f64, f64),

@@ -1,4 +1,4 @@
-//! How far the ranks have come in their data, for a checkpoint.
+//! The progress of the ranks in their data, for a checkpoint.
 
 use serde::{Deserialize, Serialize};
 

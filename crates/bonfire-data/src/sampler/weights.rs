@@ -1,4 +1,4 @@
-//! How often each sample is drawn.
+//! Weights of samples that are drawn at random.
 
 use std::sync::Arc;
 
