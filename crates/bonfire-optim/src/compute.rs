@@ -1,4 +1,4 @@
-//! Where and in what type a step is computed.
+//! The device and the data type of a step's computation.
 
 use burn::tensor::{DType, Device, Tensor};
 

@@ -34,7 +34,7 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Offload {
-    /// Where files are made; without one, state is in host memory.
+    /// The folder of files; without one, state is in host memory.
     folder: Option<Arc<Path>>,
     has_parameters: bool,
 }
@@ -105,7 +105,7 @@ impl Offload {
         Ok(Some(in_file(Arc::new(memory), shape.clone(), dtype)))
     }
 
-    /// Where the file of a tensor of this size is made, if it belongs into one.
+    /// The folder for a tensor of this size, if it belongs into a file.
     pub(crate) fn folder_of(&self, shape: &Shape, dtype: DType) -> Option<&Arc<Path>> {
         let is_large = shape.num_elements() * dtype.size() >= FILE_BYTES_MIN;
         self.folder.as_ref().filter(|_| is_large)

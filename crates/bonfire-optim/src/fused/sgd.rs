@@ -19,7 +19,7 @@ use crate::offload::Offload;
 pub struct SgdConfig {
     /// The share of the velocity that a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
     pub momentum: f64,
-    /// How much of a gradient does not enter the velocity. The first gradient enters it undamped.
+    /// The fraction of a gradient that does not enter the velocity. The first gradient enters it undamped.
     pub dampening: f64,
     /// Evaluates the gradient where momentum leads (Nesterov).
     pub nesterov: bool,
@@ -177,7 +177,7 @@ impl Rule<0> for Descent {
 pub(crate) struct Momentum {
     descent: Descent,
     momentum: f64,
-    /// How much of the gradient enters the velocity.
+    /// The fraction of the gradient that enters the velocity.
     entering: f64,
     nesterov: bool,
 }
