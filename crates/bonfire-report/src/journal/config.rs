@@ -24,9 +24,10 @@ pub struct JournalConfig {
     pub steps_done: u64,
     /// The form in which rank 0 shows progress.
     pub display: JournalDisplay,
-    /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`](super::Journal::figures) or
-    /// [`Journal::value`](super::Journal::value)) and TensorBoard's event files; nowhere if `None`. They are made for
-    /// the first values. A run from its beginning starts a new log, one that continues appends to the existing one.
+    /// The folder in which rank 0 writes `log.jsonl` (a line of JSON per call of
+    /// [`Journal::figures`](super::Journal::figures) or [`Journal::value`](super::Journal::value)) and TensorBoard's
+    /// event files; none are written if `None`. They are made for the first values. A run from its beginning starts a
+    /// new log, one that continues appends to the existing one.
     pub folder: Option<RunFolder>,
 }
 
