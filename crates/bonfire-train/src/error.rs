@@ -200,9 +200,9 @@ pub enum TrainError {
          equally often on every rank, or weight the losses with Loss::mean_over"
     )]
     UnequalAccumulation {
-        /// The number of the rank with the fewest.
+        /// The count of the rank with the fewest.
         least: i64,
-        /// The number of the rank with the most.
+        /// The count of the rank with the most.
         most: i64,
     },
     /// Some batches of a step were weighted and others were not.

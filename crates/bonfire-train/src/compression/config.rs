@@ -59,7 +59,7 @@ impl PowerSgdConfig {
         self
     }
 
-    /// Sets the [`start_step`](Self::start_step), counted from 0.
+    /// Sets [`start_step`](Self::start_step), a number of steps.
     #[must_use]
     pub fn with_start_step(mut self, start_step: u64) -> Self {
         self.start_step = start_step;

@@ -54,9 +54,9 @@ pub enum DilocoError {
         "the state is of {found} trainable elements, and the model has {expected}; resume the model that it was saved with"
     )]
     OtherModel {
-        /// The number of the state's parameters.
+        /// The number of the state's trainable elements.
         found: usize,
-        /// The number of the model's parameters.
+        /// The number of the model's trainable elements.
         expected: usize,
     },
     /// Parameters of workers differ from those of the last exchange by infinity or NaN. All workers return this error.

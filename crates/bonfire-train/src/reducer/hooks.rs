@@ -42,7 +42,7 @@ use crate::reducer::readback::{self, Readback};
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
 
-/// How much further apart anchors are than layers are on average. A layer behind an anchor too far
+/// The ratio of the distance of anchors to that of layers, on average. A layer behind an anchor too far
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
 /// an anchor too near has its hook run late. Layers are not equally deep, so: rather too far.
 const STRETCH: usize = 4;
