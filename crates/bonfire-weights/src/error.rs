@@ -22,7 +22,7 @@ pub enum FileError {
     Unwritable {
         /// The path of the file.
         path: String,
-        /// The error of the operating system.
+        /// A description of the fault.
         cause: String,
     },
     /// None of its tensors has the name and the shape of a parameter.

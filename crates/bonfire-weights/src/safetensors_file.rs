@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::adapter::{Layout, PRODUCER};
 
-/// How many bytes a description may have, as in the format's reference reader.
+/// The maximum bytes of a description, as in the format's reference reader.
 pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 
 /// The entry of the description that is about the file, not about a tensor.

@@ -13,7 +13,7 @@ use burn::tensor::TensorData;
 use burn_store::bridge;
 use burn_store::burn_pack::Tensor as StoredTensor;
 
-/// How many parameters are read ahead at most: enough for the small ones of several layers.
+/// The maximum number of parameters that are read ahead: enough for the small ones of several layers.
 const AHEAD_MAX: usize = 16;
 
 type Read = Result<TensorData, String>;

@@ -1,4 +1,4 @@
-//! Where in the graph of a training pass parameters are brought.
+//! Anchors in the graph of a training pass, at which parameters are brought.
 //!
 //! Burn runs backward steps by their distance from the leaves, the farthest first. A step next to a parameter would run
 //! at the very end, and all gradients would be there until then. So each has a second input, an anchor that needs
@@ -16,7 +16,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::tensor::{Device, DispatchTensor, Tensor};
 
-/// How much farther the next anchor is: more than most layers are deep.
+/// The distance between anchors: more than most layers are deep.
 const DISTANCE: usize = 8;
 
 #[derive(Debug, Default)]
