@@ -17,7 +17,7 @@ pub struct Config {
     pub optim: OptimSection,
     /// Read so that Distribuuuu's files can be used unchanged; there is no cuDNN here.
     pub cudnn: CudnnSection,
-    /// Where checkpoints, curves and this configuration are kept.
+    /// The folder of checkpoints, curves and this configuration.
     pub out_dir: PathBuf,
     /// The name of the copy of this configuration there.
     pub cfg_dest: String,
