@@ -91,7 +91,7 @@ impl Offload {
         return None;
     }
 
-    /// Moves the values of a parameter to a file, if they belong there.
+    /// Copies the values of a parameter into a file, if they belong there.
     ///
     /// # Errors
     /// [`FileMemoryError`] if there is no room for them.
