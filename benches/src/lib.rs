@@ -1,4 +1,4 @@
-//! What the benchmarks of a training step share: the model, and how a step is timed.
+//! Shared code of the benchmarks of a training step: the model, and the timing.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation};
 use clap::Args;
 
-/// What a benchmark of a step computes.
+/// The work of a benchmarked step.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Sizes {
     /// Hidden layers, each with a weight and a bias
@@ -31,32 +31,32 @@ pub struct Sizes {
     pub steps: usize,
 }
 
-/// Rounds before the first that is timed: buckets are dealt again after the second step.
+/// Rounds before the first that is timed: buckets are assigned again after the second step.
 const WARM_UP_ROUNDS: usize = 2;
 
 impl Sizes {
-    /// The network that all kinds of steps train.
+    /// Builds the network that all kinds of steps train.
     pub fn model(&self, device: &Device) -> Mlp {
         Mlp::new(self.layers, self.width, device)
     }
 
-    /// So many batches in one, of random numbers: `[batches * batch, width]`.
+    /// Makes `batches` batches in one, of random numbers: `[batches * batch, width]`.
     pub fn input(&self, batches: usize, device: &Device) -> Tensor<2> {
         let shape = [batches * self.batch, self.width];
         Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
     }
 
-    /// Whether a round counts.
+    /// Returns true if a round is timed.
     pub fn is_timed(&self, round: usize) -> bool {
         round >= WARM_UP_ROUNDS
     }
 
-    /// All rounds, those before the first that is timed included.
+    /// Returns all rounds, those before the first timed one included.
     pub fn rounds(&self) -> std::ops::Range<usize> {
         0..self.steps + WARM_UP_ROUNDS
     }
 
-    /// What was measured, the first line of a report.
+    /// Returns the first line of a report: sizes and ranks.
     pub fn head(&self, world: &World, model: &Mlp) -> String {
         format!(
             "{} parameters in {} tensors, {} ranks x batch {}, median of {} steps",
@@ -76,7 +76,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Square layers of `width` inputs, each with a weight and a bias.
+    /// Makes square layers of `width` inputs, each with a weight and a bias.
     pub fn new(layers: usize, width: usize, device: &Device) -> Self {
         let layer = |_| LinearConfig::new(width, width).init(device);
         Self {
@@ -84,7 +84,7 @@ impl Mlp {
         }
     }
 
-    /// Mean square of the output; `input` is `[batch, width]`.
+    /// Returns the mean square of the output; `input` is `[batch, width]`.
     pub fn loss(&self, input: Tensor<2>) -> Tensor<1> {
         let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
         self.layers
@@ -95,7 +95,7 @@ impl Mlp {
     }
 }
 
-/// The time of one step on the slowest rank; all ranks start together.
+/// Returns the time of one step on the slowest rank; all ranks start together.
 pub fn timed(world: &World, step: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     world.group().barrier()?;
     let started = Instant::now();
@@ -105,7 +105,7 @@ pub fn timed(world: &World, step: impl FnOnce() -> anyhow::Result<()>) -> anyhow
     Ok(Duration::from_secs_f64(slowest[0]))
 }
 
-/// The value in the middle; of an even number the greater one.
+/// Returns the median; the greater of both for an even number.
 pub fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| {
         a.partial_cmp(b)

@@ -1,8 +1,8 @@
 //! Gathers this repository's own text, so that the example trains without any download and the
 //! installed binary works from any folder.
 //!
-//! Rust sources and Markdown of the workspace, in the order of their paths, each under a line
-//! with its name. Outside the workspace (a packaged copy), the example's own text is all there is.
+//! Rust sources and Markdown of the workspace, in the order of their paths, each under a line with its name. Outside
+//! the workspace (a packaged copy), there is only the example's own text.
 
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ fn main() -> io::Result<()> {
     let mut corpus = String::new();
     for path in &files {
         println!("cargo::rerun-if-changed={}", path.display());
-        // Text that is not UTF-8 is nobody's source; leave it out.
+        // Text that is not UTF-8 is not a source; leave it out.
         let Ok(text) = fs::read_to_string(path) else {
             continue;
         };
@@ -48,7 +48,6 @@ fn main() -> io::Result<()> {
     )
 }
 
-/// The text files of `folder` and of the folders below it.
 fn files_below(folder: &Path, root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut open = vec![folder.to_path_buf()];
@@ -71,7 +70,6 @@ fn files_below(folder: &Path, root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The Rust and Markdown files of `folder` itself.
 fn files_directly_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

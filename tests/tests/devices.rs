@@ -56,7 +56,7 @@ fn trained_on_cuda(ranks: usize, route: &str, missing: &[&str]) -> Option<String
     let device = ["cuda", "--oversubscribe", "--", "--route", route];
     let missing = [&["cannot train on cuda: "][..], missing].concat();
     let end = trained(ranks, &device, &missing)?;
-    let said = |line: &String| line.contains("gradients travel from device to device");
+    let said = |line: &String| line.contains("gradients are sent from device to device");
     assert!(end.stderr.iter().any(said), "{:?}", end.stderr);
     Some(digest(ranks, &end))
 }
@@ -140,7 +140,7 @@ fn cuda_processes_of_two_hosts_take_nccl_by_themselves() {
         return;
     }
     assert!(said("2 ranks over NCCL"), "{:?}", ends[0].stderr);
-    assert!(said("gradients travel from device to device"));
+    assert!(said("gradients are sent from device to device"));
     assert!(!said("staged through host memory"));
 }
 

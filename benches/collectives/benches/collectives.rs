@@ -32,11 +32,10 @@ const ROTATE_BYTES: usize = 64 << 20;
 /// But through no more of them than this.
 const BUFFERS_MAX: usize = 32;
 
-/// What each element is, of every input and of every result: the mean of equal values is that
-/// value, so the data never grows.
+/// The value of each element, of every input and of every result: the mean of equal values is that value, so the data
+/// never grows.
 const VALUE: f32 = 1.0;
 
-/// The first buffer holds a message, the second has room for one.
 type Run = fn(&ProcessGroup, &mut [f32], &mut [f32]) -> Result<(), CollectiveError>;
 
 #[derive(Clone, Copy)]
@@ -103,17 +102,14 @@ const OPERATIONS: [Operation; 9] = [
 /// The rank that has the data, or gets it.
 const ROOT: Rank = Rank::new(0);
 
-/// What a rank has of a message that is only on the root.
 fn of_root(group: &ProcessGroup, count: usize) -> usize {
     if group.rank() == ROOT { count } else { 0 }
 }
 
-/// The elements of a message that belong to one rank.
 fn block(group: &ProcessGroup, count: usize) -> usize {
     count / group.world_size().len()
 }
 
-/// A message, and room for the result of an operation that is not in place.
 type Buffers = (Vec<f32>, Vec<f32>);
 
 fn buffers(bytes: usize) -> Vec<Buffers> {

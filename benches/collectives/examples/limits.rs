@@ -1,4 +1,4 @@
-//! What the machine can do, to print beside an all-reduce of two ranks: one JSON object.
+//! Measures the limits of the machine, to print beside an all-reduce of two ranks: one JSON object.
 //!
 //! `limits in-place-sum --bytes 16777216 --rotate-bytes 201326592`. The time is that of the median
 //! round, as the time of `bonfire bench` is that of the median operation.

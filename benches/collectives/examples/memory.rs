@@ -1,9 +1,9 @@
-//! All-reduce of two ranks beside the least that memory can do it in, in one run.
+//! Measures an all-reduce of two ranks beside the limit of memory, in one run.
 //!
-//! `memory --rounds 5`: in place beside two threads that add two buffers in place, and from one buffer to
-//! another beside two threads that write the sums by streaming stores; ranks as threads and as
-//! processes, with their buffers in the memory of the group. A round measures everything once; what is
-//! printed is the median over the rounds, of times and of the ratio within a round.
+//! `memory --rounds 5`: in place beside two threads that add two buffers in place, and from one buffer to another
+//! beside two threads that write the sums by streaming stores; ranks as threads and as processes, with their buffers
+//! in the memory of the group. A round measures everything once; it prints the median over the rounds, of times and of
+//! the ratio within a round.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +17,9 @@ use bonfire_testkit::limits::{Rotation, in_place_sum, streamed_sum};
 use bonfire_testkit::{Estimate, local, processes};
 use clap::Parser;
 
-/// Bytes of a message.
 const SIZES: [usize; 3] = [4 << 20, 16 << 20, 64 << 20];
 
-/// What every element is, on all ranks.
+/// The value of every element, on all ranks.
 const VALUE: f32 = 1.5;
 
 #[derive(Debug, Parser)]
@@ -156,7 +155,6 @@ fn measure(group: &ProcessGroup, bytes: usize, form: Form) -> anyhow::Result<Mea
     })
 }
 
-/// Memory of this process that is in huge pages.
 fn huge_mib() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     let of = |line: &str| -> Option<u64> {

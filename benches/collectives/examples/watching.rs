@@ -1,9 +1,8 @@
-//! What it costs that ranks are watched: heartbeats, as a share of a step.
+//! Measures the cost of heartbeats, as a share of a step.
 //!
-//! `watching --blocks 10`: two ranks, which are threads that meet as processes do, run blocks of steps,
-//! one block with heartbeats and the next without. A step computes the same however long that takes,
-//! so what the watching threads take from it shows. Prints what every block's median step took, and
-//! the processor time of the threads that watch.
+//! `watching --blocks 10`: two ranks, which are threads that meet as processes do, run blocks of steps, one block with
+//! heartbeats and the next without. A step has a fixed amount of work, so the time of the watching threads shows in
+//! it. Prints every block's median step time, and the processor time of the watching threads.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +33,6 @@ struct Args {
     bytes: usize,
 }
 
-/// One block, as rank 0 saw it.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     step: Duration,
@@ -115,7 +113,7 @@ fn compute(rounds: u64) {
     black_box(sum);
 }
 
-/// How much can be computed in `time`: the most of several tries, because others compute, too.
+/// Number of rounds that run in `time`: the most of several tries, because others compute, too.
 fn rounds_in(time: Duration) -> u64 {
     const TRIES: usize = 20;
     const ROUNDS: u64 = 1000;

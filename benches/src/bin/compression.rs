@@ -1,11 +1,11 @@
-//! What compressed gradients cost and save: the same step with every compression, interleaved in one
+//! Measures the cost and the gain of compressed gradients: the same step with every compression, interleaved in one
 //! run, and the bytes that each sends.
 //!
 //! `cargo run --release -p bonfire-benches --bin compression -- --nproc 2`
 //!
-//! Gradients travel over TCP on one host, too, as they would between hosts: where ranks read each other's
-//! memory in place nothing is sent, and nothing is gained. What compression gains depends on the link: start
-//! one rank on each of two hosts to measure yours.
+//! Gradients are sent over TCP on one host, too, as between hosts: ranks that read each other's memory in place send
+//! nothing, and gain nothing. The gain of compression depends on the link: start one rank on each of two hosts to
+//! measure yours.
 
 #![forbid(unsafe_code)]
 
@@ -29,12 +29,10 @@ struct Args {
     sizes: Sizes,
 }
 
-/// One way to train the model.
 struct Contender {
     name: String,
     ddp: Ddp<Mlp>,
     times: Vec<Duration>,
-    /// Payload that this rank sent in a step.
     bytes: u64,
 }
 

@@ -1,13 +1,12 @@
-//! What it costs to see and to guard a training: the same step bare, and with everything turned on that
-//! a practitioner turns on, in blocks that take turns in one run.
+//! Measures the cost of reports and guards: the same step bare, and with everything that a practitioner enables, in
+//! blocks that take turns in one run.
 //!
 //! `cargo run --release -p bonfire-benches --bin conveniences -- --nproc 2`
 //!
-//! Bare is data, forward, backward and the optimizer. Everything adds a journal that writes JSON lines
-//! and TensorBoard's events and shows figures every `--interval` steps, clipping left out on both sides;
-//! an agreement of all ranks on whether to stop before every step; and an accuracy, booked with the
-//! figures. Heartbeats and the flight recorder are on in both: `watching` in `benches/collectives`
-//! measures them.
+//! Bare is data, forward, backward and the optimizer. Everything adds a journal that writes JSON lines and
+//! TensorBoard's events and shows figures every `--interval` steps, clipping left out on both sides; an agreement of
+//! all ranks on whether to stop before every step; and an accuracy, recorded with the figures. Heartbeats and the
+//! flight recorder are on in both: `watching` in `benches/collectives` measures them.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +50,6 @@ struct Args {
     interval: usize,
 }
 
-/// One model in training.
 struct Training {
     ddp: Ddp<Mlp>,
     optimizer: ModuleOptimizer,
@@ -59,7 +57,7 @@ struct Training {
     shape: [usize; 2],
 }
 
-/// A small rate: the time matters, not what is learnt.
+/// A small rate: only the time matters.
 const RATE: f64 = 1e-4;
 
 fn main() -> bonfire::Result<()> {
@@ -144,7 +142,7 @@ impl Training {
         for _ in 0..steps {
             let batch = journal.time(Activity::Data, || self.batch());
             let agreed = world.group().agree(Proposal::default())?;
-            assert!(agreed.stop.is_none(), "nobody wants to stop");
+            assert!(agreed.stop.is_none(), "no rank is asked to stop");
             let step = self.ddp.backward(|model| model.loss(batch))?;
             journal.step(&step);
             journal.time(Activity::Optimizer, || {

@@ -1,6 +1,5 @@
-//! What gradient synchronisation costs: the same step without it, with overlapped buckets, with one
-//! all-reduce per parameter after backward, and in one process with as many replicas, interleaved in
-//! one run.
+//! Measures the cost of gradient synchronisation: the same step without it, with overlapped buckets, with one
+//! all-reduce per parameter after backward, and in one process with as many replicas, interleaved in one run.
 //!
 //! `cargo run --release -p bonfire-benches --bin ddp-step -- --nproc 2`
 //!

@@ -1,6 +1,6 @@
-//! What a step of AdamW costs: Bonfire's in one pass over memory, Burn's own, and a plain loop over slices
-//! without tensors; and what clipping before it does, the squares of all rows and a factor: in two passes over memory, and
-//! by Burn's operations; and the squares and a step that takes the factor itself. In turn in one run.
+//! Measures a step of AdamW: Bonfire's in one pass over memory, Burn's own, and a plain loop over slices without
+//! tensors; and clipping before it, the squares of all rows and a factor: in two passes over memory, and by Burn's
+//! operations; and the squares and a step that takes the factor itself. In turn in one run.
 //!
 //! `RAYON_NUM_THREADS=1 cargo run --release -p bonfire-benches --bin optimizer`, with `GLIBC_TUNABLES` as the launcher sets
 //! it for ranks: see the page on measuring.
@@ -41,7 +41,6 @@ const DECAY: f32 = 1e-2;
 /// Steps before the first that is timed: moments are made in the first.
 const WARM_UP_STEPS: usize = 2;
 
-/// Names of a line's columns.
 const HEAD: &str = concat!(
     "  parameters threads   fused ms    Burn ms   plain ms  Burn / fused  plain / fused",
     "  clip ms Burn clip ms  Burn / clip  folded ms  apart / folded"
@@ -61,7 +60,6 @@ fn model(text: &str) -> Result<(usize, usize), String> {
     Ok((number(sizes.0)?, number(sizes.1)?))
 }
 
-/// A line of the table.
 fn measure((layers, width): (usize, usize), steps: usize) -> String {
     let threads = rayon::current_num_threads();
     let model = Mlp::new(layers, width, &Device::flex().autodiff());
@@ -117,7 +115,6 @@ type Register = dyn Fn(&mut GradientsParams);
 /// The squares of a gradient's rows, and the gradient times a factor.
 type Clip = dyn Fn(Clipping) -> (Tensor<1>, Box<dyn Any>);
 
-/// How gradients are clipped.
 #[derive(Clone, Copy)]
 enum Clipping {
     /// The squares, for a step that multiplies.
@@ -126,7 +123,6 @@ enum Clipping {
     Operations,
 }
 
-/// A gradient for every parameter.
 #[derive(Default)]
 struct Gradients {
     register: Vec<Box<Register>>,
@@ -134,7 +130,6 @@ struct Gradients {
 }
 
 impl Gradients {
-    /// The milliseconds of what clipping does.
     fn clip(&self, clipping: Clipping) -> f64 {
         let started = Instant::now();
         let clipped: Vec<_> = self.clip.iter().map(|clip| clip(clipping)).collect();
@@ -177,7 +172,6 @@ fn squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Tensor<1> {
     squares.expect("f32 on the CPU")
 }
 
-/// A model that an optimizer steps.
 struct Training {
     model: Option<Mlp>,
     optimizer: ModuleOptimizer,
@@ -191,7 +185,6 @@ impl Training {
         }
     }
 
-    /// The milliseconds of a step.
     fn step(&mut self, gradients: &Gradients) -> f64 {
         let mut all = GradientsParams::new();
         gradients
@@ -213,7 +206,6 @@ impl Plain {
         Self([0.5, 0.25, 0.0, 0.0].map(|value| vec![value; parameters]))
     }
 
-    /// The milliseconds of a step.
     fn step(&mut self, time: i32, threads: usize) -> f64 {
         let started = Instant::now();
         let part = self.0[0].len().div_ceil(threads);
@@ -229,7 +221,7 @@ impl Plain {
     }
 }
 
-/// AdamW as one would write it.
+/// AdamW as a plain loop over slices.
 fn plain(
     parameters: &mut [f32],
     gradients: &[f32],

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p bonfire-benches --bin pipeline -- --nproc 4`
 //!
-//! Passes sleep, so two cores are enough for four ranks. What is measured is the runtime: how long a rank waits although
-//! its work is there, and what messages cost.
+//! Passes sleep, so two cores are enough for four ranks. They measure the runtime: the time in which a rank waits
+//! although its work is ready, and the cost of messages.
 
 use std::num::NonZeroU32;
 use std::thread::sleep;
@@ -36,7 +36,7 @@ struct Cli {
     steps: usize,
 }
 
-/// What each schedule is measured with.
+/// The schedules, each with its stages per rank.
 const KINDS: [(Kind, u32); 5] = [
     (Kind::GPipe, 1),
     (Kind::OneForwardOneBackward, 1),
@@ -50,7 +50,6 @@ fn main() -> bonfire::Result<()> {
     bonfire::launch_with(&cli.launch.clone(), |world| compare(&world, &cli))
 }
 
-/// Prints both bubbles of each schedule.
 fn compare(world: &World, cli: &Cli) -> Result<()> {
     if world.is_main() {
         let Cli {
@@ -93,7 +92,6 @@ fn compare(world: &World, cli: &Cli) -> Result<()> {
     Ok(())
 }
 
-/// The median bubble of some steps.
 fn measure(
     world: &World,
     schedule: Schedule,
@@ -107,7 +105,7 @@ fn measure(
     let stages = own.map(|_| LinearConfig::new(1, 1).init(&device)).collect();
     let mut pipeline = Pipeline::new(stages, schedule, world)?;
     let mut bubbles = Vec::new();
-    // The first step says which shapes there are.
+    // The first step exchanges the shapes.
     for _ in 0..=steps {
         let step = pipeline.backward(&micro_batches, |stage, given| slept(stage, given, pass))?;
         bubbles.push(step.output.bubble());
@@ -117,7 +115,6 @@ fn measure(
     Ok(measured[measured.len() / 2])
 }
 
-/// A stage that sleeps in each of its passes.
 fn slept(
     stage: &Linear,
     given: &mut Pass<'_, Tensor<2>>,

@@ -1,4 +1,4 @@
-//! What a placement costs: a whole step, optimizer included, in each of them, interleaved in one run.
+//! Measures the cost of placements: a complete step, optimizer included, in each of them, interleaved in one run.
 //!
 //! `cargo run --release -p bonfire-benches --bin placement -- --nproc 2`
 
@@ -28,7 +28,6 @@ fn main() -> bonfire::Result<()> {
     bonfire::launch_with(&args.launch.clone(), |world| measure(&world, args.sizes))
 }
 
-/// A training in one placement.
 struct Training {
     placement: Placement,
     ddp: Ddp<Mlp>,

@@ -1,4 +1,4 @@
-//! What can go wrong with checkpoints.
+//! Errors of writing and reading checkpoints.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,88 +7,88 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// A file or folder on rank 0.
+    /// Rank 0 cannot access a file or folder.
     #[error(
         "cannot {action} {path}: {source}; checkpoints need a folder that rank 0 can write to, with room for one more \
          than are kept"
     )]
     Io {
-        /// What was tried.
+        /// The action that failed, for the message.
         action: &'static str,
-        /// With what.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file of a checkpoint.
+    /// A file of a checkpoint cannot be written.
     #[error(
         "cannot write {what} to {path}: {cause}; checkpoints need a folder that rank 0 can write to, with room for one \
          more than are kept"
     )]
     Unwritten {
-        /// Which part of the training.
+        /// The part of the training it belongs to.
         what: String,
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause, as a text for the message.
         cause: String,
     },
-    /// Two trainings cannot save in one folder.
+    /// Another training saves in the same folder.
     #[error(
         "another training saves in {folder}: {by}; give each training a folder of its own, or end the other one first"
     )]
     InUse {
-        /// Where.
+        /// The folder of the checkpoints.
         folder: PathBuf,
-        /// Which process that is.
+        /// The process that holds the lock.
         by: String,
     },
-    /// Rank 0 failed; this is what the other ranks get.
+    /// Rank 0 failed; the other ranks get this error.
     #[error("rank 0 could not use the checkpoints: {cause}")]
     OnWriter {
-        /// Its error.
+        /// The cause, as a text for the message.
         cause: String,
     },
-    /// Something cannot be put into bytes.
+    /// A value has no serialized form.
     #[error("{what} cannot be saved: {cause}")]
     Unwritable {
-        /// Which part of the training.
+        /// The part of the training it belongs to.
         what: String,
-        /// Why.
+        /// The cause, as a text for the message.
         cause: String,
     },
-    /// There are checkpoints, but none that can be trusted.
+    /// There are checkpoints, but all of them are damaged.
     #[error(
-        "none of the {count} checkpoints in {folder} is whole; the last one: {cause}; bring back a \
-         copy, or start anew in another folder"
+        "none of the {count} checkpoints in {folder} is intact; the last one: {cause}; restore a \
+         copy, or start again in another folder"
     )]
     AllDamaged {
-        /// Where.
+        /// The folder of the checkpoints.
         folder: PathBuf,
-        /// How many.
+        /// The number of damaged checkpoints.
         count: usize,
-        /// What is wrong with the last.
+        /// A description of the last one's damage.
         cause: String,
     },
-    /// The checkpoint that was asked for cannot be trusted.
-    #[error("checkpoint {path} is damaged: {cause}; bring back a copy, or go on from another")]
+    /// The requested checkpoint is damaged.
+    #[error("checkpoint {path} is damaged: {cause}; restore a copy, or resume from another")]
     Damaged {
-        /// Where.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A description of the damage.
         cause: String,
     },
-    /// The checkpoint is whole, but not of this program.
+    /// The checkpoint is intact, but belongs to another program.
     #[error(
         "checkpoint {path} is of another {what}: {cause}; build what it was made with, or start \
          anew in another folder"
     )]
     Other {
-        /// Which checkpoint.
+        /// The path of the checkpoint.
         path: PathBuf,
-        /// Model, optimizer or state.
+        /// The part: model, optimizer or state.
         what: String,
-        /// What does not fit.
+        /// A description of the difference.
         cause: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Checkpoints on a disk: each a folder of its own, which is there as a whole or not at all.
+//! Checkpoints on a disk: each has its own folder, which exists completely or not at all.
 
 mod draft;
 mod files;
@@ -23,20 +23,20 @@ const MANIFEST: &str = "manifest.json";
 /// Folders that begin like this are not checkpoints yet, or not any more.
 const UNFINISHED: &str = ".unfinished-";
 
-/// A checkpoint whose files are all as they were written.
+/// A checkpoint whose files match its manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Its own folder.
+    /// The folder of this checkpoint.
     pub path: PathBuf,
-    /// Where the training was.
+    /// The step and the metric of the training.
     pub milestone: Milestone,
-    /// How many ranks trained.
+    /// The number of ranks that saved it.
     pub world_size: u32,
     /// The names of its files, in the order in which they were written.
     pub files: Vec<String>,
 }
 
-/// The folder that holds checkpoints. Clones are the same.
+/// The folder that holds checkpoints. Clones share its state.
 ///
 /// Checkpoints are of one history, in the order in which they were saved: their steps never go down. One that is saved at
 /// a step below those of others begins a new history, and the others are set aside.
@@ -48,30 +48,28 @@ pub struct Folder {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Once something was saved here.
+    /// `None` until something is saved here.
     lock: Option<Lock>,
     /// Checkpoints whose files were found to be others than those that were written.
     damaged: BTreeSet<PathBuf>,
 }
 
-/// A checkpoint whose manifest can be read.
 #[derive(Debug)]
 struct Saved {
     path: PathBuf,
     manifest: Manifest,
 }
 
-/// Why a checkpoint cannot be taken.
 #[derive(Debug)]
 enum Fault {
-    /// Its files are not those that were written.
+    /// Its files do not match the manifest.
     Damage(String),
-    /// Nobody knows, because they cannot be read at present.
+    /// Unknown, because the files cannot be read at present.
     Unreadable(String),
 }
 
 impl Folder {
-    /// At a path. Nothing is done there yet.
+    /// Names a folder without touching the disk.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -79,13 +77,13 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sees that the folder can be made and written to: it is made with the first checkpoint. Warns if another training
-    /// saves there.
+    /// Checks that the folder can be made and written to: it is made with the first checkpoint. Warns if another
+    /// training saves there.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -103,7 +101,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins a checkpoint of so many ranks. Until [`finish`](Draft::finish) nothing can be seen of it. The first one
+    /// Begins a checkpoint of `world_size` ranks. It stays hidden until [`finish`](Draft::finish). The first one
     /// clears away what an interrupted training has left half-done.
     ///
     /// # Errors
@@ -123,7 +121,7 @@ impl Folder {
                 revision => format!("step-{step:09}.{revision}"),
             })
         };
-        // Saved again after a resume: the older one stays until this one is whole.
+        // Saved again after a resume: the older one stays until this one is complete.
         while path_of(&manifest).exists() {
             manifest.revision += 1;
         }
@@ -141,8 +139,8 @@ impl Folder {
         })
     }
 
-    /// Removes what is not to be kept. What was saved last is always kept, and damaged checkpoints never are: they take
-    /// no place. Checkpoints of another history are set aside.
+    /// Removes checkpoints that `keep` does not name. The last one saved is always kept. Damaged ones are always
+    /// removed, and do not count. Checkpoints of another history are set aside.
     ///
     /// # Errors
     /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
@@ -195,7 +193,7 @@ impl Folder {
         self.set_aside(all.iter().map(PathBuf::as_path))
     }
 
-    /// Gives the checkpoint of a step that was saved last another metric; nothing is done if there is none.
+    /// Replaces the metric of the checkpoint of a step that was saved last; does nothing if there is none.
     ///
     /// # Errors
     /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
@@ -212,8 +210,8 @@ impl Folder {
         sync(&saved.path)
     }
 
-    /// The last checkpoint that is whole; nothing if there is none at all. Every file of it is read once, a piece at
-    /// a time.
+    /// Returns the last intact checkpoint, or `None` if there is none at all. Every file of it is read once, a piece
+    /// at a time.
     ///
     /// # Errors
     /// [`CheckpointError::AllDamaged`], [`CheckpointError::Io`].
@@ -253,7 +251,7 @@ impl Folder {
         }
     }
 
-    /// The checkpoints of a step, the one saved last at the end.
+    /// Returns the checkpoints of a step, the one saved last at the end.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -274,7 +272,7 @@ impl Folder {
         clear(&unfinished)
     }
 
-    /// Makes the folder, if it is not there, and sees that no other training saves in it, now and later.
+    /// Makes the folder, if it does not exist, and locks it against other trainings.
     fn claim(&self) -> Result<(), CheckpointError> {
         let mut state = self.state();
         if state.lock.is_some() {
@@ -291,7 +289,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Moves checkpoints to a folder within this one, where nobody looks for them unless asked to.
+    /// Moves checkpoints to a folder within this one, which is not searched.
     fn set_aside<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<(), CheckpointError> {
         let mut paths = paths.peekable();
         if paths.peek().is_none() {
@@ -324,7 +322,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Those whose manifests can be read, the one saved last at the front.
+    /// Checkpoints whose manifests can be read, the one saved last at the front.
     fn newest_first(&self) -> Result<Vec<Saved>, CheckpointError> {
         let saved = self.all()?.into_iter().filter_map(|path| {
             let text = fs::read(path.join(MANIFEST)).ok()?;
@@ -338,7 +336,7 @@ impl Folder {
         Ok(saved)
     }
 
-    /// Whether it is known, without reading all of it, that its files are not those that were written.
+    /// Returns true if the files are known to differ from the manifest, without reading all of them.
     fn is_damaged(&self, saved: &Saved) -> bool {
         let differs = |entry: &Entry| match fs::metadata(saved.path.join(&entry.name)) {
             Ok(found) => found.len() != entry.bytes as u64,
@@ -380,7 +378,6 @@ fn step_of(path: &Path) -> Option<(u64, u32)> {
     }
 }
 
-/// A checkpoint whose files are those of its manifest, or what is wrong with it.
 fn check(path: &Path) -> Result<Found, Fault> {
     let said = |name: &str, error: std::io::Error| {
         let cause = format!("{name}: {error}");
@@ -410,7 +407,7 @@ fn check(path: &Path) -> Result<Found, Fault> {
 }
 
 impl Found {
-    /// That of a path, if it is whole.
+    /// Opens the checkpoint at `path`, if it is intact.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].
@@ -422,7 +419,7 @@ impl Found {
         })
     }
 
-    /// The content of a file.
+    /// Reads the content of a file.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].

@@ -1,4 +1,4 @@
-//! Folders of checkpoints, each there as a whole or not at all.
+//! Folders of checkpoints, each of which exists completely or not at all.
 //!
 //! A checkpoint is a folder of files in a [`Folder`]. It is written under a hidden name, synced and renamed. A
 //! manifest in it has the size and the hash of every file; a checkpoint that does not agree with it is passed over

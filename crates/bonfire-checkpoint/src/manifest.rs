@@ -1,4 +1,4 @@
-//! What a checkpoint is said to contain.
+//! The manifest of a checkpoint: its files with sizes and hashes.
 
 use std::io::{self, Read, Write};
 
@@ -10,23 +10,21 @@ use crate::Milestone;
 /// Raised when older programs could no longer read what newer ones write.
 const FORMAT: u32 = 1;
 
-/// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     format: u32,
     pub(crate) step: u64,
-    /// How often this step has been saved before.
+    /// Number of earlier saves of this step.
     pub(crate) revision: u32,
     /// Its number among those that were saved in the folder; older programs wrote none.
     #[serde(default)]
     pub(crate) saved: u64,
     pub(crate) metric: Option<f64>,
-    /// How many ranks trained it; any number may go on.
+    /// Number of ranks that saved it; any number can resume it.
     pub(crate) world_size: u32,
     pub(crate) files: Vec<Entry>,
 }
 
-/// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -35,7 +33,6 @@ pub(crate) struct Entry {
 }
 
 impl Manifest {
-    /// Of a checkpoint without files.
     pub(crate) fn new(milestone: Milestone, world_size: u32) -> Self {
         let mut manifest = Self {
             format: FORMAT,
@@ -79,7 +76,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Of a file with this content.
+    /// Describes a file with this content.
     pub(crate) fn of(name: &str, bytes: &[u8]) -> Self {
         Self {
             name: name.to_owned(),
@@ -88,7 +85,7 @@ impl Entry {
         }
     }
 
-    /// Of a file that has been written.
+    /// Describes a file that has been written.
     pub(crate) fn read(name: &str, file: &mut impl Read) -> io::Result<Self> {
         let mut hash = Hash(Context::new(&SHA256));
         let bytes = io::copy(file, &mut hash)? as usize;
@@ -101,7 +98,7 @@ impl Entry {
         })
     }
 
-    /// That a file is as it was when it was saved.
+    /// Checks that a file is as it was when it was saved.
     pub(crate) fn check(&self, found: &Self) -> Result<(), String> {
         let Self { name, bytes, .. } = self;
         if found.bytes != *bytes {
@@ -116,7 +113,6 @@ impl Entry {
     }
 }
 
-/// Hashes what is written to it.
 struct Hash(Context);
 
 impl Write for Hash {

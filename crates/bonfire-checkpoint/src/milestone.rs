@@ -1,25 +1,25 @@
-//! Which checkpoints there are, and which are kept.
+//! The steps of checkpoints, and the choice of those that are kept.
 
 use serde::{Deserialize, Serialize};
 
-/// Which checkpoints are kept.
+/// Selects the checkpoints that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Keep {
-    /// The last so many, at least one.
+    /// Keeps the last `last`, at least one.
     pub last: usize,
-    /// And the best of all.
+    /// Keeps the best of all as well.
     pub best: Option<Best>,
 }
 
 impl Keep {
-    /// The last so many, at least one.
+    /// Keeps the last `last`, at least one.
     #[must_use]
     pub const fn last(last: usize) -> Self {
         Self { last, best: None }
     }
 
-    /// And the best of all.
+    /// Keeps the best of all as well.
     #[must_use]
     pub const fn and_best(self, best: Best) -> Self {
         Self {
@@ -30,27 +30,25 @@ impl Keep {
 }
 
 impl Default for Keep {
-    /// The last three.
     fn default() -> Self {
         Self::last(3)
     }
 }
 
-/// What makes one [`Milestone::metric`] better than another. A metric that is no number is worse
-/// than any other.
+/// The order of [`Milestone::metric`]. A NaN is worse than any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Best {
-    /// Such as a loss.
+    /// Lowest value, as for a loss.
     Lowest,
-    /// Such as an accuracy.
+    /// Highest value, as for an accuracy.
     Highest,
 }
 
-/// Where a training is.
+/// The position of a training: step and metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Milestone {
-    /// Optimizer steps done.
+    /// The number of optimizer steps done.
     pub step: u64,
-    /// What [`Best`] compares; the same on every rank.
+    /// The value that [`Best`] compares; the same on every rank.
     pub metric: Option<f64>,
 }

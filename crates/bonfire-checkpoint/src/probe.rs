@@ -1,4 +1,4 @@
-//! Whether files can be written to a folder that may not be there yet.
+//! Checks that files can be written to a folder that may not exist yet.
 //!
 //! A training that cannot keep what it learns should end before it begins, and one that ends before it
 //! has learnt anything should leave nothing behind. So folders are tried first and made later.
@@ -7,10 +7,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// That a folder can be made, if it is not there, and written to. Nothing is left behind.
+/// Checks that a folder can be made, if it does not exist, and written to. Nothing is left behind.
 ///
 /// # Errors
-/// What the system says if not.
+/// The operating system's error, if not.
 pub fn is_writable(folder: &Path) -> io::Result<()> {
     // The last ancestor of a relative path is empty, and is not found.
     let mut ancestors = folder.ancestors();

@@ -1,9 +1,9 @@
 //! Records of Burn that several ranks write together, and read together: one tensor after the other, so that no rank has
 //! all of them in memory.
 //!
-//! Rank 0 of a group writes and reads. Of a record that it writes, it asks the others for a tensor when that is written:
-//! [`Recorded`]. What it reads, it gives to all: [`Source`]. Where ranks have different parts of a model, [`Parts`] makes
-//! the record of the whole of those of the parts, and parts of the tensors of the whole.
+//! Rank 0 of a group writes and reads. It requests each tensor from the others when it writes it: [`Recorded`]. It
+//! sends what it reads to all: [`Source`]. Where ranks have different parts of a model, [`Parts`] joins the records of
+//! the parts, and cuts complete tensors into parts.
 
 mod error;
 mod gathers;
@@ -24,22 +24,22 @@ pub use source::{Described, Source};
 
 use crate::CheckpointError;
 
-/// Who writes and reads.
+/// The rank that writes and reads files.
 pub const WRITER: Rank = Rank::new(0);
 
-/// Tensors for a file, and what else an optimizer keeps.
+/// Tensors for a file, with an optimizer's other values.
 #[derive(Default)]
 pub struct Record {
-    /// With their names, and the identities of the parameters that they belong to.
+    /// Tensors with their names, and the identities of their parameters.
     pub tensors: Vec<Tensor>,
-    /// By name.
+    /// An optimizer's scalars, by their names.
     pub scalars: BTreeMap<String, Scalar>,
-    /// By name.
+    /// Further texts for the file, by their names.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl Record {
-    /// What an optimizer keeps.
+    /// Makes a record of an optimizer's state.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritable`].
@@ -53,7 +53,7 @@ impl Record {
         })
     }
 
-    /// The same as Burn has it, with all values in memory.
+    /// Converts the record to Burn's type, with all values in memory.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritable`].
@@ -62,7 +62,7 @@ impl Record {
         OptimizerRecord::from_bytes(bytes).map_err(unusable)
     }
 
-    /// Writes a file; `what` is what an error calls it.
+    /// Writes a file; `what` names it in errors.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritten`].
@@ -87,7 +87,7 @@ impl Record {
     }
 }
 
-/// That the state of an optimizer cannot be put into a record, or taken from one.
+/// Returns the error of an optimizer state that cannot be converted to or from a record.
 pub fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
     unwritable("the optimizer's state", cause)
 }

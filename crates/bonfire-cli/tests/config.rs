@@ -58,7 +58,7 @@ fn a_file_that_is_right_is_explained() {
         "zero_optimization.stage 2 file",
         "zero_optimization.reduce_bucket_size 500000000 default",
         "a step: 32 samples = 8 on each of 4 ranks x 1 forward passes",
-        "zero_optimization.overlap_comm: gradients always travel while backward runs",
+        "zero_optimization.overlap_comm: gradients are always sent while backward runs",
     ] {
         assert!(
             lines.iter().any(|found| found == line),

@@ -1,8 +1,8 @@
-//! How many samples a step has, and whose.
+//! The number of samples in a step.
 
 use crate::error::ConfigError;
 
-/// The sizes of batches that a file gives.
+/// Batch sizes as a file gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchSizes {
     /// Samples of a step, on all ranks.
@@ -25,12 +25,13 @@ pub struct Batches {
 }
 
 impl BatchSizes {
-    /// The sizes on so many ranks. What is missing follows from the rest; the total alone is one forward pass a step.
+    /// Resolves the sizes on `ranks` ranks. A missing size follows from the rest; the total alone means one forward
+    /// pass a step.
     ///
     /// # Errors
-    /// [`ConfigError::Missing`] if neither the total nor the micro-batch is there; [`ConfigError::Batch`] if they do not
-    /// multiply, or do not divide without a remainder, which DeepSpeed tells as three unequal numbers, or are too many to
-    /// count.
+    /// [`ConfigError::Missing`] if neither the total nor the micro-batch is there; [`ConfigError::Batch`] if they do
+    /// not multiply, or do not divide without a remainder, which DeepSpeed reports as three unequal numbers, or are
+    /// too many to count.
     pub fn resolve(self, ranks: u64) -> Result<Batches, ConfigError> {
         let wrong = |cause: String| ConfigError::Batch {
             path: "train_batch_size".to_owned(),

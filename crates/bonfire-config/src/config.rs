@@ -22,56 +22,56 @@ pub use sections::{
     PrecisionSection, ReportSection, ScheduleSection, Wire,
 };
 
-/// The form of a file.
+/// The format of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// TOML.
+    /// A file in TOML format.
     Toml,
-    /// JSON.
+    /// A file in JSON format.
     Json,
 }
 
-/// What a training is to do. Every field is a key, or a section of keys, of a file.
+/// The settings of a training. Every field is a key, or a section of keys, of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Config {
-    /// Of the order of the data, and for the program's own use.
+    /// Seeds the order of the data, and what the program draws itself.
     pub seed: u64,
-    /// How often the data is seen.
+    /// The number of passes over the data.
     pub epochs: u64,
-    /// Steps of the optimizer, in the place of epochs.
+    /// Steps of the optimizer, instead of epochs.
     pub steps: Option<u64>,
-    /// Where parameters, gradients and the optimizer's state are: `replicated`, `zero1`, `zero2`, `zero3`,
+    /// The distribution of parameters, gradients and the optimizer's state: `replicated`, `zero1`, `zero2`, `zero3`,
     /// `hybrid`, and so on.
     pub placement: Placement,
-    /// How the ranks are laid out: `dp_replicate=2,dp_shard=-1` and so on.
+    /// The mesh of the ranks: `dp_replicate=2,dp_shard=-1` and so on.
     pub mesh: MeshShape,
-    /// How many samples a step has.
+    /// The number of samples in a step.
     pub batch: BatchSection,
-    /// How data is dealt.
+    /// The distribution of samples to the ranks.
     pub data: DataSection,
     /// The optimizer, where the program brings none.
     pub optimizer: OptimizerSection,
     /// The learning rate, where the program brings none.
     pub schedule: ScheduleSection,
-    /// What passes compute in.
+    /// The data type of forward and backward passes. Parameters and moments keep 32 bits.
     pub precision: PrecisionSection,
-    /// How gradients are kept from being too large.
+    /// Limits the size of gradients.
     pub clip: ClipSection,
-    /// How gradients travel.
+    /// The data type and the buckets in which gradients are communicated.
     pub gradients: GradientSection,
-    /// What lies elsewhere than on the device.
+    /// The state that is kept outside of device memory.
     pub offload: OffloadSection,
-    /// Checkpoints.
+    /// When and where checkpoints are written.
     pub checkpoints: CheckpointSection,
-    /// What is told.
+    /// The title, the folder and the frequency of reports.
     pub report: ReportSection,
-    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule), until a key of that is said
-    /// after the file. `optimizer.lr` is the highest of them, and another one multiplies them all.
+    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule), until a later source sets
+    /// a key of it. `optimizer.lr` is the highest of them, and another one multiplies them all.
     #[serde(skip)]
     pub deepspeed_schedule: Option<deepspeed::Schedule>,
-    /// What a DeepSpeed file asks for in vain.
+    /// Keys of a DeepSpeed file that have no effect.
     #[serde(skip)]
     pub notes: Vec<Note>,
     #[serde(skip)]
@@ -106,11 +106,11 @@ impl Default for Config {
 impl Config {
     /// The defaults, changed by a file if there is one, by the environment, and by `KEY=VALUE` words, in this order.
     ///
-    /// A file that ends with `.toml` is TOML, any other is JSON: Bonfire's own, or DeepSpeed's, which is told by its
-    /// keys. In the environment `BONFIRE__OPTIMIZER__LR` is `optimizer.lr`.
+    /// A file that ends with `.toml` is TOML, any other is JSON: Bonfire's own, or DeepSpeed's, which is recognised by
+    /// its keys. In the environment `BONFIRE__OPTIMIZER__LR` is `optimizer.lr`.
     ///
     /// # Errors
-    /// Everything that is wrong with the first of the three that has something wrong in it.
+    /// All errors of the first of the three sources that has any.
     pub fn load<W: AsRef<str>>(
         file: Option<&Path>,
         words: impl IntoIterator<Item = W>,
@@ -142,10 +142,10 @@ impl Config {
         }
     }
 
-    /// Changed by the text of a file of Bonfire's own.
+    /// Applies the text of a file in Bonfire's own format.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the file.
     pub fn with_file(self, text: &str, format: Format) -> Result<Self, ConfigErrors> {
         let json = match format {
             Format::Json => Json::parse(text),
@@ -157,10 +157,10 @@ impl Config {
         layers::with_file(self, json?)
     }
 
-    /// Changed by those variables of the environment that begin with `BONFIRE__`: `BONFIRE__OPTIMIZER__LR=1e-3`.
+    /// Applies the environment variables that begin with `BONFIRE__`: `BONFIRE__OPTIMIZER__LR=1e-3`.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All errors of the variables.
     pub fn with_environment(
         self,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -172,10 +172,10 @@ impl Config {
         layers::with_texts(self, values.collect(), Source::Environment)
     }
 
-    /// Changed by words of the command line: `optimizer.lr=1e-3`, `placement=zero2`, `checkpoints.folder=runs/a`.
+    /// Applies words of the command line: `optimizer.lr=1e-3`, `placement=zero2`, `checkpoints.folder=runs/a`.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All errors of the words.
     pub fn with_words<W: AsRef<str>>(
         self,
         words: impl IntoIterator<Item = W>,
@@ -198,7 +198,7 @@ impl Config {
         }
     }
 
-    /// All three sizes of batches, for so many ranks.
+    /// Returns all three batch sizes for `ranks` ranks.
     ///
     /// # Errors
     /// [`ConfigError::Batch`] if they do not multiply, [`ConfigError::Missing`] if there is none.
@@ -228,12 +228,12 @@ impl Config {
         })
     }
 
-    /// Where a value is from, by its key; [`Source::Default`] for a key that nobody has named.
+    /// Returns the source of the value of `key`; [`Source::Default`] if nothing has set it.
     pub fn source(&self, key: &str) -> Source {
         self.sources.get(key).copied().unwrap_or(Source::Default)
     }
 
-    /// Every key with its value, as JSON, and where that is from.
+    /// Returns every key with its value as JSON and the source of the value.
     pub fn resolved(&self) -> Vec<deepspeed::Resolved> {
         let leaves = layers::leaves(&layers::tree(self));
         let resolved = leaves.into_iter().map(|(path, value)| deepspeed::Resolved {
@@ -245,7 +245,8 @@ impl Config {
     }
 }
 
-/// Whether the text of a JSON file is DeepSpeed's rather than Bonfire's own: it has a key that only DeepSpeed has.
+/// Returns true if the text of a JSON file is DeepSpeed's rather than Bonfire's own: it has a key that only DeepSpeed
+/// has.
 pub fn is_deepspeeds(text: &str) -> bool {
     let Ok(Json::Object(entries)) = Json::parse(text) else {
         return false;

@@ -1,8 +1,8 @@
 //! DeepSpeed's JSON configuration, read strictly.
 //!
-//! DeepSpeed itself takes unknown keys at the top for granted, and lets an `"auto"` that nobody resolved become the
+//! DeepSpeed itself takes unknown keys at the top for granted, and lets an unresolved `"auto"` become the
 //! default. Here every key is known ([`KEYS`]): it is used, it has no effect and the notes say so once, or it is
-//! refused with a reason. Everything that is wrong with a file is told at once, each with its path and the nearest name.
+//! refused with a reason. All errors of a file are reported at once, each with its path and the nearest name.
 //!
 //! ```
 //! use bonfire_config::deepspeed::{DeepSpeedFile, Precision, Program, Rule};
@@ -53,15 +53,15 @@ pub use program::Program;
 pub use read::Note;
 pub use schedule::{OneCycle, Schedule, Warmup, WarmupShape};
 
-/// A file whose keys and values are all right; some may be `"auto"`.
+/// A DeepSpeed file with valid keys and values; some may still be `"auto"`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepSpeedFile(read::Values);
 
 impl DeepSpeedFile {
-    /// Reads a file.
+    /// Parses and checks the text of a file.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the file.
     pub fn parse(text: &str) -> Result<Self, ConfigErrors> {
         let (values, mut errors) = read::read(Json::parse(text)?);
         if errors.is_empty() {
@@ -71,11 +71,10 @@ impl DeepSpeedFile {
         Err(ConfigErrors(errors))
     }
 
-    /// What it asks for, with what the program says for each `"auto"`.
+    /// Resolves each `"auto"` with the program's values.
     ///
     /// # Errors
-    /// Each `"auto"` that the program says nothing of, each value that the program has otherwise, and what does not go
-    /// together.
+    /// Each `"auto"` without a value from the program, each value that differs from the program's, and each conflict.
     pub fn resolve(&self, program: &Program) -> Result<DeepSpeedConfig, ConfigErrors> {
         program::resolve(&self.0, program)
     }

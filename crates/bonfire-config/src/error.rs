@@ -1,9 +1,9 @@
-//! What is wrong with a configuration.
+//! Errors of a configuration.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Everything that is wrong with a configuration, in the order of the file.
+/// All errors of a configuration, in the order of the file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -14,46 +14,46 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// One thing that is wrong. Paths have dots between keys, as `zero_optimization.stage`.
+/// One error of a configuration. Paths have dots between keys, as `zero_optimization.stage`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {cause}", .file.display())]
     Unreadable {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         cause: String,
     },
-    /// It is no TOML or JSON.
+    /// The file is not valid TOML or JSON.
     #[error("the configuration cannot be parsed: {cause}")]
     Syntax {
-        /// What, and in which line and column.
+        /// The parser's error, with line and column.
         cause: String,
     },
-    /// There is no such key.
+    /// The key does not exist.
     #[error("{path}: there is no such key{}", hint(.nearest))]
     UnknownKey {
-        /// Where.
+        /// The path of the key.
         path: String,
         /// The path of the known key that is most like it.
         nearest: Option<String>,
     },
-    /// A key comes twice.
+    /// A key occurs twice in the file.
     #[error("{path}: the key is there twice; keep one")]
     Duplicate {
-        /// Where.
+        /// The path of the key.
         path: String,
     },
-    /// The value is none that the key takes.
+    /// The key does not take this value.
     #[error("{path}: {found} is not {allowed}{}", hint(.nearest))]
     Value {
-        /// Where.
+        /// The path of the key.
         path: String,
-        /// What is there.
+        /// The value that was found.
         found: String,
-        /// What the key takes.
+        /// The values that the key takes.
         allowed: String,
         /// The allowed text that is most like it.
         nearest: Option<String>,
@@ -61,55 +61,55 @@ pub enum ConfigError {
     /// Bonfire does not do what the key asks for.
     #[error("{path}: {found} is refused: {reason}")]
     Refused {
-        /// Where.
+        /// The path of the key.
         path: String,
-        /// What is there.
+        /// The value that was found.
         found: String,
-        /// Why, and what to do instead.
+        /// The reason, and what to do instead.
         reason: String,
     },
-    /// Something is missing.
+    /// A required key or value is missing.
     #[error("{path} is missing: {advice}")]
     Missing {
-        /// Where.
+        /// The path of the key.
         path: String,
-        /// What to do.
+        /// The way to fix it.
         advice: String,
     },
-    /// An `"auto"` that the program says nothing of.
+    /// An `"auto"` for which the program gives no value.
     #[error(
         "{path}: \"auto\" needs {needs}; write a value into the file, or have the program say it"
     )]
     Unresolved {
-        /// Where.
+        /// The path of the key.
         path: String,
-        /// What the program would have to say.
+        /// The value that the program would have to give.
         needs: String,
     },
-    /// The file says one thing and the program another.
+    /// The file and the program have different values.
     #[error(
         "{path}: the file says {file}, and the program {program}; write \"auto\", or make them equal"
     )]
     Disagrees {
-        /// Where.
+        /// The path of the key.
         path: String,
-        /// The file's value.
+        /// The value of the file.
         file: String,
-        /// The program's.
+        /// The value of the program.
         program: String,
     },
-    /// Sizes of batches that do not go together.
+    /// The sizes of batches contradict each other.
     #[error("{path}: {cause}")]
     Batch {
         /// The key of the total.
         path: String,
-        /// Which, with their numbers.
+        /// The sizes, with their numbers.
         cause: String,
     },
 }
 
 impl ConfigError {
-    /// Where it is, if it is in one place.
+    /// Returns the path of the key, if the error is at one key.
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Syntax { .. } | Self::Unreadable { .. } => None,

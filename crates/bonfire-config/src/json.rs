@@ -11,7 +11,6 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{ConfigError, ConfigErrors};
 
-/// A value of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Json {
     Null,
@@ -52,7 +51,7 @@ impl Json {
     }
 }
 
-/// The same in strict JSON. What JSON does not have becomes spaces, so that all else stays in its line and column.
+/// Converts to strict JSON. Extensions become spaces, so that all else stays in its line and column.
 fn strict(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut bytes = text.as_bytes().to_vec();

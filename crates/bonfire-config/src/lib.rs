@@ -2,7 +2,7 @@
 //!
 //! [`Config`] is Bonfire's own: a file of TOML or JSON, changed by variables of the environment, then by `KEY=VALUE`
 //! words of the command line. [`deepspeed`] reads DeepSpeed's JSON, which [`Config`] takes, too. A key that does not
-//! exist is an error with the nearest one that does, and every value knows where it is from.
+//! exist is an error with the nearest one that does, and every value knows its source.
 //!
 //! ```
 //! # mod bonfire { pub mod config { pub use bonfire_config::*; } }

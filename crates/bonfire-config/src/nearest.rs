@@ -1,6 +1,5 @@
-//! What somebody may have meant.
+//! Finds the known name that is most like an unknown one.
 
-/// The name that is most like one, if any is like it.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let lower = name.to_lowercase();
     let near = known.map(|known| {

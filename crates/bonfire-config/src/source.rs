@@ -1,19 +1,19 @@
-//! Where the values of a configuration are from.
+//! The sources of a configuration's values.
 
 use std::fmt;
 
-/// Where a value is from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody has said it.
+    /// The built-in default of the key.
     Default,
-    /// The file.
+    /// The file of the configuration.
     File,
     /// The program, for an `"auto"` of a DeepSpeed file.
     Program,
-    /// A variable of the environment.
+    /// An environment variable such as `BONFIRE__SEED`.
     Environment,
-    /// The command line.
+    /// A word of the command line.
     CommandLine,
 }
 

@@ -1,4 +1,4 @@
-//! Burn's `DataLoader` over a data set that the ranks share as a [`DistributedSampler`] says.
+//! A data loader that distributes a data set to the ranks as a [`DistributedSampler`] does.
 //!
 //! Its iterator gives the share of this rank. Burn's learner divides loaders by slicing them, so its slices
 //! count the items of all ranks, listed rank after rank. The r-th slice is then exactly the share of rank r.
@@ -28,16 +28,13 @@ use crate::{
 /// divide the loader, and gives each rank its share.
 pub struct DatasetLoader<I, O> {
     source: Arc<Source<I, O>>,
-    /// Nothing to make each batch when it is asked for.
     prefetch: Option<Prefetch>,
     device: Device,
-    /// This rank's share, and where in it the next iterator begins.
     loader: Mutex<Loader>,
     /// Which of the items of all ranks, for a loader that was sliced.
     slice: Option<Range<usize>>,
 }
 
-/// Where batches come from.
 struct Source<I, O> {
     dataset: Box<dyn Dataset<I>>,
     batcher: Box<dyn Batcher<I, O>>,
@@ -69,7 +66,7 @@ impl<I, O> DatasetLoader<I, O> {
         }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Makes batches on `device`. Burn's learner sets it by itself.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })
@@ -99,8 +96,8 @@ impl<I, O> DatasetLoader<I, O> {
         self
     }
 
-    /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
-    /// ahead, and how long one may take. The batches and their order stay the same.
+    /// Prepares batches on threads, ahead of the training that uses them: `prefetch` sets their number, how far ahead
+    /// they work, and how long a batch may take. The batches and their order stay the same.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: Prefetch) -> Self {
         self.prefetch = Some(prefetch);
@@ -196,7 +193,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DatasetLoade
         let count = self.num_items();
         assert!(
             start <= end && end <= count,
-            "{start}..{end} is no part of {count} items"
+            "{start}..{end} is not within {count} items"
         );
         let first = self.slice.as_ref().map_or(0, |items| items.start);
         let items = first + start..first + end;
@@ -209,15 +206,12 @@ pub struct DatasetBatches<'a, I, O> {
     of: &'a DatasetLoader<I, O>,
     /// Where this epoch begins.
     loader: Loader,
-    /// Dealt with the first batch: an epoch that is skipped costs nothing.
+    /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,
-    /// Samples of all batches.
     items: usize,
-    /// Samples of batches that were given.
     dealt: usize,
-    /// How far all ranks are after the batches that were given.
+    /// The progress of all ranks after the batches that were given.
     state: SamplerState,
-    /// The batches on their way; from the first on, if at all.
     ahead: Option<Ahead<(usize, SamplerState), O>>,
 }
 
@@ -228,7 +222,6 @@ impl<I, O> DatasetBatches<'_, I, O> {
         self.state.clone()
     }
 
-    /// The samples of the next batch, and how far all ranks are after it.
     fn order(&mut self) -> Option<(Vec<usize>, SamplerState)> {
         let (of, loader) = (self.of, &mut self.loader);
         let batches = self.batches.get_or_insert_with(|| match &of.slice {

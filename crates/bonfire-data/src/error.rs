@@ -1,11 +1,10 @@
-//! What can go wrong with the data of a rank.
+//! Errors of a rank's data.
 
 use std::error::Error;
 
-/// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The data of a rank cannot be had.
+/// The data of a rank cannot be read or resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -18,7 +17,7 @@ pub enum DataError {
          seed, or start anew"
     )]
     OtherData {
-        /// The data of the checkpoint.
+        /// A description of the checkpoint's data.
         saved: String,
         /// The data of this run.
         given: String,

@@ -1,7 +1,7 @@
 //! Pictures with classes: where they come from, how they are changed at random, and the batches that
 //! a model takes.
 //!
-//! What happens to a picture is a pure function of the seed, the epoch and the picture's index, so it
+//! The transform of a picture is a pure function of the seed, the epoch and the picture's index, so it
 //! does not depend on the number of ranks or of worker threads. The transformations follow
 //! torchvision's (`torchvision/transforms/transforms.py`), their resampling follows Pillow's
 //! (`src/libImaging/Resample.c`), so that what was trained there meets the same pictures here.

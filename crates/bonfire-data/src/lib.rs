@@ -1,8 +1,8 @@
-//! The data of a training, dealt to its ranks.
+//! Distributes the data of a training to its ranks.
 //!
-//! [`DistributedSampler`] says which samples a rank sees, [`Loader`] deals them as batches of indices, and
-//! [`DatasetLoader`] is Burn's `DataLoader` over a `Dataset` dealt in the same way. With feature `images`
-//! there are datasets of pictures.
+//! [`DistributedSampler`] selects the samples of a rank, [`Loader`] makes batches of their indices, and
+//! [`DealtLoader`] is Burn's `DataLoader` over a `Dataset` distributed in the same way. With feature `images` there
+//! are datasets of pictures.
 //!
 //! Nothing here communicates: everything is a pure function of seed, epoch, rank and world size.
 

@@ -7,17 +7,17 @@ use bonfire_collective::ProcessGroup;
 
 use crate::{DataError, DistributedSampler, Order, Remainder, SamplerState};
 
-/// What to do with a last batch that is not full.
+/// The treatment of a last batch that is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LastBatch {
-    /// Use it.
+    /// Keeps the batch with fewer samples.
     Keep,
-    /// Leave it out.
+    /// Leaves the batch out of the epoch.
     Drop,
 }
 
-/// Gives a rank the batches of its shard, epoch after epoch, as lists of sample indices.
+/// Makes the batches of one rank, epoch after epoch.
 ///
 /// Without further settings the samples come in their order, padded so that all ranks have the same number, and the
 /// last batch may be smaller. With [`Remainder::Pad`](crate::Remainder::Pad) or [`Drop`](crate::Remainder::Drop) every rank
@@ -28,7 +28,7 @@ pub struct Loader {
     batch_size: usize,
     last_batch: LastBatch,
     epoch: u64,
-    /// How many samples of the next epoch are past already.
+    /// Number of samples of the next epoch that are past already.
     offset: usize,
 }
 
@@ -87,9 +87,9 @@ impl Loader {
         self
     }
 
-    /// Continues where a run was, also in the middle of an epoch and with another number of ranks or
-    /// another batch size: what is left of the epoch is dealt to the ranks that there are now. With
-    /// the same ranks and batches they are the batches that would have come.
+    /// Continues where a run was, also in the middle of an epoch and with another number of ranks or another batch
+    /// size. The rest of the epoch is distributed to the present ranks. With the same ranks and batches they are the
+    /// batches that would have come.
     ///
     /// # Errors
     /// [`DataError::OtherData`] if the state is of another data set or another order.
@@ -111,18 +111,18 @@ impl Loader {
         Ok(self)
     }
 
-    /// The epoch that [`next_epoch`](Self::next_epoch) will deal.
+    /// Returns the epoch that [`next_epoch`](Self::next_epoch) will give.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The number of batches in every whole epoch.
+    /// Returns the number of batches in every complete epoch.
     pub fn batches_per_epoch(&self) -> usize {
         self.batches(self.sampler.len())
     }
 
-    /// The batches of the next epoch: the indices of their samples. After
-    /// [`resuming`](Self::resuming), those that are left of it.
+    /// Returns the batches of the next epoch: the indices of their samples. After [`resuming`](Self::resuming), the
+    /// rest of the current one.
     pub fn next_epoch(&mut self) -> EpochBatches {
         let indices = self.sampler.indices_after(self.epoch, self.offset);
         let batches = self.batches_of(indices);
@@ -130,7 +130,6 @@ impl Loader {
         batches
     }
 
-    /// The next epoch as batches of the samples that are given.
     pub(crate) fn batches_of(&self, indices: Vec<usize>) -> EpochBatches {
         EpochBatches {
             remaining: self.batches(indices.len()),
@@ -143,7 +142,6 @@ impl Loader {
         }
     }
 
-    /// Goes past the next epoch.
     pub(crate) fn advance(&mut self) {
         (self.epoch, self.offset) = (self.epoch + 1, 0);
     }
@@ -153,7 +151,6 @@ impl Loader {
         self.sampler.state(self.epoch, self.offset)
     }
 
-    /// The samples that are left of the next epoch for this rank.
     pub(crate) fn remaining_samples(&self) -> usize {
         self.sampler.len_after(self.offset)
     }
@@ -170,25 +167,23 @@ impl Loader {
     }
 }
 
-/// The batches of one epoch.
+/// An iterator over the batches of one epoch.
 #[derive(Clone, Debug)]
 pub struct EpochBatches {
     sampler: DistributedSampler,
     indices: Vec<usize>,
     batch_size: usize,
     epoch: u64,
-    /// Where in the epoch the first batch starts, in samples of all ranks.
+    /// The start of the first batch in the epoch, in samples of all ranks.
     offset: usize,
-    /// Samples of this rank.
     dealt: usize,
-    /// Batches of this rank.
     remaining: usize,
 }
 
 impl EpochBatches {
-    /// How far all ranks are once each has used the batches dealt so far, for a checkpoint. Where
-    /// ranks have different numbers of batches
-    /// ([`Remainder::Exact`](crate::Remainder::Exact)), rank 0 has the most: ask that one.
+    /// Returns how far all ranks are once each has used the batches given so far, for a checkpoint. Where ranks have
+    /// different numbers of batches ([`Remainder::Exact`](crate::Remainder::Exact)), rank 0 has the most: use its
+    /// state.
     pub fn state(&self) -> SamplerState {
         let past = if self.dealt == self.indices.len() {
             self.sampler.total_after(self.offset)

@@ -11,7 +11,7 @@ use crate::{DataError, EpochBatches, SamplerState};
 
 pub(crate) use ahead::Ahead;
 
-/// How batches are prepared ahead.
+/// Options of preparing batches ahead: threads, depth and timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -20,40 +20,38 @@ pub struct Prefetch {
     pub workers: usize,
     /// Batches that are ready or being prepared at any time, at least one per worker.
     pub depth: usize,
-    /// How long one batch may take before it is an error.
+    /// The timeout of one batch; a longer wait is an error.
     pub timeout: Duration,
 }
 
 impl Prefetch {
-    /// With other threads; two batches each.
+    /// Sets the number of threads; each prepares two batches ahead.
     #[must_use]
     pub fn with_workers(mut self, workers: usize) -> Self {
         (self.workers, self.depth) = (workers, 2 * workers);
         self
     }
 
-    /// With another number of batches on their way.
+    /// Sets the number of batches that are ready or being prepared.
     #[must_use]
     pub fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// With another patience for one batch.
+    /// Sets the timeout of one batch.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Batches that are ready or being prepared at any time.
     pub(crate) fn in_flight(&self) -> usize {
         self.depth.max(self.workers).max(1)
     }
 }
 
 impl Default for Prefetch {
-    /// Two workers, two batches each, and five minutes.
     fn default() -> Self {
         Self {
             workers: 2,
@@ -66,11 +64,11 @@ impl Default for Prefetch {
 /// A batch that a worker has prepared.
 #[derive(Clone, Debug)]
 pub struct Prepared<B> {
-    /// What was made of the samples.
+    /// The batch that `prepare` made of the samples.
     pub batch: B,
-    /// Which samples.
+    /// The indices of the samples.
     pub indices: Vec<usize>,
-    /// How far all ranks are once each has used this batch, for a checkpoint.
+    /// The progress of all ranks once each has used this batch, for a checkpoint.
     pub state: SamplerState,
 }
 
@@ -88,7 +86,7 @@ impl EpochBatches {
     /// which worker is faster.
     ///
     /// # Errors
-    /// [`DataError::Batch`] if the system starts no thread.
+    /// [`DataError::Batch`] if a thread cannot be spawned.
     pub fn prefetch<B, E>(
         self,
         config: Prefetch,
@@ -111,7 +109,6 @@ impl EpochBatches {
 }
 
 impl<B> Prefetched<B> {
-    /// Asks for one more batch, if there is one.
     fn order_one(&mut self) {
         match self.batches.next() {
             Some(indices) => {

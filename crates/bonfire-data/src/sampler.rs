@@ -1,9 +1,9 @@
-//! Which samples a rank sees in an epoch: a pure function of seed, epoch, offset, rank and world size.
+//! The samples of a rank in an epoch: a pure function of seed, epoch, offset, rank and world size.
 //!
-//! Every rank orders all samples in the same way and takes every `world_size`-th, as PyTorch's
-//! `DistributedSampler` does, so that no communication is needed and shards never overlap but by
-//! padding. Ranks that have each taken k samples have together taken the first k × `world_size`, so
-//! one number, the offset, says how far an epoch has come, whatever the number of ranks that go on.
+//! Every rank orders all samples in the same way and takes every `world_size`-th, as PyTorch's `DistributedSampler`
+//! does, so that no communication is needed and shards never overlap but by padding. Ranks that have each taken k
+//! samples have together taken the first k × `world_size`, so one number, the offset, says how far an epoch has come,
+//! whatever the number of ranks that continue.
 //!
 //! The shuffle is written out here on a counter-based generator, so that the order is the same on
 //! every platform and does not change with a library's shuffling method.
@@ -19,28 +19,28 @@ use crate::random::below;
 pub use state::SamplerState;
 pub use weights::{SampleWeights, UnusableWeights};
 
-/// The order in which samples are dealt to the ranks.
+/// The order in which samples are distributed to the ranks.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Order {
     /// A new order every epoch, which depends on the seed and the epoch only.
     Shuffled {
-        /// The same on every rank.
+        /// The seed, the same on every rank.
         seed: u64,
     },
-    /// As they are, in every epoch.
+    /// The order of the data set, in every epoch.
     Sequential,
-    /// Drawn with replacement, each sample as often as its weight says, anew every epoch. An epoch
-    /// has as many draws as the sampler has samples.
+    /// Drawn with replacement, each sample as often as its weight says, again in every epoch. An epoch has
+    /// [`SamplerConfig::len`] draws.
     Weighted {
-        /// The same on every rank.
+        /// The seed, the same on every rank.
         seed: u64,
-        /// One weight per sample.
+        /// The weights, one per sample.
         weights: SampleWeights,
     },
 }
 
-/// What to do when the samples cannot be dealt evenly.
+/// The treatment of samples that do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remainder {
@@ -48,8 +48,8 @@ pub enum Remainder {
     Pad,
     /// Leave out the last few, so that every rank has the same number.
     Drop,
-    /// Deal each sample exactly once: some ranks have one more. For evaluation, where repeated
-    /// samples would make the result wrong.
+    /// Use each sample exactly once: some ranks have one more. For evaluation, where repeated samples would make the
+    /// result wrong.
     Exact,
 }
 
@@ -120,23 +120,23 @@ impl DistributedSampler {
         self.total_after(0)
     }
 
-    /// The number of samples this rank sees in one epoch.
+    /// Returns the number of samples that this rank sees in one epoch.
     pub fn len(&self) -> usize {
         self.len_after(0)
     }
 
-    /// Whether this rank sees nothing.
+    /// Returns true if this rank has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The indices of this rank's samples in `epoch`, in the order to use them.
+    /// Returns the indices of this rank's samples in `epoch`, in the order to use them.
     pub fn indices(&self, epoch: u64) -> Vec<usize> {
         self.indices_after(epoch, 0)
     }
 
-    /// What is left for this rank of an `epoch` of which all ranks together, however many they were,
-    /// have seen the first `offset` samples of the order.
+    /// Returns this rank's indices in the rest of an `epoch` of which all ranks together, however many they were, have
+    /// seen the first `offset` samples of the order.
     ///
     /// A shuffle takes memory for the whole data set while it is made, 4 bytes per sample (8 from 2^32
     /// samples on); all other orders take only what is returned.
@@ -166,12 +166,11 @@ impl DistributedSampler {
         }
     }
 
-    /// Where an epoch is after the first `offset` samples of its order.
+    /// Returns the state of an epoch after the first `offset` samples of its order.
     pub fn state(&self, epoch: u64, offset: usize) -> SamplerState {
         SamplerState::new(self.len, &self.order, epoch, offset)
     }
 
-    /// How many samples all ranks together see after the first `offset`.
     pub(crate) fn total_after(&self, offset: usize) -> usize {
         let world = self.world_size.len();
         let rest = self.len.saturating_sub(offset);
@@ -182,7 +181,6 @@ impl DistributedSampler {
         }
     }
 
-    /// How many samples this rank sees after the first `offset`.
     pub(crate) fn len_after(&self, offset: usize) -> usize {
         let (rank, world) = (self.rank.index(), self.world_size.len());
         self.total_after(offset)
@@ -195,15 +193,14 @@ impl DistributedSampler {
     }
 }
 
-/// Random numbers of an epoch. A stream of its own per epoch: epochs of neighbouring seeds have
-/// nothing in common.
+/// Random numbers of an epoch. Each epoch has its own stream: epochs of neighbouring seeds share no numbers.
 fn generator(seed: u64, epoch: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(epoch);
     rng
 }
 
-/// Numbers, shuffled (Fisher-Yates).
+/// Shuffles numbers by the algorithm of Fisher and Yates.
 fn shuffled<T>(numbers: impl Iterator<Item = T>, seed: u64, epoch: u64) -> Vec<T> {
     let mut rng = generator(seed, epoch);
     let mut order: Vec<T> = numbers.collect();

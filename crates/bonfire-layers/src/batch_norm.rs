@@ -9,13 +9,13 @@ mod tests;
 use pulp::Arch;
 use rayon::prelude::*;
 
-/// Values that are summed side by side.
+/// Values that are summed side by side, one per lane.
 const LANES: usize = 16;
 
 /// The mean and the biased variance of a feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
-    /// The mean.
+    /// The mean over all samples and positions.
     pub mean: f64,
     /// The variance over all values, not over one less.
     pub variance: f64,
@@ -31,7 +31,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// Finds the statistics of `x`; `epsilon` is added to variances.
+    /// Computes the statistics of `x`; `epsilon` is added to variances.
     ///
     /// # Panics
     /// If `x` has another number of values than `[samples, features, positions]`, or none.
@@ -56,12 +56,12 @@ impl BatchNorm {
         }
     }
 
-    /// Of each feature.
+    /// Returns the moments of each feature.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
 
-    /// The batch with mean 0 and variance 1 in each feature, times `gamma`, plus `beta`.
+    /// Normalizes the batch to mean 0 and variance 1 in each feature, then multiplies by `gamma` and adds `beta`.
     ///
     /// # Panics
     /// If a slice has another length than the batch, or than there are features.
@@ -94,7 +94,7 @@ impl BatchNorm {
         output
     }
 
-    /// The gradients of gamma and beta, for that of the output.
+    /// Returns the gradients of gamma and beta, from that of the output.
     ///
     /// # Panics
     /// If a slice has another length than the batch.
@@ -170,7 +170,6 @@ impl BatchNorm {
     }
 }
 
-/// A batch `[samples, features, positions]`.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     samples: usize,
@@ -179,7 +178,6 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// The values of a feature, sample by sample.
     fn lines(self, values: &[f32], feature: usize) -> impl Iterator<Item = &[f32]> {
         let samples = values.chunks_exact(self.features * self.positions);
         samples.map(move |sample| &sample[feature * self.positions..][..self.positions])
@@ -237,7 +235,7 @@ fn each_feature(sizes: Sizes, run: impl Fn(usize) -> [f64; 2] + Sync) -> Vec<[f6
     (0..sizes.features).into_par_iter().map(run).collect()
 }
 
-/// Runs `run` on the lines of `target` and `x`, each with what its feature has of `factors`.
+/// Runs `run` on the lines of `target` and `x`, each with the entry of its feature in `factors`.
 fn each_line<F: Sync>(
     target: &mut [f32],
     x: &[f32],

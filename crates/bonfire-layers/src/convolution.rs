@@ -17,7 +17,7 @@ use geometry::{Geometry, Links};
 use panels::{Channels, Columns, gathered, packed, scatter, unpack};
 use product::{Side, linked_sums, outer_sums};
 
-/// How a kernel goes over an image; each in the order height, width.
+/// The path of a kernel over an image; each field in the order height, width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Pixels from one place to the next.
@@ -26,47 +26,46 @@ pub struct Window {
     pub dilation: [usize; 2],
     /// Zeros before and behind the image.
     pub padding: [(usize, usize); 2],
-    /// Groups of channels that do not see each other.
+    /// Number of groups of channels that do not mix.
     pub groups: usize,
 }
 
 /// A convolution of inputs and weights of one shape.
 #[derive(Clone, Debug)]
 pub struct Convolution {
-    /// How inputs and weights become those of the products.
+    /// The folding of inputs and weights, if it pays.
     fold: Option<Fold>,
     geometry: Geometry,
-    /// Taps of the kernel that are used.
     taps: Vec<usize>,
-    /// What pixels of the output see of the input, and those of the input of the output.
+    /// Links from output pixels to input pixels, and back.
     forward: Links,
     backward: Links,
 }
 
-/// Which gradients are wanted.
+/// Selects the gradients to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// That of the input.
+    /// The gradient of the input.
     pub input: bool,
-    /// That of the weight.
+    /// The gradient of the weight.
     pub weight: bool,
-    /// That of the bias.
+    /// The gradient of the bias.
     pub bias: bool,
 }
 
-/// Those that are [wanted](Wanted).
+/// The gradients that were [requested](Wanted).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gradients {
-    /// That of the input.
+    /// The gradient of the input.
     pub input: Option<Vec<f32>>,
-    /// That of the weight.
+    /// The gradient of the weight.
     pub weight: Option<Vec<f32>>,
-    /// That of the bias.
+    /// The gradient of the bias.
     pub bias: Option<Vec<f32>>,
 }
 
 impl Convolution {
-    /// A convolution of an input and a weight of these shapes.
+    /// Prepares a convolution of an input and a weight of these shapes.
     ///
     /// # Panics
     /// If the channels do not fit, or the kernel reaches further than the padded image.
@@ -89,7 +88,7 @@ impl Convolution {
         }
     }
 
-    /// The shape of the output.
+    /// Returns the shape of the output: samples, channels, height, width.
     pub fn output(&self) -> [usize; 4] {
         let Geometry {
             samples,
@@ -101,10 +100,10 @@ impl Convolution {
         [samples, target_channels * groups, height, width]
     }
 
-    /// The output.
+    /// Computes the output in row-major order.
     ///
     /// # Panics
-    /// If a slice has another length than its shape says.
+    /// If a slice has another length than its shape.
     pub fn forward(&self, input: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let geometry = &self.geometry;
         let (input, weight) = &self.folded(input, weight);
@@ -133,10 +132,10 @@ impl Convolution {
         output
     }
 
-    /// The gradients of what the output was computed from, for that of the output.
+    /// Computes the gradients of input, weight and bias from that of the output.
     ///
     /// # Panics
-    /// If a slice has another length than its shape says.
+    /// If a slice has another length than its shape.
     pub fn backward(
         &self,
         input: &[f32],
@@ -211,7 +210,6 @@ impl Convolution {
     }
 }
 
-/// The sum of each channel over samples and pixels.
 fn channel_sums(values: &[f32], channels: usize, pixels: usize) -> Vec<f32> {
     let mut sums = vec![0.0_f64; channels];
     for sample in values.chunks_exact(channels * pixels) {

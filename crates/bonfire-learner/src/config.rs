@@ -1,11 +1,11 @@
-//! What a training with Burn's learner may be given beside the ranks.
+//! Configuration of a training with Burn's learner, beside the ranks.
 
 use crate::kept::CompressionCheckpoints;
 use crate::output::Outputs;
 use crate::timings::StepTimings;
 use bonfire_train::DdpConfig;
 
-/// How a training with Burn's learner goes, the same on every rank. A [`DdpConfig`] alone will do.
+/// Configuration of a training with Burn's learner, the same on every rank. A [`DdpConfig`] converts into it.
 ///
 /// ```
 /// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod learner { pub use bonfire_learner::*; } }
@@ -25,39 +25,39 @@ pub struct LearnerConfig {
     pub(crate) check: GradientCheck,
 }
 
-/// When averaged gradients are looked at before the optimizer has them. It waits for the device.
+/// The frequency of checks of averaged gradients, before the optimizer has them. A check waits for the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GradientCheck {
-    /// In every step: one that is infinite or no number ends the training on all ranks.
+    /// Every step: a gradient that is infinite or NaN ends the training on all ranks.
     #[default]
     EveryStep,
-    /// Never: a step is not waited for, and what is no number is learnt.
+    /// Never: steps are not waited for, and a NaN reaches the parameters.
     Never,
 }
 
 impl LearnerConfig {
-    /// Keeps what compression leaves out of the gradients with the checkpoints of the learner.
+    /// Saves the error feedback of compression with the checkpoints of the learner.
     #[must_use]
     pub fn with_compression_checkpoints(mut self, kept: &CompressionCheckpoints) -> Self {
         self.kept = Some(kept.clone());
         self
     }
 
-    /// Shows the metrics of rank 0 more of the other ranks than their losses.
+    /// Sets the outputs of other ranks that the metrics of rank 0 see, beside losses.
     #[must_use]
     pub fn with_outputs(mut self, outputs: Outputs) -> Self {
         self.outputs = outputs;
         self
     }
 
-    /// Looks at gradients in every step, or never.
+    /// Checks gradients in every step, or never.
     #[must_use]
     pub fn with_check(mut self, check: GradientCheck) -> Self {
         self.check = check;
         self
     }
 
-    /// Tells `timings` of every step. Costs one message of 16 bytes from each rank to rank 0 per step.
+    /// Records every step in `timings`. Costs one message of 16 bytes from each rank to rank 0 per step.
     #[must_use]
     pub fn with_timings(mut self, timings: &StepTimings) -> Self {
         self.timings = Some(timings.clone());

@@ -1,4 +1,4 @@
-//! What can go wrong in a training with Burn's learner.
+//! Errors of a training with Burn's learner.
 
 use std::sync::Arc;
 
@@ -22,21 +22,20 @@ pub enum LearnerError {
     /// Burn's learner stopped itself on this rank: a metric or a checkpoint failed.
     #[error("the learner of this rank failed: {0}")]
     Learner(#[source] Arc<TrainingError>),
-    /// A loader gave another number of items than were asked of it. Ranks would train on the same
-    /// data.
+    /// A loader returned another number of items than requested. Ranks would train on the same data.
     #[error(
         "the slice {start}..{end} of a data loader has {found} items, so its data cannot be divided \
          among the ranks; implement DataLoader::slice, or use bonfire::data::DatasetLoader"
     )]
     NotSliced {
-        /// The first item asked for.
+        /// The first item that was requested.
         start: usize,
-        /// The end of the items asked for.
+        /// The end of the requested items.
         end: usize,
-        /// How many there were.
+        /// The number of items that were returned.
         found: usize,
     },
-    /// A loader gave a batch and did not say how many samples it has.
+    /// A loader returned a batch without its number of samples.
     #[error(
         "a data loader gave a batch without counting its samples; its iterator's progress() must \
          count every item, or the mean over the ranks would be wrong"
@@ -48,33 +47,33 @@ pub enum LearnerError {
          all of it without and put it in training mode with Module::train"
     )]
     NotTraining,
-    /// The configuration asks for gradients that travel one by one, after the backward pass.
+    /// The configuration selects gradients that are averaged one by one, after the backward pass.
     #[error(
-        "the learner's gradients travel in buckets, because its steps keep their losses to themselves; \
+        "the learner's gradients are sent in buckets, because its steps do not show their losses; \
          leave DdpConfig::sync as it is"
     )]
     NotBucketed,
-    /// The configuration asks for passes in f16, whose losses must be scaled.
+    /// The configuration selects passes in f16, whose losses must be scaled.
     #[error(
         "the learner cannot scale losses, because its steps run their backward passes themselves, and in \
          Precision::F16 small gradients would vanish; use Precision::Bf16, or a loop with Ddp and LossScaler"
     )]
     NotScaled,
-    /// The learner's checkpointing strategy is not the one that says when compression is kept.
+    /// The learner's checkpointing strategy is not the one that decides when compression is saved.
     #[error(
-        "the learner saves checkpoints, but nobody says when to keep the state of compression: give the \
+        "the learner saves checkpoints, but no strategy decides when to keep the state of compression: give the \
          training .with_checkpointing_strategy(kept.follow(...))"
     )]
     NotFollowing,
-    /// What a step returned cannot travel to rank 0.
+    /// The output of a step cannot be sent to rank 0.
     #[error("the output of a step cannot be sent to rank 0: {0}")]
     Output(String),
-    /// The state of the training cannot travel from rank 0.
+    /// The state of the training cannot be sent from rank 0.
     #[error("the {what} of rank 0 cannot be passed on: {cause}")]
     Record {
         /// The model, the optimizer or the scheduler.
         what: &'static str,
-        /// Burn's words.
+        /// The error of Burn, as a text.
         cause: String,
     },
 }
@@ -92,7 +91,6 @@ impl From<CheckpointError> for LearnerError {
 }
 
 impl LearnerError {
-    /// Makes this what the learner says it stopped on. `rank` is this one.
     pub(crate) fn stop(self, interrupter: &Interrupter, rank: Rank) {
         match self {
             // Known to the learner already.

@@ -1,8 +1,8 @@
-//! What compression keeps between steps, beside the checkpoints of Burn's learner.
+//! The state of compression between steps, beside the checkpoints of Burn's learner.
 //!
-//! Burn's checkpoints have three parts, and a strategy can add none to them. So the state has a folder
-//! of its own, and follows the learner's checkpointing strategy: it is saved with the epochs that are
-//! saved, and removed with those that are removed.
+//! Burn's checkpoints have three parts, and a strategy cannot add more. So the state has its own folder, and follows
+//! the learner's checkpointing strategy: it is saved with the epochs that are saved, and removed with those that are
+//! removed.
 
 mod folder;
 
@@ -25,11 +25,11 @@ const MAIN: Rank = Rank::new(0);
 /// [`LearnerConfig::with_compression_checkpoints`](crate::LearnerConfig::with_compression_checkpoints). Rank 0 writes and reads them; no other
 /// rank needs the folder.
 ///
-/// The learner's checkpointing strategy, in [`follow`](Self::follow), says which epochs have one. Epoch e
-/// is in the folder `step-00000000e`, which appears as a whole or not at all, with the hash of its
-/// content. It holds as much as the compressed gradients of every rank.
+/// The learner's checkpointing strategy, in [`follow`](Self::follow), selects the epochs. Epoch e is in the folder
+/// `step-00000000e`, which appears completely or not at all, with the hash of its content. It holds as much as the
+/// compressed gradients of every rank.
 ///
-/// A training that resumes with `.checkpoint(epoch)` goes on from it as
+/// A training that resumes with `.checkpoint(epoch)` continues from it as
 /// [`Ddp::restore_compression`](bonfire_train::Ddp::restore_compression) does: with as many ranks bit for bit.
 ///
 /// ```no_run
@@ -55,17 +55,17 @@ pub struct CompressionCheckpoints {
     told: Arc<Mutex<Told>>,
 }
 
-/// What the learner's strategy has said since it was last asked.
+/// The actions of the learner's strategy since the last call.
 #[derive(Debug, Default)]
 enum Told {
-    /// It has not been asked.
+    /// It has not been called.
     #[default]
     Nothing,
     Actions(Vec<CheckpointingAction>),
 }
 
 impl CompressionCheckpoints {
-    /// In a folder of rank 0, which the first of them makes.
+    /// Uses a folder of rank 0, which the first checkpoint makes.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: CompressionFolder::new(folder),
@@ -73,8 +73,8 @@ impl CompressionCheckpoints {
         }
     }
 
-    /// `strategy`, for `SupervisedTraining::with_checkpointing_strategy`. What it saves and deletes is
-    /// saved and deleted here, too.
+    /// Wraps `strategy`, for `SupervisedTraining::with_checkpointing_strategy`. The state of compression is saved and
+    /// deleted with the checkpoints.
     pub fn follow<S: CheckpointingStrategy>(
         &self,
         strategy: S,
@@ -85,12 +85,12 @@ impl CompressionCheckpoints {
         }
     }
 
-    /// Sees that there can be files, before an error would cost an epoch.
+    /// Checks that files can be written, before an error would cost an epoch.
     pub(crate) fn prepare(&self) -> Result<(), LearnerError> {
         Ok(self.folder.prepare()?)
     }
 
-    /// Brings back what was kept at the end of an epoch, to all ranks. Every rank must call it.
+    /// Restores the state that was saved at the end of an epoch, on all ranks. Every rank must call it.
     pub(crate) fn restore<M: Module>(
         &self,
         epoch: usize,
@@ -109,7 +109,7 @@ impl CompressionCheckpoints {
         }
         if is_main {
             tracing::warn!(
-                "{} has nothing of epoch {epoch}: the training goes on without what compression left out \
+                "{} has nothing of epoch {epoch}: the training continues without what compression left out \
                  of the gradients until then",
                 self.folder.path().display()
             );
@@ -117,8 +117,7 @@ impl CompressionCheckpoints {
         Ok(())
     }
 
-    /// Does what the learner has done with its checkpoints at the end of an epoch, if rank 0 has `asked`
-    /// it for any. Every rank must call it.
+    /// Saves and deletes as the learner did at the end of an epoch, if rank 0 has `asked` it. Every rank must call it.
     pub(crate) fn end_epoch<M: Module>(
         &self,
         epoch: usize,
@@ -145,7 +144,7 @@ impl CompressionCheckpoints {
         Ok(())
     }
 
-    /// What the learner's strategy has just said.
+    /// The last actions of the learner's strategy.
     fn told(&self) -> Result<Vec<CheckpointingAction>, LearnerError> {
         match std::mem::take(&mut *lock(&self.told)) {
             Told::Nothing => Err(LearnerError::NotFollowing),
@@ -154,7 +153,6 @@ impl CompressionCheckpoints {
     }
 }
 
-/// A strategy whose words are noted.
 struct Followed<S> {
     strategy: S,
     told: Arc<Mutex<Told>>,

@@ -1,11 +1,10 @@
 //! A training strategy for Burn's own learner, `burn::train::SupervisedTraining`: one rank per device.
 //!
 //! Every rank runs the learner with its own share of the data; gradients are averaged through
-//! [`Ddp`](bonfire_train::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees the
-//! losses of all ranks, or all that they computed ([`Outputs`]), so its checkpoints, early stopping and
-//! display are those of the whole training; the other ranks do as it says. Between two steps all ranks
-//! say how many samples they have and whether somebody wants to stop, so none waits for one that has
-//! finished.
+//! [`Ddp`](bonfire_train::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees the losses of all
+//! ranks, or all that they computed ([`Outputs`]), so its checkpoints, early stopping and display are those of the
+//! complete training; the other ranks follow it. Between two steps all ranks exchange their numbers of samples and
+//! requests to stop, so none waits for a finished rank.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What steps return, on its way to the metrics of rank 0.
+//! Outputs of steps, sent to the metrics of rank 0.
 
 mod parcel;
 
@@ -13,8 +13,8 @@ use crate::error::LearnerError;
 use bonfire_train::World;
 pub use parcel::Parcel;
 
-/// What a training or validation step returns, if rank 0 is to see of all ranks what [`Outputs`] says.
-/// Burn's own outputs have it; implement it for outputs of your own.
+/// The output of a training or validation step that can be sent to rank 0. Burn's own outputs implement it; implement
+/// it for outputs of your own.
 pub trait StepOutput: ItemLazy + 'static {
     /// Puts its tensors in a parcel.
     ///
@@ -22,22 +22,22 @@ pub trait StepOutput: ItemLazy + 'static {
     /// [`LearnerError::Output`] if one cannot be read from its device.
     fn pack(self, parcel: &mut Parcel) -> Result<(), LearnerError>;
 
-    /// The loss of its batch.
+    /// Returns the loss of its batch.
     fn loss(&self) -> Tensor<1>;
 
-    /// The same with another loss.
+    /// Replaces the loss and keeps all else.
     #[must_use]
     fn with_loss(self, loss: Tensor<1>) -> Self;
 
-    /// Takes them out in the same order, onto `device`.
+    /// Takes its tensors out in the same order, onto `device`.
     ///
     /// # Errors
     /// [`LearnerError::Output`] if the parcel has other tensors.
     fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError>;
 }
 
-/// A loss that is the mean over `samples` samples as one element for each, so that it counts as many
-/// times; a loss of several elements as it is.
+/// Repeats a loss that is the mean over `samples` samples as one element for each, so that it has their weight.
+/// Returns a loss of several elements as it is.
 #[must_use]
 pub fn counted(loss: Tensor<1>, samples: usize) -> Tensor<1> {
     let loss = loss.without_autodiff();
@@ -107,21 +107,21 @@ impl StepOutput for SequenceOutput {
     }
 }
 
-/// What the metrics of rank 0 see of the steps of other ranks. The loss is always that of all ranks.
+/// The outputs of other ranks that the metrics of rank 0 see. The loss is always that of all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outputs {
-    /// Losses. Metrics of anything else see the batches of rank 0 alone.
+    /// Losses only. Metrics of anything else see the batches of rank 0 alone.
     #[default]
     Losses,
-    /// Of validation everything, of training losses: for metrics such as an accuracy of what was validated.
+    /// All outputs of validation, and losses of training: for metrics such as validation accuracy.
     Validation,
-    /// Everything. Burn's metrics take one batch after the other, so rank 0 gives them those of all ranks:
-    /// any metric is that of one process that saw all of them. Costs the size of the outputs in every step,
-    /// read from the device, sent and written to that of rank 0.
+    /// All outputs. Burn's metrics take one batch after the other, so rank 0 passes them those of all ranks: any
+    /// metric is that of one process that saw all of them. Costs the size of the outputs in every step, read from the
+    /// device, sent and written to that of rank 0.
     All,
 }
 
-/// What travels to rank 0 in a step.
+/// The outputs that are sent to rank 0 in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     Loss,
@@ -144,9 +144,9 @@ impl Outputs {
     }
 }
 
-/// What the metrics see of a step on rank 0, nothing elsewhere: the outputs of all ranks in their order,
-/// or that of rank 0 with the losses of all. Every rank must call it with the numbers of samples of all
-/// ranks; one without samples has no output.
+/// The outputs that the metrics see on rank 0, empty elsewhere: the outputs of all ranks in their order, or that of
+/// rank 0 with the losses of all. Every rank must call it with the numbers of samples of all ranks; one without
+/// samples has no output.
 #[track_caller]
 pub(crate) fn gathered<T: StepOutput>(
     world: &World,

@@ -21,22 +21,22 @@ use burn::lr_scheduler::LrSchedulerRecord;
 
 use crate::error::LearnerError;
 
-/// Who reads the checkpoint that a training goes on from.
+/// The ranks that read the checkpoint from which a training continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restoring {
-    /// Every rank by itself; then all get what rank 0 read.
+    /// Every rank reads it; then all get the state of rank 0.
     EveryRank,
-    /// Rank 0; the learner of each other rank waits for that in its checkpointers.
+    /// Rank 0 reads it; the learner of each other rank waits for it in its checkpointers.
     MainRank,
 }
 
-/// The rank whose state everybody gets.
+/// The rank whose state all ranks get.
 const SOURCE: Rank = Rank::new(0);
 
-/// How long Burn's checkpointing threads may take to make records of a model in memory.
+/// The timeout of Burn's checkpointing threads for records of a model in memory.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Gives the state of this learner to all other ranks. Rank 0 calls it.
+/// Sends the state of this learner to all other ranks. Rank 0 calls it.
 pub(crate) fn send<M: LearnerModel>(
     learner: &Learner<M>,
     store: &EventStoreClient,
@@ -61,7 +61,7 @@ const MODEL: &str = "model";
 const OPTIMIZER: &str = "optimizer";
 const SCHEDULER: &str = "learning-rate scheduler";
 
-/// Takes over the state of rank 0. Every other rank calls it.
+/// Receives the state of rank 0. Every other rank calls it.
 pub(crate) fn receive<M: LearnerModel>(
     learner: &mut Learner<M>,
     group: &ProcessGroup,
@@ -99,7 +99,7 @@ fn receive_record<R: Checkpoint>(
     })
 }
 
-/// The bytes of rank 0, whatever the others have.
+/// Broadcasts the bytes of rank 0, whatever the others have.
 pub(crate) fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
     let mut length = [bytes.len() as i64];
     group.broadcast(&mut length, SOURCE)?;
@@ -108,14 +108,13 @@ pub(crate) fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<
     Ok(bytes)
 }
 
-/// A checkpointer whose file is a channel.
 struct Capture<R>(Sender<R>);
 
 impl<R: Checkpoint> Checkpointer<R> for Capture<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        self.0
-            .send(record)
-            .map_err(|_| CheckpointerError::Unknown("nobody takes the record".to_owned()))
+        self.0.send(record).map_err(|_| {
+            CheckpointerError::Unknown("the receiver of the record has gone".to_owned())
+        })
     }
 
     fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
@@ -128,7 +127,6 @@ impl<R: Checkpoint> Checkpointer<R> for Capture<R> {
     }
 }
 
-/// Saves whenever it is asked.
 struct Always;
 
 impl CheckpointingStrategy for Always {

@@ -29,11 +29,9 @@ pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) config: &'a LearnerConfig,
 }
 
-/// Whether the training goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// All ranks have agreed to stop.
     Stop,
 }
 
@@ -52,12 +50,12 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         }
     }
 
-    /// The model as it is, and what shows the metrics.
+    /// The model as it is, and the processor of its metrics.
     pub(crate) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
         (self.learner.model(), self.components.event_processor)
     }
 
-    /// Trains and validates, epoch after epoch. All errors end all ranks: the caller tells them.
+    /// Trains and validates, epoch after epoch. All errors end all ranks: the caller reports them to the others.
     pub(crate) fn train(
         &mut self,
         restoring: Restoring,
@@ -182,7 +180,6 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         }
     }
 
-    /// The next step of all ranks in a split, or how it has ended.
     fn turn<O>(
         &self,
         split: &mut Split<'_, O>,
@@ -200,7 +197,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         })
     }
 
-    /// What the metrics see of a step, on rank 0.
+    /// The items of a step for the metrics, on rank 0.
     fn items<T: StepOutput>(
         &self,
         sent: Sent,
@@ -217,7 +214,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(outputs.into_iter().map(item).collect())
     }
 
-    /// Saves on rank 0, and asks it whether the metrics of all ranks are a reason to stop.
+    /// Saves on rank 0, and lets it decide if the metrics of all ranks are a reason to stop.
     fn end_epoch(&mut self, epoch: usize, ddp: &Ddp<M>) -> Result<Next, LearnerError> {
         let (mut early, mut asked) = (false, false);
         let components = &mut self.components;
@@ -238,7 +235,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         if let Some(kept) = self.config.kept.as_ref().filter(|_| self.compresses()) {
             kept.end_epoch(epoch, asked, ddp, self.world)?;
         }
-        // The early stop of rank 0 is told as that rank having no more.
+        // The early stop of rank 0 is sent as that rank having no more batches.
         let patient = patient_with_files(self.world.group(), ddp.module());
         let outlook = self.outlook_of(&patient, usize::from(early), false)?;
         if outlook.stop.is_some() || outlook.total() > 0 {
@@ -247,7 +244,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(Next::GoOn)
     }
 
-    /// Asks all ranks what comes. A stop that any of them was asked for is one on all.
+    /// Exchanges the ranks' outlooks. A stop that any of them requests is one on all.
     #[track_caller]
     fn outlook(&self, samples: usize, more: bool) -> Result<Outlook, LearnerError> {
         self.outlook_of(self.world.group(), samples, more)
@@ -277,7 +274,6 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         Ok(outlook)
     }
 
-    /// What failed in the threads of the learner.
     fn check(&self) -> Result<(), LearnerError> {
         match self.components.interrupter.error() {
             Some(error) => Err(LearnerError::Learner(error)),

@@ -1,4 +1,4 @@
-//! A rank's share of a loader that knows nothing of ranks.
+//! A rank's share of a loader that has no notion of ranks.
 
 pub(crate) mod batches;
 pub(crate) mod outlook;
@@ -13,17 +13,15 @@ use burn::data::dataloader::DataLoader;
 use crate::error::LearnerError;
 use bonfire_train::World;
 
-/// Which of `items` items are a rank's: contiguous, and the first ranks have one more where they
-/// cannot be dealt evenly.
+/// The part of `items` items of a rank: contiguous, and the first ranks have one more if they do not divide evenly.
 pub(crate) fn range_of(items: usize, rank: Rank, world_size: WorldSize) -> Range<usize> {
     let (rank, world) = (rank.index(), world_size.len());
     let start = |rank: usize| rank * (items / world) + rank.min(items % world);
     start(rank)..start(rank + 1)
 }
 
-/// A split of the data, as a rank sees it.
 pub(crate) struct Share<O> {
-    /// Nothing where this rank has no items: not every loader can be sliced to nothing.
+    /// `None` where this rank has no items: not every loader can be sliced to nothing.
     pub(crate) loader: Option<Arc<dyn DataLoader<O>>>,
     /// The items of all ranks.
     pub(crate) total: usize,
@@ -51,8 +49,7 @@ impl<O> Share<O> {
         Ok(Self { loader, total })
     }
 
-    /// Goes past epochs that an earlier run has used, so that the next is in the order it would have
-    /// had.
+    /// Skips epochs that an earlier run has used, so that the next is in the order it would have had.
     pub(crate) fn skip(&self, epochs: usize) {
         for _ in 0..epochs {
             if let Some(loader) = &self.loader {

@@ -19,12 +19,11 @@ use crate::records::{FromMain, Restoring};
 use crate::strategy::strategy_of;
 use bonfire_train::World;
 
-/// What `burn::train::SupervisedTraining` needs to train on several ranks.
+/// Lets `burn::train::SupervisedTraining` train on several ranks.
 pub trait DistributedTraining: Sized {
-    /// Trains on the ranks of `world` with [`strategy`](crate::strategy). Rank 0 draws, logs and
-    /// writes checkpoints as it would alone; all others are silent, whatever was set before, and need
-    /// no file: with `.checkpoint(epoch)` rank 0 reads and all get the same. Call it last, on every
-    /// rank.
+    /// Trains on the ranks of `world` with [`strategy`](crate::strategy). Rank 0 draws, logs and writes checkpoints as
+    /// it would alone; all others are silent, whatever was set before, and need no file: with `.checkpoint(epoch)`
+    /// rank 0 reads for all. Call it last, on every rank.
     ///
     /// From here on rank 0's input and output are the launcher's terminal, if that is one; see
     /// [`claim_terminal`]. Burn's experiment log is off where the process logs elsewhere, as a program of
@@ -35,9 +34,8 @@ pub trait DistributedTraining: Sized {
         self.distributed_with(world, LearnerConfig::default())
     }
 
-    /// As [`distributed`](Self::distributed), with gradients that travel as `config` says; a
-    /// [`DdpConfig`](bonfire_train::DdpConfig) alone will do. See
-    /// [`strategy_with`](crate::strategy_with).
+    /// Trains like [`distributed`](Self::distributed), and averages gradients as `config` says; a
+    /// [`DdpConfig`](bonfire_train::DdpConfig) converts into it. See [`strategy_with`](crate::strategy_with).
     #[must_use]
     fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self;
 }
@@ -67,13 +65,12 @@ impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
     }
 }
 
-/// Whether what this process logs goes somewhere already. A process has one log; Burn's experiment log
-/// would only say that it cannot be it.
+/// Returns true if this process already has a log. A process has one log; Burn's experiment log would only report that
+/// it cannot be it.
 fn is_logged() -> bool {
     get_default(|log| !log.is::<NoSubscriber>())
 }
 
-/// Shows nothing.
 struct Silent;
 
 impl MetricsRendererTraining for Silent {

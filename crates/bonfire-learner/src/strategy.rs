@@ -17,36 +17,33 @@ use crate::model::DistributedModel;
 use crate::records::Restoring;
 use crate::run::Run;
 
-/// Data-parallel training over the ranks of `world`, for `SupervisedTraining::with_training_strategy`.
-/// Every rank calls it, in the same program with the same settings.
+/// Returns a strategy of data-parallel training over the ranks of `world`, for
+/// `SupervisedTraining::with_training_strategy`. Every rank calls it, in the same program with the same settings.
 ///
-/// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
-/// then shuffle within their slice; `bonfire::data::DatasetLoader` deals the whole data set anew every epoch. A loader
-/// that cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
+/// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders then shuffle
+/// within their slice; `bonfire::data::DealtLoader` distributes the complete data set anew every epoch. A loader that
+/// cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
 ///
 /// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences
 /// the learner on all ranks but 0.
 ///
 /// # Errors
-/// What ends the training early is `LearningResult::error` on every rank; on the others it names the
-/// rank at fault. So do averaged gradients that are infinite or no numbers, before they reach the
-/// optimizer.
+/// An error that ends the training is `LearningResult::error` on every rank; on the others it names the rank at fault.
+/// Averaged gradients that are infinite or NaN are such an error, before they reach the optimizer.
 #[must_use]
 pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
     strategy_with(world, LearnerConfig::default())
 }
 
-/// As [`strategy`], with gradients that travel as `config` says, which may be a
-/// [`DdpConfig`](bonfire_train::DdpConfig) alone: bucket sizes, compression, precision.
-/// A step does not show its loss, so they travel in buckets;
-/// [`GradientSync::Naive`](bonfire_train::GradientSync::Naive) is
+/// Returns a strategy like [`strategy`]'s, which averages gradients as `config` says. A
+/// [`DdpConfig`](bonfire_train::DdpConfig) converts into it: bucket sizes, compression, precision. A step does not
+/// show its loss, so gradients are sent in buckets; [`GradientSync::Naive`](bonfire_train::GradientSync::Naive) is
 /// [`LearnerError::NotBucketed`](crate::LearnerError::NotBucketed). Nor can its loss be scaled:
-/// [`Precision::F16`](bonfire_train::Precision::F16) is
-/// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). What
-/// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd) has left out so far is
-/// in no checkpoint of Burn: [`CompressionCheckpoints`](crate::CompressionCheckpoints) keep it, and a
-/// training that resumes without them says so. [`StepTimings`](crate::StepTimings) tell where the time of
-/// the steps goes.
+/// [`Precision::F16`](bonfire_train::Precision::F16) is [`LearnerError::NotScaled`](crate::LearnerError::NotScaled).
+/// Burn's checkpoints lack the error feedback of
+/// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd):
+/// [`CompressionCheckpoints`](crate::CompressionCheckpoints) save it, and a training that resumes without them warns.
+/// [`StepTimings`](crate::StepTimings) record the time of the steps.
 ///
 /// # Errors
 /// See [`strategy`].
@@ -71,7 +68,6 @@ pub(crate) fn strategy_of<M: DistributedModel>(
     }))
 }
 
-/// The strategy of one rank.
 struct Distributed {
     world: World,
     config: LearnerConfig,
@@ -79,7 +75,7 @@ struct Distributed {
 }
 
 impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
-    /// As Burn's on rank 0; the others tell their display nothing.
+    /// Trains as Burn does on rank 0; the other ranks show nothing.
     fn train(
         &self,
         learner: Learner<M>,
@@ -152,8 +148,8 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
     }
 }
 
-/// Ctrl-C, SIGTERM and SIGHUP stop the learner, as if its program had. A program that watches the signals itself
-/// keeps them, and has `SupervisedTraining::interrupter` to tell.
+/// Ctrl-C, SIGTERM and SIGHUP stop the learner, as if its program had. A program that watches the signals itself keeps
+/// them, and stops by `SupervisedTraining::interrupter`.
 fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
     let interrupter = interrupter.clone();
     StopRequest::watch_with(move |by| {
@@ -161,7 +157,7 @@ fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
     })
 }
 
-/// How the training of a rank ended, as long as its learner still knows.
+/// The end of a rank's training, as long as its learner has it.
 struct End {
     interrupted: Option<Interruption>,
     error: Option<Arc<TrainingError>>,
@@ -175,7 +171,7 @@ impl End {
         }
     }
 
-    /// Puts back what Burn's terminal display makes the learner forget when the training is over.
+    /// Restores the values that Burn's terminal display makes the learner forget when the training is over.
     fn complete<M>(self, mut result: LearningResult<M>) -> LearningResult<M> {
         result.error = self.error.or(result.error);
         if result.error.is_none() {
@@ -185,7 +181,6 @@ impl End {
     }
 }
 
-/// The strategy of rank 0, around which Burn does what it always does.
 struct Main<'a> {
     strategy: &'a Distributed,
     end: &'a OnceLock<End>,

@@ -1,4 +1,4 @@
-//! Where the time of a learner's steps goes, for its user and its display.
+//! The time of a learner's steps, for its user and its display.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use burn_train::metric::{
 use crate::error::LearnerError;
 use bonfire_train::{StepTiming, World};
 
-/// Where the time of the synchronised steps of a training with Burn's learner goes. Give it to
-/// [`LearnerConfig::with_timings`](crate::LearnerConfig::with_timings), and its metrics to the learner:
+/// The time of the synchronised steps of a training with Burn's learner, by part. Pass it to
+/// [`LearnerConfig::timed`](crate::LearnerConfig::timed), and its metrics to the learner:
 ///
 /// ```no_run
 /// # mod bonfire { pub mod learner { pub use bonfire_learner::*; } }
@@ -33,11 +33,10 @@ use bonfire_train::{StepTiming, World};
 /// # }
 /// ```
 ///
-/// Clones are of the same times. A program may read them while it trains, or when it is over.
+/// Clones share the times. A program may read them while it trains, or afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct StepTimings(Arc<Mutex<Times>>);
 
-/// What has been measured so far.
 #[derive(Debug, Default)]
 struct Times {
     steps: u64,
@@ -45,48 +44,48 @@ struct Times {
     total: StepTiming,
     /// The latest step of all ranks, on rank 0.
     ranks: Vec<StepTiming>,
-    /// Of the means over the ranks, on rank 0.
+    /// Means over the ranks, on rank 0.
     means: StepTiming,
 }
 
 impl StepTimings {
-    /// Of no step yet.
+    /// Makes timings of no steps yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The synchronised steps that this rank has done.
+    /// Returns the number of synchronised steps that this rank has done.
     pub fn steps(&self) -> u64 {
         self.lock().steps
     }
 
-    /// This rank's latest step.
+    /// Returns the timing of this rank's latest step.
     pub fn latest(&self) -> StepTiming {
         self.lock().latest
     }
 
-    /// All steps of this rank together.
+    /// Returns the sum of this rank's steps.
     pub fn total(&self) -> StepTiming {
         self.lock().total
     }
 
-    /// The latest step of every rank, in rank order; empty before the first, and on all ranks but 0.
+    /// Returns the latest step of every rank, in rank order; empty before the first, and on all ranks but 0.
     pub fn of_ranks(&self) -> Vec<StepTiming> {
         self.lock().ranks.clone()
     }
 
-    /// A metric: [`StepTiming::exposed_communication`] per step in milliseconds, the mean over the ranks.
-    /// For the training split; no step is validated.
+    /// Returns a metric: [`StepTiming::exposed_communication`] per step in milliseconds, the mean over the ranks. For
+    /// the training split; no step is validated.
     pub fn exposed_communication(&self) -> StepTimeMetric {
         StepTimeMetric::new(self, Part::ExposedCommunication)
     }
 
-    /// A metric: [`StepTiming::forward_backward`] per step in milliseconds, the mean over the ranks.
+    /// Returns a metric: [`StepTiming::forward_backward`] per step in milliseconds, the mean over the ranks.
     pub fn forward_backward(&self) -> StepTimeMetric {
         StepTimeMetric::new(self, Part::ForwardBackward)
     }
 
-    /// Books a step of this rank, and on rank 0 of all. Every rank must call it.
+    /// Records a step of this rank, and on rank 0 of all. Every rank must call it.
     #[track_caller]
     pub(crate) fn book(&self, world: &World, own: StepTiming) -> Result<(), LearnerError> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) as i64;
@@ -119,13 +118,11 @@ impl StepTimings {
     }
 }
 
-/// Adds a share of a step's time.
 fn add(total: &mut StepTiming, step: StepTiming, share_of: u32) {
     total.forward_backward += step.forward_backward / share_of;
     total.exposed_communication += step.exposed_communication / share_of;
 }
 
-/// What a [`StepTimeMetric`] shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     ForwardBackward,
@@ -156,9 +153,9 @@ pub struct StepTimeMetric {
     part: Part,
     name: MetricName,
     state: NumericMetricState,
-    /// What has been shown: steps, and their time.
+    /// Number and time of the steps that have been shown.
     seen: (u64, Duration),
-    /// Of the epoch.
+    /// Number of steps in the epoch.
     steps: usize,
 }
 
@@ -183,8 +180,8 @@ impl StepTimeMetric {
         }
     }
 
-    /// Takes over the steps since the last time. A step has as many outputs as ranks, and there are steps
-    /// without any that is synchronised.
+    /// Adds the steps since the last call. A step has as many outputs as ranks, and there are steps without any that
+    /// is synchronised.
     fn catch_up(&mut self) {
         let (steps, time) = {
             let times = self.timings.lock();
@@ -204,8 +201,7 @@ impl StepTimeMetric {
         }
     }
 
-    /// What is shown, once there is something: with accumulation the first outputs come before a step is
-    /// synchronised.
+    /// Formats the value, once there is one: with accumulation the first outputs come before a step is synchronised.
     fn shown(
         &self,
         format: impl FnOnce(&NumericMetricState, FormatOptions) -> SerializedEntry,

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::gradient::Factors;
 
-/// A handle by which optimizers learn what gradients are still to be multiplied with: the factor of clipping, and one over
-/// the scale of the loss. They multiply as they read, which saves a pass over the memory of all gradients. Every optimizer of
-/// a module has to have it. Each rank makes its own.
+/// A handle that passes optimizers the pending factors of gradients: the factor of clipping, and one over the scale of
+/// the loss. They multiply as they read, which saves a pass over the memory of all gradients. Every optimizer of a
+/// module has to have it. Each rank makes its own.
 ///
 /// ```
 /// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
@@ -21,11 +21,9 @@ use crate::gradient::Factors;
 #[derive(Clone, Debug, Default)]
 pub struct DeferredScale(Arc<Mutex<Option<Step>>>);
 
-/// A step that optimizers take.
 #[derive(Debug)]
 struct Step {
     factors: Factors,
-    /// Gradients so far.
     taken: usize,
 }
 
@@ -58,7 +56,6 @@ impl DeferredScale {
         );
     }
 
-    /// For one gradient.
     pub(crate) fn take(&self) -> Factors {
         let mut step = self.lock();
         step.as_mut().map_or_else(Factors::default, |step| {
@@ -72,7 +69,7 @@ impl DeferredScale {
     }
 }
 
-/// Nothing is left of a step, however it ends.
+/// Clears the step when dropped, however it ends.
 struct UnderWay<'a>(&'a DeferredScale);
 
 impl Drop for UnderWay<'_> {

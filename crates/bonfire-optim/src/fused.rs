@@ -1,10 +1,10 @@
 //! Optimizers that read and write memory once.
 //!
-//! Burn's own compute a step as a chain of ten to fifteen operations, each of which goes through a whole
-//! tensor. On the CPU, in tensors of the Flex backend, these here do it in one pass, in place where nobody
-//! else sees a tensor's memory, with the widest vectors of the machine and, where it is large, on all threads of the
-//! rayon pool, which is the one that Flex computes on. On other devices they are the same chain of operations, which Burn's
-//! fusion makes one kernel of; or, with an [`Offload`], the pass on the CPU.
+//! Burn's own compute a step as a chain of ten to fifteen operations, each of which goes through a whole tensor. On
+//! the CPU, in tensors of the Flex backend, these here do it in one pass, in place where a tensor's memory is not
+//! shared, with the widest vectors of the machine and, where it is large, on all threads of the rayon pool, which is
+//! the one that Flex computes on. On other devices they are the same chain of operations, which Burn's fusion makes
+//! one kernel of; or, with an [`Offload`], the pass on the CPU.
 //!
 //! The arithmetic is Burn's in Burn's order. So parameters of 32 and 64 bits have the bits of Burn's
 //! optimizers. Parameters of 16 bits do not: Burn rounds each of its operations to 16 bits, and here they
@@ -35,10 +35,8 @@ mod slices;
 mod state;
 mod stored;
 
-/// What an optimizer is told besides its numbers.
 #[derive(Clone, Debug, Default)]
 struct Around {
-    /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
     factor: Option<DeferredScale>,
 }
@@ -53,7 +51,7 @@ impl Around {
     }
 }
 
-/// A parameter, and what it is in 32 bits if it has 16.
+/// A parameter, with its master in f32 if it has 16 bits.
 struct Weights<const D: usize> {
     parameter: Kept<D>,
     master: Option<Kept<D>>,
@@ -62,8 +60,7 @@ struct Weights<const D: usize> {
 /// A step of one parameter, from its state to the next.
 ///
 /// # Panics
-/// With something that belongs into files, where there is no room for it; with an offload in a build without the
-/// backend of the CPU.
+/// If the disk has no room for files; with an offload in a build without the backend of the CPU.
 fn step<N, const D: usize, const M: usize>(
     rule: impl Rule<M>,
     parameter: Tensor<D>,

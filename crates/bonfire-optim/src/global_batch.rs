@@ -1,4 +1,4 @@
-//! How large a step is over all ranks, and the learning rate that goes with it.
+//! The size of a step over all ranks, and the learning rate that goes with it.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The samples of one optimizer step, over all ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalBatch {
-    /// How many ranks take part.
+    /// The number of ranks that train.
     pub world_size: WorldSize,
     /// Samples in one batch of one rank.
     pub batch_size: NonZeroUsize,
@@ -18,12 +18,12 @@ pub struct GlobalBatch {
 }
 
 impl GlobalBatch {
-    /// Samples of a step.
+    /// Returns the samples of a step, over all ranks.
     pub fn samples(&self) -> usize {
         self.world_size.len() * self.batch_size.get() * self.accumulation.get()
     }
 
-    /// The steps of an epoch of `len` samples, a last one that is not full included.
+    /// Returns the steps of an epoch of `len` samples, a last partial one included.
     pub fn steps_per_epoch(&self, len: usize) -> usize {
         len.div_ceil(self.samples())
     }
@@ -41,13 +41,13 @@ impl fmt::Display for GlobalBatch {
     }
 }
 
-/// How a learning rate that was found for one global batch follows another. There is no default: a
-/// rate that changes by itself with the number of ranks surprises, and so does one that does not.
+/// Scales a learning rate from one global batch to another. There is no default: a rate that changes by itself with
+/// the number of ranks surprises, and so does one that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RateRule {
-    /// Not at all.
+    /// Keeps the rate for every batch size.
     None,
     /// In proportion, for SGD (Goyal et al. 2017).
     Linear {
@@ -62,7 +62,7 @@ pub enum RateRule {
 }
 
 impl RateRule {
-    /// What to multiply the rate with.
+    /// Returns the factor of the learning rate.
     pub fn factor(self, batch: GlobalBatch) -> f64 {
         let ratio = |reference: NonZeroUsize| batch.samples() as f64 / reference.get() as f64;
         match self {
@@ -72,8 +72,8 @@ impl RateRule {
         }
     }
 
-    /// One line for the start of a run: ranks, batches, steps of an epoch of `len` samples, and the
-    /// rate that comes of `base`.
+    /// Returns one line for the start of a run: ranks, batches, steps of an epoch of `len` samples, and the rate that
+    /// follows from `base`.
     pub fn headline(self, batch: GlobalBatch, len: usize, base: f64) -> String {
         let steps = batch.steps_per_epoch(len);
         let rate = base * self.factor(batch);

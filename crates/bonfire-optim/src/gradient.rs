@@ -7,12 +7,12 @@ use burn::tensor::Tensor;
 
 use crate::compute::{cast, on, wide};
 
-/// What gradients are multiplied with.
+/// A number that gradients are multiplied with.
 #[derive(Clone, Debug)]
 pub enum Factor {
-    /// On the host.
+    /// A number on the host.
     Number(f64),
-    /// One element, still on a device: nobody waits for it.
+    /// A tensor of one element, still on a device: the host does not wait for it.
     Tensor(Box<Tensor<1>>),
 }
 
@@ -39,10 +39,10 @@ impl<F: Into<Factor>> From<F> for Factors {
 }
 
 impl Factors {
-    /// The most there can be: the scale of a loss, and that of clipping.
+    /// The maximum number of factors: the scale of a loss, and that of clipping.
     pub const MAX: usize = 2;
 
-    /// Adds one, after the others.
+    /// Adds a factor behind the others.
     ///
     /// # Panics
     /// If [`is_full`](Self::is_full).
@@ -51,17 +51,17 @@ impl Factors {
         self.0.push(factor.into());
     }
 
-    /// Whether there are as many as there can be.
+    /// Returns true if there are [`MAX`](Self::MAX) factors.
     pub fn is_full(&self) -> bool {
         self.0.len() == Self::MAX
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no factors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The gradient, multiplied in its own type, but in 32 bits if it has 16.
+    /// Returns the gradient, multiplied in its own type, but in 32 bits if it has 16.
     pub fn multiply<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
         let dtype = gradient.dtype();
         if self.is_empty() {
@@ -71,7 +71,8 @@ impl Factors {
         }
     }
 
-    /// The gradient, multiplied in its own type. f32 on the CPU (Flex) are in place where nobody else sees them.
+    /// The gradient, multiplied in its own type. f32 on the CPU (Flex) is multiplied in place where its memory is not
+    /// shared.
     pub(crate) fn multiply_wide<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
         if self.is_empty() || gradient.shape().num_elements() == 0 {
             return gradient;
@@ -91,7 +92,7 @@ impl Factors {
         self.0.iter().fold(gradient, multiply)
     }
 
-    /// The sum of the squares of each row of a matrix of so many rows, multiplied before, if they are f32 on the CPU
+    /// Returns the sum of the squares of each of `rows` rows, multiplied before. `None` unless they are f32 on the CPU
     /// (Flex).
     ///
     /// Sixteen partial sums of every sixteenth element are added up in pairs. So the bits depend neither on the processor
@@ -108,7 +109,7 @@ impl Factors {
         None
     }
 
-    /// As many numbers as there can be. It waits for those that are on a device.
+    /// The factors, padded to the maximum. Waits for those on a device.
     pub(crate) fn numbers(&self) -> [f64; Self::MAX] {
         let mut numbers = [1.0; Self::MAX];
         for (number, factor) in numbers.iter_mut().zip(&self.0) {
@@ -134,16 +135,14 @@ mod flex {
     use super::Factors;
     use crate::compute::{is_alone, is_flex};
 
-    /// Elements that a thread takes at once.
     const PIECE_ELEMS: usize = 64 << 10;
 
-    /// Up to so many, one thread is as fast: to hand them over takes as long as the work.
+    /// Number of elements up to which one thread is as fast: handing them over takes as long as the work.
     const ALONE_ELEMS: usize = 1 << 20;
 
     /// Partial sums of a row: as many as the widest vectors have elements.
     const LANES: usize = 16;
 
-    /// Whether a gradient is computed here: f32 on Flex.
     pub(super) fn has<const D: usize>(gradient: &Tensor<D>) -> bool {
         gradient.dtype() == DType::F32 && is_flex(&gradient.device())
     }
@@ -179,7 +178,6 @@ mod flex {
         value * first * second
     }
 
-    /// The sum of the squares of the products.
     #[inline(always)]
     fn sum(row: &[f32], factors: [f32; Factors::MAX]) -> f32 {
         let square = |value: f32| {

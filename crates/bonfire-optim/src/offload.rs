@@ -10,17 +10,17 @@ use bonfire_sys::{FileMemory, FileMemoryError};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, TensorData};
 use bytemuck::Pod;
 
-/// What has fewer bytes stays in memory: a mapping of its own costs more than it saves.
+/// Smaller tensors stay in memory: their own mapping costs more than it saves.
 const FILE_BYTES_MIN: usize = 64 << 10;
 
-/// Where optimizers keep their state, and a training its parameters, instead of in the device's memory.
+/// The place of optimizers' state, and of a training's parameters, outside of the device's memory.
 ///
 /// For a model on a GPU the step is computed on the CPU: gradient and parameter come to the host, and the parameter goes
 /// back. The device has no state then, and the bits are those of a step on the CPU. For a model on the CPU (Flex) host
 /// memory is where its state is anyway, and the bits are those without an offload.
 ///
 /// Files have no names: nothing is left of them when a training ends, however it ends, and what is to outlive it is
-/// saved as ever. Each optimizer, on each rank, has files of its own.
+/// saved as ever. Each optimizer, on each rank, has its own files.
 ///
 /// ```
 /// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
@@ -34,13 +34,13 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Offload {
-    /// Where files are made; without one, state is in host memory.
+    /// The folder of files; without one, state is in host memory.
     folder: Option<Arc<Path>>,
     has_parameters: bool,
 }
 
 impl Offload {
-    /// Host memory, for models on GPUs.
+    /// Selects host memory, for models on GPUs.
     pub fn to_memory() -> Self {
         Self {
             folder: None,
@@ -48,10 +48,10 @@ impl Offload {
         }
     }
 
-    /// Files on the disk of `folder`, which has to exist. A folder in memory (tmpfs) saves none.
+    /// Selects files on the disk of `folder`, which has to exist. A folder in memory (tmpfs) saves none.
     ///
-    /// Files are made in the first step of a parameter. Burn's optimizers have no way to return an error: that
-    /// step panics with a [`FileMemoryError`]'s message where the disk is full.
+    /// Files are made in the first step of a parameter. Burn's optimizers cannot return an error: that step panics
+    /// with a [`FileMemoryError`]'s message where the disk is full.
     pub fn to_files(folder: impl AsRef<Path>) -> Result<Self, FileMemoryError> {
         let folder = folder.as_ref();
         // The folder takes files.
@@ -62,9 +62,9 @@ impl Offload {
         })
     }
 
-    /// The same for parameters, too. `bonfire_train::Ddp::with_offload` puts them there before the first step: those
-    /// of a model on a GPU into host memory or files, those of a model on the CPU into files. An optimizer by itself
-    /// puts those on the CPU that it steps into files, and steps them there from then on.
+    /// Includes the parameters. `bonfire_train::Ddp::with_offload` puts them there before the first step: those of a
+    /// model on a GPU into host memory or files, those of a model on the CPU into files. An optimizer by itself puts
+    /// those on the CPU that it steps into files, and steps them there from then on.
     #[must_use]
     pub fn with_parameters(self) -> Self {
         Self {
@@ -73,17 +73,17 @@ impl Offload {
         }
     }
 
-    /// Whether it is for parameters, too.
+    /// Returns true if parameters are offloaded, too.
     pub fn has_parameters(&self) -> bool {
         self.has_parameters
     }
 
-    /// Whether what is large is in files, rather than in memory.
+    /// Returns true if large tensors are in files, rather than in memory.
     pub fn has_files(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// The device of what is offloaded, which is the CPU (Flex); none in a build without it.
+    /// Returns the device of offloaded state, which is the CPU (Flex); `None` in a build without it.
     pub fn device() -> Option<Device> {
         #[cfg(feature = "flex")]
         return Some(Device::flex());
@@ -91,7 +91,7 @@ impl Offload {
         return None;
     }
 
-    /// The values of a parameter in a file, if they belong there.
+    /// Copies the values of a parameter into a file, if they belong there.
     ///
     /// # Errors
     /// [`FileMemoryError`] if there is no room for them.
@@ -105,7 +105,7 @@ impl Offload {
         Ok(Some(in_file(Arc::new(memory), shape.clone(), dtype)))
     }
 
-    /// Where the file of a tensor of this size is made, if it belongs into one.
+    /// The folder for a tensor of this size, if it belongs into a file.
     pub(crate) fn folder_of(&self, shape: &Shape, dtype: DType) -> Option<&Arc<Path>> {
         let is_large = shape.num_elements() * dtype.size() >= FILE_BYTES_MIN;
         self.folder.as_ref().filter(|_| is_large)
@@ -122,7 +122,6 @@ pub(crate) struct FileTensor {
 }
 
 impl FileTensor {
-    /// Bits of zero.
     pub(crate) fn zeroed(shape: Shape, dtype: DType, folder: &Arc<Path>) -> Self {
         let memory = memory(folder, shape.num_elements() * dtype.size());
         Self {
@@ -143,12 +142,11 @@ impl FileTensor {
         self.dtype
     }
 
-    /// Whether it is the memory of these values, in row-major order.
+    /// Returns true if it is the memory of these values, in row-major order.
     pub(crate) fn has(&self, values: &[u8], shape: &Shape) -> bool {
         std::ptr::eq(&self.memory[..], values) && self.shape == *shape
     }
 
-    /// The values, which nobody else sees.
     pub(crate) fn values_mut<T: Pod>(&mut self) -> &mut [T] {
         if Arc::get_mut(&mut self.memory).is_none() {
             let mut own = memory(&self.folder, self.memory.len());
@@ -164,7 +162,7 @@ impl FileTensor {
         in_file(self.memory.clone(), self.shape.clone(), self.dtype)
     }
 
-    /// Says that the step is over: the next needs the values last.
+    /// Marks the step as over: the next needs the values last.
     pub(crate) fn set_idle(&self) {
         self.memory.set_idle();
     }
@@ -175,7 +173,6 @@ fn memory(folder: &Path, bytes: usize) -> FileMemory {
     memory.unwrap_or_else(|error| panic!("the state of an optimizer: {error}"))
 }
 
-/// Values that stay in their file.
 fn in_file(memory: Arc<FileMemory>, shape: Shape, dtype: DType) -> TensorData {
     let memory = bytes::Bytes::from_owner(Shared(memory));
     let bytes = Bytes::from_shared(memory, AllocationProperty::File);

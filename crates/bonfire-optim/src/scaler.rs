@@ -1,4 +1,4 @@
-//! How a loss is scaled.
+//! The configuration of loss scaling.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 #[non_exhaustive]
 pub struct ScalerConfig {
-    /// The first scale.
+    /// The scale of the first step.
     pub initial: f64,
-    /// After so many steps without an overflow the scale doubles.
+    /// Number of steps without an overflow until the scale doubles.
     pub window: u32,
-    /// At which overflow the scale halves, from 1. Every further one halves it, too. The count starts
-    /// anew with each window without an overflow.
+    /// Number of overflows until the scale halves, from 1. Every further one halves it, too. The count starts anew
+    /// with each window without an overflow.
     pub hysteresis: u32,
-    /// Whether the count starts anew with each step without an overflow, so that only overflows in a row
-    /// halve the scale. A checkpoint without it means no.
+    /// Restarts the count with each step without an overflow, so that only overflows in a row halve the scale. A
+    /// checkpoint without it means false.
     pub consecutive_hysteresis: bool,
-    /// It never falls below this. An overflow that would make it is an error: no scale helps.
+    /// The lower bound of the scale. An overflow that would lower it further is an error: no scale helps.
     pub min: f64,
 }
 
@@ -35,25 +35,25 @@ impl Default for ScalerConfig {
 }
 
 impl ScalerConfig {
-    /// The same with another [`initial`](Self::initial).
+    /// Sets [`initial`](Self::initial), the scale of the first step.
     #[must_use]
     pub fn with_initial(self, initial: f64) -> Self {
         Self { initial, ..self }
     }
 
-    /// The same with another [`window`](Self::window).
+    /// Sets the [`window`](Self::window) in steps.
     #[must_use]
     pub fn with_window(self, window: u32) -> Self {
         Self { window, ..self }
     }
 
-    /// The same with another [`hysteresis`](Self::hysteresis).
+    /// Sets the [`hysteresis`](Self::hysteresis) in overflows.
     #[must_use]
     pub fn with_hysteresis(self, hysteresis: u32) -> Self {
         Self { hysteresis, ..self }
     }
 
-    /// The same with another [`consecutive_hysteresis`](Self::consecutive_hysteresis).
+    /// Sets [`consecutive_hysteresis`](Self::consecutive_hysteresis), false by default.
     #[must_use]
     pub fn with_consecutive_hysteresis(self, consecutive_hysteresis: bool) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl ScalerConfig {
         }
     }
 
-    /// The same with another [`min`](Self::min).
+    /// Sets [`min`](Self::min), the lower bound of the scale.
     #[must_use]
     pub fn with_min(self, min: f64) -> Self {
         Self { min, ..self }

@@ -25,42 +25,42 @@ pub struct Schedule {
     pub peak: f64,
     /// Steps of the warm-up, from which the steps of the decay are counted.
     pub warmup_steps: u64,
-    /// What comes after the warm-up.
+    /// The curve of the rate after the warm-up.
     pub decay: Decay,
 }
 
-/// How a learning rate falls.
+/// The decay of a learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Decay {
-    /// It does not.
+    /// Keeps the rate at its peak.
     Constant,
     /// Down half a cosine (Loshchilov and Hutter 2017, without restarts).
     Cosine {
-        /// Until the end.
+        /// The number of steps until the end.
         steps: u64,
         /// The last rate as a fraction of the peak.
         final_factor: f64,
     },
-    /// In a straight line.
+    /// Decays in a straight line.
     Linear {
-        /// Until the end.
+        /// The number of steps until the end.
         steps: u64,
         /// The last rate as a fraction of the peak.
         final_factor: f64,
     },
-    /// Multiplied with a factor every so many steps.
+    /// Multiplied with a factor at intervals.
     Step {
-        /// How many, at least 1.
+        /// The interval in steps, at least 1.
         every: u64,
-        /// With what.
+        /// The factor of each interval.
         factor: f64,
     },
 }
 
 impl Schedule {
-    /// The same rate in every step.
+    /// Keeps the same rate in every step.
     pub fn constant(rate: f64) -> Self {
         Self {
             peak: rate,
@@ -69,21 +69,21 @@ impl Schedule {
         }
     }
 
-    /// With a linear warm-up of so many steps.
+    /// Adds a linear warm-up of `steps` steps.
     #[must_use]
     pub fn with_warmup(mut self, steps: u64) -> Self {
         self.warmup_steps = steps;
         self
     }
 
-    /// With a decay after the warm-up.
+    /// Sets the decay after the warm-up.
     #[must_use]
     pub fn with_decay(mut self, decay: Decay) -> Self {
         self.decay = decay;
         self
     }
 
-    /// The rate of `step`, counted from zero.
+    /// Returns the rate of `step`, counted from zero.
     ///
     /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
     /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
@@ -95,7 +95,7 @@ impl Schedule {
         }
     }
 
-    /// As a learning-rate scheduler of Burn's, starting at `step`.
+    /// Returns a learning-rate scheduler of Burn that starts at `step`.
     pub fn scheduler(self, step: u64) -> ScheduledRate {
         ScheduledRate {
             schedule: self,
@@ -129,7 +129,7 @@ impl Decay {
 }
 
 impl fmt::Display for Schedule {
-    /// In words, with the numbers that it was made of.
+    /// A text with the schedule's numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             peak,
@@ -162,7 +162,6 @@ impl fmt::Display for Schedule {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduledRate {
     schedule: Schedule,
-    /// The next.
     step: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with the files of a run.
+//! Errors of a run's files.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,34 +7,34 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// A file could not be written.
+    /// A file of the run cannot be written.
     #[error("cannot write {}: {source}; make room, or choose another folder", .path.display())]
     Unwritable {
-        /// The file or its folder.
+        /// The path of the file or its folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file could not be read.
+    /// A file of the run cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A `report.json` that this version does not read.
+    /// A `report.json` in a format that this version does not read.
     #[error("{} is not a report of a training: {source}", .path.display())]
     Malformed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
     /// A folder in which no training has written.
     #[error("there is no run in {}: it has neither report.json nor log.jsonl", .path.display())]
     NoRun {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
 }

@@ -1,8 +1,7 @@
-//! What a model computes, and how much of a device's peak that is.
+//! The operations of a model, and their share of a device's peak.
 //!
-//! Model FLOPs utilisation as the paper on PaLM defines it, <https://arxiv.org/abs/2204.02311>, appendix B: what the model
-//! needs at the throughput that was measured, over what the devices could do at their peak. What recomputed activations cost
-//! is no part of it.
+//! Model FLOPs utilisation as the paper on PaLM defines it, <https://arxiv.org/abs/2204.02311>, appendix B: the
+//! model's operations at the measured throughput, over the devices' peak. Recomputed activations do not count.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +14,8 @@ pub struct ModelFlops {
 }
 
 impl ModelFlops {
-    /// Of a forward and a backward pass over one sample; where layers are divided among ranks, those of all of them.
+    /// Sets the operations of a forward and a backward pass over one sample; where layers are divided among ranks,
+    /// those of all of them.
     ///
     /// # Panics
     /// If the number is not finite and above 0.
@@ -27,7 +27,7 @@ impl ModelFlops {
         }
     }
 
-    /// With what the device of each rank can do in a second, in the type that the model computes in.
+    /// Sets the peak FLOP/s of each rank's device, in the type that the model computes in.
     ///
     /// # Panics
     /// If the number is not finite and above 0.
@@ -38,17 +38,17 @@ impl ModelFlops {
         self
     }
 
-    /// FLOP/s of a rank that has so many samples in a second.
+    /// Returns the FLOP/s of a rank with this throughput.
     pub fn achieved(&self, samples_per_second: f64) -> f64 {
         self.per_sample * samples_per_second
     }
 
-    /// What part of its peak that is, from 0 to 1, if the peak is known.
+    /// Returns the part of the peak that is used, from 0 to 1, if the peak is known.
     pub fn utilisation(&self, samples_per_second: f64) -> Option<f64> {
         Some(self.achieved(samples_per_second) / self.peak_per_second?)
     }
 
-    /// Names and values for the results of a rank that has had so many samples in a second.
+    /// Names and values for the results of a rank with this throughput.
     pub(crate) fn rows(&self, samples_per_second: f64) -> Vec<(String, String)> {
         let achieved = show(self.achieved(samples_per_second));
         let mut rows = vec![("model FLOP/s per rank".to_owned(), achieved)];
@@ -65,7 +65,7 @@ impl ModelFlops {
 fn checked(number: f64) -> f64 {
     assert!(
         number.is_finite() && number > 0.0,
-        "{number} FLOPs are told of; they must be a number above 0"
+        "{number} FLOPs are given; they must be a number above 0"
     );
     number
 }

@@ -1,4 +1,4 @@
-//! What a training came to: [`Report`] is text, JSON and, with [`page()`], HTML with curves.
+//! The result of a training: [`Report`] is text, JSON and, with [`page()`], HTML with curves.
 //!
 //! It knows nothing of Burn or of ranks that run: `bonfire report` makes pages of folders alone.
 

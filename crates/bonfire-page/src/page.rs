@@ -1,4 +1,4 @@
-//! Reports as one page that needs nothing but itself: tables are HTML, curves are drawn by a script in it.
+//! Makes a page of reports that needs no other file: tables are HTML, curves are drawn by a script in it.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -11,10 +11,9 @@ use crate::{Report, TimeSplit};
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Nothing comes from elsewhere, and the browser sees to it.
+/// The browser blocks all external resources.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// One picture.
 #[derive(Debug, PartialEq, Serialize)]
 struct Chart {
     heading: String,
@@ -22,22 +21,20 @@ struct Chart {
     lines: Vec<Line>,
 }
 
-/// A curve in a picture.
 #[derive(Debug, PartialEq, Serialize)]
 struct Line {
     name: String,
     run: usize,
-    /// The place of its colour: runs side by side differ by it, else curves do.
+    /// The index of its colour: by run if there are several runs, else by curve.
     colour: usize,
     dashed: bool,
-    /// Steps and values; what is no number is null.
+    /// Steps and values; NaN is null.
     points: Vec<(u64, f64)>,
 }
 
-/// Names and values.
 type Rows = Vec<(String, String)>;
 
-/// A page of one run or several, each with its name.
+/// Returns the HTML page of one or several named runs.
 pub fn page(runs: &[(String, Report)]) -> String {
     let mut page = String::new();
     write_page(&mut page, runs).expect("writing to a String cannot fail");
@@ -126,13 +123,13 @@ fn write_table(page: &mut String, heading: &str, titles: &[&str], runs: &[Rows])
     writeln!(page, "</table></div>")
 }
 
-/// The value of a name; what a later row says of it counts.
+/// The value of a name; the last row with it counts.
 fn value<'a>(rows: &'a Rows, name: &str) -> &'a str {
     let row = rows.iter().rev().find(|(row, _)| row == name);
     row.map_or("", |(_, value)| value)
 }
 
-/// Where each rank's time went, in a picture and in numbers.
+/// Writes each rank's times, as a picture and as numbers.
 fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     let sum = |split: &TimeSplit| split.parts().iter().map(|(_, part)| *part).sum();
     let all = runs.iter().flat_map(|(_, report)| {
@@ -196,7 +193,7 @@ fn write_time(page: &mut String, rank: usize, split: &TimeSplit, percent: f64) -
     writeln!(page, "</tr>")
 }
 
-/// Curves that share a picture: all losses do; of the others, each has its own. Every run has its line in each.
+/// Charts of the curves: all losses share one; each other curve has its own. Every run has its line in each.
 fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for (run, (name, report)) in runs.iter().enumerate() {
@@ -238,7 +235,6 @@ fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
     charts
 }
 
-/// Text for an element or an attribute.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,6 +1,5 @@
-//! What is measured, as people read it: a title, a unit, and where its axis begins.
+//! Title, unit and axis of a measured quantity.
 
-/// A quantity that has a curve.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Quantity {
     /// In words, with a capital letter.
@@ -8,12 +7,12 @@ pub(crate) struct Quantity {
     /// The unit of a value times `scale`; empty for a number without one.
     pub(crate) unit: String,
     pub(crate) scale: f64,
-    /// Whether its axis begins at zero, as that of a rate or a duration must: small changes would look large.
+    /// Starts the axis at zero, as that of a rate or a duration must: small changes would look large.
     pub(crate) from_zero: bool,
 }
 
 impl Quantity {
-    /// That of a tag. `samples` is what a sample is, in the plural.
+    /// Finds the quantity of a tag. `samples` is the unit of samples, in the plural.
     pub(crate) fn of(tag: &str, samples: &str) -> Self {
         let new = |title: &str, unit: &str, scale, from_zero| Self {
             title: capitalised(title),
@@ -44,7 +43,6 @@ impl Quantity {
         new(&words(tag), "", 1.0, is_rate)
     }
 
-    /// A value with its unit.
     pub(crate) fn show(&self, value: f64) -> String {
         let value = value * self.scale;
         let number = match value.abs() {
@@ -58,7 +56,6 @@ impl Quantity {
         }
     }
 
-    /// The title of its chart, with the unit.
     pub(crate) fn heading(&self) -> String {
         match self.unit.as_str() {
             "" => self.title.clone(),
@@ -67,7 +64,7 @@ impl Quantity {
     }
 }
 
-/// Where a curve stands among others: what says whether a training is well comes first.
+/// The order of a curve among others: the most important come first.
 pub(crate) fn place(tag: &str) -> usize {
     match tag {
         "loss" => 0,

@@ -1,4 +1,4 @@
-//! What a training came to: printed at the end and kept as text, JSON and a page with curves.
+//! The result of a training: printed at the end and kept as text, JSON and a page with curves.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::time::{SlowRank, TimeSplit, seconds};
 /// A value that was measured after some number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Steps done.
+    /// The number of steps done.
     pub step: u64,
-    /// The value; in JSON null if it is infinite or no number.
+    /// The measured value; in JSON null if it is infinite or NaN.
     #[serde(deserialize_with = "or_nan")]
     pub value: f64,
 }
@@ -26,31 +26,30 @@ pub struct Point {
 pub struct Curve {
     /// The name, such as `loss`.
     pub tag: String,
-    /// In the order in which they came.
+    /// The points, in the order of recording.
     pub points: Vec<Point>,
 }
 
-/// What ranks had in memory, in bytes.
+/// The memory of ranks, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// What the process of each rank had at the most, in rank order, as the operating system counts it: memory that it
-    /// shares with others counts for each of them. Empty where the system does not say it. Ranks that are threads are
-    /// one process.
+    /// The peak of each rank's process, in rank order, as the operating system counts it: memory that it shares with
+    /// others counts for each of them. Empty where the system does not report it. Ranks that are threads are one
+    /// process.
     #[serde(rename = "peak_bytes")]
     pub peaks: Vec<u64>,
-    /// What it was to be for each, if there was a plan.
+    /// The planned peak of each rank, if there was a plan.
     #[serde(rename = "planned_bytes")]
     pub planned: Option<u64>,
 }
 
-/// A finished training, as all its ranks saw it: the same on every one of them but for rounding of
-/// the total.
+/// A finished training, with the values of all ranks: the same on every one of them but for rounding of the total.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// What was trained.
+    /// The title of the training.
     pub title: String,
-    /// What the program adds: names and values, in its order.
+    /// Facts that the program adds: names and values, in its order.
     pub facts: Vec<(String, String)>,
     /// The machine of rank 0, and the command: names and values.
     pub host: Vec<(String, String)>,
@@ -59,34 +58,34 @@ pub struct Report {
     /// The folder of the run, if it has one: where the journal wrote, for `write`.
     #[serde(skip)]
     pub folder: Option<PathBuf>,
-    /// Ranks that trained together.
+    /// The number of ranks that trained together.
     pub world_size: usize,
     /// Steps done, those before a resumption included.
     pub steps: u64,
     /// Samples in a step on all ranks together.
     pub samples_per_step: usize,
-    /// What a sample is, in the plural.
+    /// The unit of samples, in the plural.
     pub unit: String,
     /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not
     /// counted.
     pub samples_per_second: f64,
-    /// What the model computes, if the program has told.
+    /// The operations of the model, if the program has set them.
     pub flops: Option<ModelFlops>,
     /// From the journal's beginning to its end, in seconds.
     #[serde(with = "seconds", rename = "total_seconds")]
     pub total: Duration,
-    /// What the ranks had in memory.
+    /// The peak memory of the ranks.
     pub memory: MemoryUse,
-    /// Where the time went, by rank.
+    /// The time of each rank, by activity.
     pub ranks: Vec<TimeSplit>,
     /// The rank that the others waited for, if one is well behind the median.
     pub straggler: Option<SlowRank>,
-    /// Everything that was measured.
+    /// The curves of all recorded values.
     pub curves: Vec<Curve>,
 }
 
 impl MemoryUse {
-    /// The most that any rank had, and how that compares with the plan; nothing where it is not known.
+    /// The peak of all ranks, and its ratio to the plan; `None` if it is unknown.
     fn line(&self) -> Option<String> {
         let peak = *self.peaks.iter().max()?;
         let measured = format!("{} at the most", Bytes::new(peak));
@@ -107,7 +106,7 @@ impl Report {
         self
     }
 
-    /// Adds what the process of each rank was to have in memory at the most, as
+    /// Adds the planned peak memory of each rank's process, as
     /// [`RankMemory::resident`](bonfire_plan::memory::RankMemory::resident) has it.
     #[must_use]
     pub fn with_memory_planned(mut self, bytes: Bytes) -> Self {
@@ -115,13 +114,13 @@ impl Report {
         self
     }
 
-    /// The points of one name; none if there never were any.
+    /// Returns the points of one name; empty if there are none.
     pub fn curve(&self, tag: &str) -> &[Point] {
         let curve = self.curves.iter().find(|curve| curve.tag == tag);
         curve.map_or(&[], |curve| &curve.points)
     }
 
-    /// Adds what a program was configured with: names and values.
+    /// Adds the program's configuration: names and values.
     #[must_use]
     pub fn with_configuration(
         mut self,
@@ -131,14 +130,12 @@ impl Report {
         self
     }
 
-    /// The curves in the order in which they are shown.
     pub(crate) fn ordered_curves(&self) -> Vec<&Curve> {
         let mut curves: Vec<&Curve> = self.curves.iter().collect();
         curves.sort_by_key(|curve| quantity::place(&curve.tag));
         curves
     }
 
-    /// Names and values of what was trained, and how.
     pub(crate) fn run_rows(&self) -> Vec<(String, String)> {
         let mut rows = self.facts.clone();
         let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
@@ -151,11 +148,10 @@ impl Report {
         rows
     }
 
-    /// Names and values of what came of it.
     pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for Curve { tag, points } in self.ordered_curves() {
-            // That of the whole run comes below.
+            // The value of the complete run comes below.
             if tag == "throughput" {
                 continue;
             }
@@ -183,7 +179,6 @@ impl Report {
         rows
     }
 
-    /// Who made the others wait, in words.
     pub(crate) fn straggler_line(&self) -> Option<String> {
         let straggler = self.straggler?;
         let lost_ms = straggler.lost().as_secs_f64() * 1e3 / self.steps.max(1) as f64;

@@ -1,4 +1,4 @@
-//! A run as its folder has it.
+//! Reads and writes the folder of a run.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use crate::{Curve, PageError, Point, Report, page};
 
 impl Report {
-    /// Writes `report.txt`, `report.json` and `report.html` into `folder`, which is made if it is not
-    /// there. Where the folder has a log, they have all its curves: those of a run that this one resumed, too.
-    /// For one rank: all have the same report.
+    /// Writes `report.txt`, `report.json` and `report.html` into `folder`, which is made if it does not exist. Where
+    /// the folder has a log, they have all its curves: those of a run that this one resumed, too. For one rank: all
+    /// have the same report.
     ///
     /// # Errors
     /// [`PageError::Unwritable`] or [`PageError::Unreadable`].
@@ -36,8 +36,8 @@ impl Report {
         write("report.html", &page(&[(report.title.clone(), report)]))
     }
 
-    /// The run that has written into `folder`. One that goes on, or was ended before it could write a report, has
-    /// its curves and little else.
+    /// Reads the run that has written into `folder`. One that continues, or ended before its report, has its curves
+    /// and little else.
     ///
     /// # Errors
     /// [`PageError::NoRun`], [`PageError::Unreadable`] or [`PageError::Malformed`].
@@ -75,8 +75,8 @@ fn report(folder: &Path) -> Result<Report, PageError> {
     Ok(report)
 }
 
-/// The curves of `log.jsonl`; nothing where there is none. What a run measured beyond the step from which it was
-/// resumed is gone, as soon as the same is measured again.
+/// The curves of `log.jsonl`; `None` if there is none. Values beyond the step of a resumption are dropped as soon as
+/// they are measured again.
 fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
     let Some(text) = read(&folder.join("log.jsonl"))? else {
         return Ok(None);
@@ -111,7 +111,6 @@ fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
     Ok(Some(curves))
 }
 
-/// A file, if it is there.
 fn read(path: &Path) -> Result<Option<String>, PageError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

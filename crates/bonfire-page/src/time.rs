@@ -1,15 +1,15 @@
-//! Where the time of a training went, and who made the others wait.
+//! The time of a training by activity, and the rank that delays the others.
 
 use std::time::Duration;
 
 use bonfire_plan::Rank;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A rank is called a straggler when it works so much longer than the median rank, and so long.
+/// A straggler works longer than the median rank by this ratio, and by `STRAGGLER_LOST_MIN`.
 const STRAGGLER_RATIO_MIN: f64 = 1.05;
 const STRAGGLER_LOST_MIN: Duration = Duration::from_millis(100);
 
-/// Where the time of a training went on one rank.
+/// The time of a training on one rank, by activity.
 ///
 /// The parts do not overlap, and their sum is the total. In JSON they are seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -23,16 +23,16 @@ pub struct TimeSplit {
     /// Waiting for communication that backward did not hide.
     #[serde(with = "seconds")]
     pub exposed_communication: Duration,
-    /// Clipping and the optimizer.
+    /// Clipping gradients, and the optimizer's step.
     #[serde(with = "seconds")]
     pub optimizer: Duration,
-    /// Validation.
+    /// Passes over validation data, between training steps.
     #[serde(with = "seconds")]
     pub evaluation: Duration,
-    /// Writing checkpoints.
+    /// Writing checkpoints, as far as the training waits.
     #[serde(with = "seconds")]
     pub checkpoint: Duration,
-    /// What the program does besides, such as start-up and what it does not book.
+    /// The program's other work, such as start-up.
     #[serde(with = "seconds", default)]
     pub other: Duration,
 }
@@ -40,31 +40,31 @@ pub struct TimeSplit {
 /// A rank that the others wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlowRank {
-    /// Which.
+    /// The rank that is behind the median.
     pub rank: Rank,
-    /// Its [work](TimeSplit::work).
+    /// Its work, as [`TimeSplit::work`] counts it.
     #[serde(with = "seconds")]
     pub work: Duration,
-    /// What the rank in the middle took for the same (of an even number, the faster of the two).
+    /// The work of the median rank (of an even number, the faster of the two).
     #[serde(with = "seconds")]
     pub median: Duration,
 }
 
 impl TimeSplit {
-    /// How many parts there are.
+    /// The number of parts of a split.
     pub const PARTS: usize = 7;
 
-    /// All of training itself: everything but evaluation and checkpoints.
+    /// Returns all of training itself: everything but evaluation and checkpoints.
     pub fn training(&self) -> Duration {
         self.work() + self.exposed_communication + self.other
     }
 
-    /// What this rank is known to do, rather than wait.
+    /// Returns the time in which this rank worked, rather than waited.
     pub fn work(&self) -> Duration {
         self.data + self.forward_backward + self.optimizer
     }
 
-    /// The parts with their names.
+    /// Returns the parts with their names.
     pub fn parts(&self) -> [(&'static str, Duration); Self::PARTS] {
         [
             ("data", self.data),
@@ -77,18 +77,18 @@ impl TimeSplit {
         ]
     }
 
-    /// What was added since `earlier`.
+    /// Returns the time that was added since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let (now, then) = (self.to_seconds(), earlier.to_seconds());
         Self::from_seconds(std::array::from_fn(|part| now[part] - then[part]))
     }
 
-    /// For the other ranks.
+    /// Converts the parts to seconds, to send them.
     pub fn to_seconds(self) -> [f64; Self::PARTS] {
         self.parts().map(|(_, part)| part.as_secs_f64())
     }
 
-    /// From another rank, which may say anything.
+    /// Converts seconds from another rank, whose values may be invalid.
     pub fn from_seconds(seconds: [f64; Self::PARTS]) -> Self {
         let [
             data,
@@ -112,8 +112,8 @@ impl TimeSplit {
 }
 
 impl SlowRank {
-    /// The slowest of `ranks`, if it is well behind the median in its work, because a fast rank's waiting is
-    /// communication to it.
+    /// Finds the slowest of `ranks`, if its work is well behind the median; a fast rank's waiting counts as
+    /// communication.
     pub fn among(ranks: &[TimeSplit]) -> Option<Self> {
         let mut work: Vec<(Duration, u32)> = ranks.iter().map(TimeSplit::work).zip(0..).collect();
         work.sort_unstable();
@@ -127,13 +127,13 @@ impl SlowRank {
         })
     }
 
-    /// What it cost the others.
+    /// Returns the time that the others lost.
     pub fn lost(&self) -> Duration {
         self.work.saturating_sub(self.median)
     }
 }
 
-/// Durations as seconds. What is no time is none.
+/// Serializes durations as seconds. Invalid times become zero.
 pub(crate) mod seconds {
     use super::*;
 

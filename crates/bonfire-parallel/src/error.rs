@@ -1,4 +1,4 @@
-//! What can go wrong between ranks that have parts of one model.
+//! Errors of ranks that have parts of one model.
 
 use bonfire_collective::{CollectiveError, Rank, WorldSize};
 use bonfire_train::{TrainError, World};
@@ -13,31 +13,31 @@ pub enum ParallelError {
          make it a multiple of {ranks}, or change the number of ranks on this axis of the mesh"
     )]
     Indivisible {
-        /// What is to be cut.
+        /// A name of the tensor, for the message.
         what: &'static str,
-        /// The dimension.
+        /// The dimension that is cut.
         dim: usize,
-        /// Its size.
+        /// The size of the dimension.
         size: usize,
-        /// How many parts there must be.
+        /// The number of parts, one per rank.
         ranks: WorldSize,
     },
     /// A sequence cannot be cut into two equal chunks per rank.
     #[error(
-        "dimension {dim} has {length} tokens on {ranks} ranks, which are no {chunks} equal chunks: each rank has two; make \
+        "dimension {dim} has {length} tokens on {ranks} ranks, which are not {chunks} equal chunks: each rank has two; make \
          the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
     )]
     Odd {
-        /// The dimension.
+        /// The dimension that is cut.
         dim: usize,
-        /// The tokens of all ranks.
+        /// The number of tokens of all ranks.
         length: usize,
-        /// How many ranks have parts of the sequence.
+        /// The number of ranks that have parts of the sequence.
         ranks: WorldSize,
-        /// How many chunks there must be.
+        /// The number of chunks that is needed.
         chunks: usize,
     },
-    /// Ranks attend to each other's tokens with tensors that do not go together.
+    /// Ranks attend to each other's tokens with tensors of different shapes or types.
     #[error(
         "rank {rank} attends with {found}, and rank 0 with {expected}; give all ranks as many tokens of the same \
          batches"
@@ -45,20 +45,20 @@ pub enum ParallelError {
     OtherShape {
         /// The rank that differs from the first.
         rank: Rank,
-        /// What it has.
+        /// The shapes and types of this rank.
         found: String,
-        /// What rank 0 has.
+        /// The shapes and types of rank 0.
         expected: String,
     },
     /// A vocabulary has fewer entries than there are ranks.
     #[error("a vocabulary of {size} cannot be divided among {ranks} ranks: each needs an entry")]
     SmallVocabulary {
-        /// How many entries there are.
+        /// The number of entries of the vocabulary.
         size: usize,
-        /// How many ranks.
+        /// The number of ranks that divide it.
         ranks: WorldSize,
     },
-    /// A target is no entry of the vocabulary.
+    /// A target is not an entry of the vocabulary.
     #[error(
         "the target {target} is not in the vocabulary, 0 to {last}; give a target that does not count to \
          VocabParallelCrossEntropy::with_ignored"
@@ -69,27 +69,27 @@ pub enum ParallelError {
         /// The last entry of the vocabulary.
         last: usize,
     },
-    /// Parameters compute their values in a way of their own already.
+    /// A parameter already has a reparameterization.
     #[error(
         "parameter {parameter} has a reparameterization already ({name}), and Burn has one for each; give \
          sequence_parallel only what has none"
     )]
     Reparameterized {
-        /// The first such parameter.
+        /// The path of the first such parameter.
         parameter: String,
-        /// What it has, such as `lora`.
+        /// The name of its reparameterization, such as `lora`.
         name: String,
     },
     /// Ranks cannot add values of this type.
-    #[error("tensors of type {dtype} cannot travel between ranks; use f32, f64, f16 or bf16")]
+    #[error("tensors of type {dtype} cannot be sent between ranks; use f32, f64, f16 or bf16")]
     UnsupportedDtype {
-        /// The type.
+        /// The data type of the values.
         dtype: String,
     },
     /// A tensor cannot be read from its device. The group has ended.
     #[error("cannot read a tensor from its device: {cause}")]
     Unreadable {
-        /// The backend's words.
+        /// The error of the backend.
         cause: String,
     },
     /// A collective operation failed; the message names the rank at fault.
@@ -97,7 +97,6 @@ pub enum ParallelError {
     Collective(#[from] CollectiveError),
 }
 
-/// What a tensor that cannot be read is.
 pub(crate) fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
     ParallelError::Unreadable {
         cause: format!("{cause:?}"),
@@ -113,11 +112,11 @@ impl From<ParallelError> for TrainError {
     }
 }
 
-/// What a layer whose forward pass returns no `Result` makes of the failure of an operation over `world`: the pass ends,
-/// and a [`Ddp`](bonfire_train::Ddp) that runs it returns the failure.
+/// Ends a forward pass that returns no `Result` if an operation over `world` failed; a [`Ddp`](bonfire_train::Ddp)
+/// that runs it returns the failure.
 ///
 /// # Panics
-/// With the failure: there is no other way out.
+/// With the failure, which the pass cannot return.
 pub fn or_end_pass<T>(result: Result<T, ParallelError>, world: &World) -> T {
     result.unwrap_or_else(|error| {
         let text = error.to_string();

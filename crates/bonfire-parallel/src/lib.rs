@@ -1,13 +1,13 @@
 //! Models that are cut over several ranks.
 //!
-//! [`World::mesh`](bonfire_train::World::mesh) gives each rank its place. Along its axis `tp`, ranks have parts of the
-//! same layers: [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`] and the
-//! [`VocabParallelCrossEntropy`] over its rows. [`ops`] has the collectives that they are made of, with their gradients.
-//! Along `cp`, ranks have different tokens of the same sequences, and [`ring_attention`] leads from one to the others.
-//! Along `pp`, ranks have different layers: [`Pipeline`] runs the stages of a model one behind the other, in the order
-//! that a schedule of `bonfire-plan` says.
+//! [`World::mesh`](bonfire_train::World::mesh) places each rank. Along its axis `tp`, ranks have parts of the same
+//! layers: [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`] and the
+//! [`VocabParallelCrossEntropy`] over its rows. [`ops`] has the collectives that they are made of, with their
+//! gradients. Along `cp`, ranks have different tokens of the same sequences, and [`ring_attention`] leads from one to
+//! the others. Along `pp`, ranks have different layers: [`Pipeline`] runs the stages of a model one behind the other,
+//! in the order of a schedule of `bonfire-plan`.
 //!
-//! Tensors travel through host memory.
+//! Tensors are sent through host memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Collective operations on tensors, with their gradients.
 //!
 //! Along an axis of a mesh a tensor is in one of three states: the *same* on all ranks; each rank has a *part* of it,
-//! and the parts, one behind the other along a dimension, are the whole; or each rank has a *summand*, and the sum is
-//! the whole. An operation leads from one state to another, and its backward pass leads gradients back:
+//! and the parts, one behind the other along a dimension, are the complete tensor; or each rank has a *summand* of it.
+//! An operation leads from one state to another, and its backward pass leads gradients back:
 //!
 //! | operation | input | output | forward | backward |
 //! |---|---|---|---|---|
@@ -20,8 +20,8 @@
 //! Sums are folded in the order of the ranks: all ranks have the same bits. All ranks of a world must call the same
 //! operations in the same order, and run the same backward pass. On one rank an operation does nothing.
 //!
-//! An operation that fails in a backward pass gives zeros, and the failure is kept: see
-//! [`World::fail`]. It ends the groups of the mesh, so all ranks hear of it.
+//! An operation that fails in a backward pass returns zeros, and the failure is kept: see [`World::fail`]. It ends the
+//! groups of the mesh, so it reaches all ranks.
 //!
 //! ```
 //! # mod bonfire { pub use bonfire_train::World; pub mod parallel { pub use bonfire_parallel::*; } }
@@ -51,7 +51,7 @@ use crate::ParallelError;
 pub(crate) use travel::all_reduce;
 use travel::{exchanged, gathered, own_part, scattered_sum};
 
-/// Gives a tensor that is the same on all ranks to computations that differ: the gradient is the sum of theirs.
+/// Passes a tensor that is the same on all ranks to computations that differ: the gradient is the sum of theirs.
 ///
 /// # Errors
 /// [`ParallelError::UnsupportedDtype`].
@@ -61,7 +61,7 @@ pub fn copy<const D: usize>(x: Tensor<D>, world: &World) -> Result<Tensor<D>, Pa
     operation(x, world, Ok, sum)
 }
 
-/// The sum of all ranks' tensors, which have the same shape.
+/// Returns the sum of all ranks' tensors, which have the same shape.
 ///
 /// # Errors
 /// [`ParallelError::Collective`] if shapes differ or a rank fails; [`ParallelError::UnsupportedDtype`];
@@ -71,7 +71,7 @@ pub fn reduce<const D: usize>(x: Tensor<D>, world: &World) -> Result<Tensor<D>, 
     operation(x, world, |x| all_reduce(x, world, ReduceOp::Sum), Ok)
 }
 
-/// This rank's part, along `dim`, of a tensor that is the same on all ranks.
+/// Returns this rank's part, along `dim`, of a tensor that is the same on all ranks.
 ///
 /// # Errors
 /// [`ParallelError::Indivisible`] on all ranks.
@@ -88,7 +88,7 @@ pub fn scatter<const D: usize>(
     operation(x, world, part, move |gradient| gathered(gradient, dim, &tp))
 }
 
-/// All ranks' parts, which have the same shape, one behind the other along `dim`.
+/// Returns all ranks' parts, which have the same shape, one behind the other along `dim`.
 ///
 /// # Errors
 /// As [`reduce`].
@@ -106,7 +106,7 @@ pub fn gather<const D: usize>(
     operation(x, world, |x| gathered(x, dim, world), sum)
 }
 
-/// This rank's part, along `dim`, of the sum of all ranks' tensors, which have the same shape.
+/// Returns this rank's part, along `dim`, of the sum of all ranks' tensors, which have the same shape.
 ///
 /// # Errors
 /// As [`reduce`]; [`ParallelError::Indivisible`] on all ranks.
@@ -124,8 +124,8 @@ pub fn reduce_scatter<const D: usize>(
     operation(x, world, |x| scattered_sum(x, dim, world), back)
 }
 
-/// From parts along `from` to parts along `to`: the tensor is cut along `to`, each rank gets a piece, and what this rank
-/// gets is put together along `from`.
+/// Converts parts along `from` to parts along `to`: the tensor is cut along `to`, each rank gets a piece, and this
+/// rank's pieces are joined along `from`.
 ///
 /// # Errors
 /// As [`reduce`]; [`ParallelError::Indivisible`] on all ranks if `to` cannot be cut.
@@ -168,7 +168,7 @@ fn operation<const D: usize>(
         let options = (x.device(), x.dtype());
         forward(x).unwrap_or_else(|error| {
             failure = Some(error);
-            // Nobody sees it.
+            // It is not used.
             Tensor::zeros([1; D], (&options.0, options.1))
         })
     };

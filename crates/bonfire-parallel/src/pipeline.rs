@@ -1,19 +1,19 @@
-//! Runs the stages of a model as a schedule says.
+//! Runs the stages of a model in the order of a schedule.
 //!
 //! # What holds
 //! - **Order.** A rank does its actions in the order of its list, which the verifier of `bonfire-plan` has proved.
-//!   Messages travel while it computes; a pass waits for the message that it needs, and for nothing else.
+//!   Messages are sent while it computes; a pass waits only for the message that it needs.
 //! - **Sums.** The gradients of a stage are added in the order of the micro-batches, whatever the order of the
 //!   passes, and multiplied once with one over their number. So all schedules give the same bits, and the same as one
 //!   rank that adds up the micro-batches itself. A gradient that comes too early waits in memory; with the schedules of
 //!   `bonfire-plan` none does.
-//! - **Reduction.** The gradients of a stage travel to the data-parallel ranks from its last one on, while the rank goes
-//!   on with other stages.
-//! - **Shapes.** What a stage hands on for its first micro-batch says what crosses its boundary from then on. Another
-//!   shape is an error.
+//! - **Reduction.** The gradients of a stage are sent to the data-parallel ranks after its last backward pass, while
+//!   the rank continues with other stages.
+//! - **Shapes.** The output of a stage for its first micro-batch fixes the shapes at its boundary. Another shape is an
+//!   error.
 //! - **Failures.** An error, a panic or the death of a rank ends the pipeline on all ranks, and names the rank.
 //!
-//! Nothing here decides an order, and nothing knows what a stage computes.
+//! This module decides no order, and does not depend on a stage's computation.
 
 mod channels;
 pub(crate) mod error;
@@ -96,34 +96,31 @@ pub struct Pipeline<M> {
     schedule: Schedule,
     world: World,
     data: World,
-    /// The stages of this rank.
     numbers: Vec<u32>,
-    /// Where each of them computes.
     devices: Vec<Device>,
     channels: Channels,
     tie: Option<Tie<M>>,
-    /// Whether gradients travel while passes run.
     overlaps: bool,
 }
 
-/// The ranks that train with this one.
+/// The ranks that train with this one, by axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
-    /// Those of the stages of one copy of the model, ranked as in the schedule.
+    /// The ranks with the stages of one copy of the model, ranked as in the schedule.
     pub stages: &'a World,
-    /// Those that have the same stages as this rank and other data.
+    /// The ranks that have the same stages as this one and other data.
     pub data: &'a World,
 }
 
-/// What [`Pipeline::backward`] returns: the mean loss over the micro-batches, on every rank of the pipeline; the mean
-/// gradients of this rank's stages, over the micro-batches and the data-parallel ranks; and where the time went.
+/// The result of [`Pipeline::backward`]: the mean loss over the micro-batches, on every rank of the pipeline; the mean
+/// gradients of this rank's stages, over the micro-batches and the data-parallel ranks; and the timing.
 ///
-/// [`Gradients::norm`], [`Gradients::clip`] and [`Gradients::check_finite`] are about the whole model: all ranks call them,
-/// in the same order. Of `timing`, `forward_backward` is the time in which this rank computed.
+/// [`Gradients::norm`], [`Gradients::clip`] and [`Gradients::check_finite`] cover the complete model: all ranks call
+/// them, in the same order. `forward_backward` of `timing` is the time in which this rank computed.
 pub type PipelineStep = Step<PipelineTiming>;
 
 impl<M: Module> Pipeline<M> {
-    /// A pipeline over all ranks of a world. See [`with_config`](Self::with_config).
+    /// Makes a pipeline over all ranks of a world. See [`with_config`](Self::with_config).
     ///
     /// # Errors
     /// As [`with_config`](Self::with_config).
@@ -138,9 +135,9 @@ impl<M: Module> Pipeline<M> {
         Self::with_config(stages, schedule, axes, DdpConfig::default())
     }
 
-    /// A pipeline over some ranks, of which there are several with the same stages and other data. Every rank must
-    /// call it, with the same schedule, and with those of the stages that [`Schedule::stages_on`] gives it, in that
-    /// order. A schedule without messages gets them, and one without sums of gradients those.
+    /// Makes a pipeline over some ranks, of which several have the same stages and other data. Every rank must call
+    /// it, with the same schedule, and with the stages of [`Schedule::stages_on`] in that order. Messages and sums of
+    /// gradients are added to a schedule without them.
     ///
     /// The stages become a [`Ddp`] over the ranks of `axes.data`, with `config`: its placements of gradients and of the
     /// optimizer's state work here, too.
@@ -188,13 +185,12 @@ impl<M: Module> Pipeline<M> {
         })
     }
 
-    /// The same, whose last stage uses a parameter of the first one, too, and has it in
-    /// [`Pass::tied`]: an embedding that is also the head. `parameter` finds it in the first stage, and is called there
-    /// alone. Every rank must call it.
+    /// Ties a parameter of the first stage to the last one, which has it in [`Pass::tied`]: an embedding that is also
+    /// the head. `parameter` finds it in the first stage, and is called there alone. Every rank must call it.
     ///
     /// The parameter is trained on the rank of the first stage. The last stage's part of its gradient, which is summed
-    /// over the micro-batches first, is added to that of the first stage; one rank that trains both at once adds them up
-    /// for each micro-batch, and rounds otherwise. Gradient and values travel once in a step each.
+    /// over the micro-batches first, is added to that of the first stage; one rank that trains both at once adds them
+    /// up for each micro-batch, and rounds otherwise. Gradient and values are each sent once per step.
     ///
     /// # Errors
     /// [`PipelineError::Collective`] if a rank failed; [`PipelineError::Train`] if the parameter cannot be read.
@@ -219,19 +215,19 @@ impl<M: Module> Pipeline<M> {
         Ok(self)
     }
 
-    /// This rank's stages, in the order of the layers.
+    /// Returns this rank's stages, in the order of the layers.
     pub fn stages(&self) -> &[M] {
         self.ddp.module()
     }
 
-    /// The schedule, with its messages and sums.
+    /// Returns the schedule, with its messages and sums.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
 
-    /// Brings this rank's stages and their optimizer back from the last checkpoint, as
-    /// [`Checkpoints::resume`](bonfire_train::Checkpoints::resume) does; the checkpoints know which model they are parts
-    /// of. To save them, they are given [`ddp`](Self::ddp). Every rank must call it.
+    /// Restores this rank's stages and their optimizer from the last checkpoint, as
+    /// [`Checkpoints::resume`](bonfire_train::Checkpoints::resume) does; the checkpoints have the complete model's
+    /// layout. To save, pass them [`ddp`](Self::ddp). Every rank must call it.
     ///
     /// # Errors
     /// [`PipelineError::Train`] as [`Checkpoints::resume`](bonfire_train::Checkpoints::resume) has it;
@@ -250,24 +246,24 @@ impl<M: Module> Pipeline<M> {
         resumed.inspect_err(|error| self.abort(error))
     }
 
-    /// The data-parallel model that this rank's stages are, for checkpoints and digests.
+    /// Returns the data-parallel model of this rank's stages, for checkpoints and digests.
     pub fn ddp(&mut self) -> &mut Ddp<Vec<M>> {
         &mut self.ddp
     }
 
     /// Runs the forward and the backward passes of one step, and returns the mean gradients.
     ///
-    /// All micro-batches must have the same size: their losses count equally. Every rank is given as many; the first
-    /// stage uses their inputs and the last their targets. `forward` is called once for each of this rank's stages and
-    /// each micro-batch. Of the last stage it returns the loss, one number: the mean over the samples; or that in a
-    /// [`Loss`](bonfire_train::Loss), such as a [`LossScaler`](bonfire_train::LossScaler) makes, and then the gradients
-    /// of all stages are scaled. Of the others it returns what the next one gets, a tensor, an
+    /// All micro-batches must have the same size: their losses count equally. Every rank takes the same number; the
+    /// first stage uses their inputs and the last their targets. `forward` is called once for each of this rank's
+    /// stages and each micro-batch. For the last stage it returns the loss, one number: the mean over the samples; or
+    /// that in a [`Loss`](bonfire_train::Loss), such as a [`LossScaler`](bonfire_train::LossScaler) makes, and then
+    /// the gradients of all stages are scaled. For the others it returns the input of the next one: a tensor, or an
     /// [`Output`](crate::Output). Either may be in a `Result`.
     ///
     /// # Memory
-    /// A stage keeps the graph of each micro-batch from its forward to its backward pass, at most as many as
-    /// [`Schedule::live_max`] says; and the sum of its gradients. Activations and their gradients travel through host
-    /// memory.
+    /// A stage keeps the graph of each micro-batch from its forward to its backward pass, at most
+    /// [`Schedule::live_max`] of them; and the sum of its gradients. Activations and their gradients are sent through
+    /// host memory.
     ///
     /// # Errors
     /// [`PipelineError::MicroBatches`], [`PipelineError::Forward`], [`PipelineError::OtherOutput`],
@@ -275,7 +271,7 @@ impl<M: Module> Pipeline<M> {
     /// [`PipelineError::Collective`] if another rank failed. The pipeline has ended then, on all ranks.
     ///
     /// # Panics
-    /// If `forward` panics, after telling the other ranks.
+    /// If `forward` panics, after reporting it to the other ranks.
     #[track_caller]
     pub fn backward<B, R: IntoOutput>(
         &mut self,
@@ -303,9 +299,9 @@ impl<M: Module> Pipeline<M> {
         done.inspect_err(|error| self.abort(error))
     }
 
-    /// The stages of all ranks, in the order of the layers, without autodiff: for validation or export of a model that
-    /// fits onto one device. Every rank must call it, with modules of the shape of all stages, such as those that it
-    /// started from. Float parameters are gathered; all else is that of the modules.
+    /// Gathers the stages of all ranks, in the order of the layers, without autodiff: for validation or export of a
+    /// model that fits onto one device. Every rank must call it, with modules of the shape of all stages, such as
+    /// those that it started from. Float parameters are gathered; all else is that of the modules.
     ///
     /// # Errors
     /// [`PipelineError::Stages`] for another number of modules; [`PipelineError::Train`] if a parameter cannot be
@@ -335,7 +331,7 @@ impl<M: Module> Pipeline<M> {
         (0..stages).zip(modules).map(one).collect()
     }
 
-    /// Gives the last stage the values of a tied parameter.
+    /// Sends the last stage the values of a tied parameter.
     #[track_caller]
     fn share_tied(&mut self) -> Result<(), PipelineError> {
         match &mut self.tie {
@@ -344,7 +340,6 @@ impl<M: Module> Pipeline<M> {
         }
     }
 
-    /// Ends all that other ranks may wait in.
     fn abort(&self, error: &PipelineError) {
         self.channels.abort(&error.to_string());
         self.data.abort(&error.to_string());
@@ -433,7 +428,7 @@ fn prepared(
     Ok((schedule, numbers))
 }
 
-/// That the stages can be a [`Ddp`] of this configuration.
+/// Checks that the stages can be a [`Ddp`] of this configuration.
 fn check(config: &DdpConfig) -> Result<(), PipelineError> {
     let refused = |setting, advice| Err(PipelineError::Unsupported { setting, advice });
     if config.placement.parameters == Sharding::Sharded {

@@ -1,4 +1,4 @@
-//! What can go wrong with the account of a training.
+//! Errors of recording a training.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,32 +7,31 @@ use bonfire_collective::CollectiveError;
 use bonfire_page::PageError;
 use bonfire_train::TrainError;
 
-/// The account of a training cannot be kept.
+/// A training cannot be recorded or its report written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// What is told about the training cannot be had from it, such as a loss from its device.
+    /// A value of the training cannot be read, such as a loss from its device.
     #[error(transparent)]
     Train(#[from] TrainError),
     /// The report could not be written.
     #[error(transparent)]
     Page(#[from] PageError),
-    /// A file about the training could not be written.
+    /// A file about the training cannot be written.
     #[error(
         "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()
     )]
     Unwritable {
-        /// The file or its folder.
+        /// The path of the file or its folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// What happens to `path` when it is written.
 pub(crate) fn unwritable(path: &Path, source: io::Error) -> ReportError {
     ReportError::Unwritable {
         path: path.to_owned(),

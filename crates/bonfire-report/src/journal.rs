@@ -1,7 +1,6 @@
-//! Keeps account of a training: where the time goes, the losses, what rank 0 shows and writes of them.
+//! Records a training: times, losses, and what rank 0 shows and writes of them.
 //!
-//! It never decides anything about the training, and reads the device only when figures are asked
-//! for.
+//! It never decides anything about the training, and reads the device only for figures.
 
 mod config;
 mod files;
@@ -30,17 +29,17 @@ pub use run_folder::RunFolder;
 pub enum Activity {
     /// Waiting for a batch, and copying it to the device.
     Data,
-    /// Clipping and the optimizer. A GPU works behind the program's back: what its optimizer takes
-    /// beyond the call is found in the next step's forward pass.
+    /// Clipping and the optimizer. A GPU works asynchronously: its optimizer's time beyond the call counts in the next
+    /// step's forward pass.
     Optimizer,
-    /// Validation.
+    /// Passes over validation data, between training steps.
     Evaluation,
-    /// Saving.
+    /// Writing checkpoints, as far as the training waits.
     Checkpoint,
 }
 
-/// The account of one rank. All ranks keep one and call the same methods in the same order, because
-/// the figures are over all ranks; only rank 0's shows and writes anything.
+/// The record of one rank. All ranks keep one and call the same methods in the same order, because the figures are
+/// over all ranks; only rank 0 shows and writes anything.
 ///
 /// ```no_run
 /// # use bonfire_report::{Activity, Journal, JournalConfig};
@@ -77,43 +76,43 @@ pub struct Journal {
     config: JournalConfig,
     progress: Progress,
     files: Option<Files>,
-    /// Of the run, and what is said of rank 0's machine: the same on all ranks.
+    /// The folder of the run, and facts about rank 0's machine: the same on all ranks.
     folder: Option<PathBuf>,
     host: Vec<(String, String)>,
     started: Instant,
     /// Steps done, those of an earlier run included.
     steps: u64,
     times: TimeSplit,
-    /// The times and the steps at the last figures.
     times_shown: TimeSplit,
     steps_shown: u64,
     losses: LossSum,
-    /// Those of the newest step, and of micro-batches since: some steps are skipped.
+    /// The losses of the newest step, and of micro-batches since: some steps are skipped.
     newest: LossSum,
-    /// Whether `newest` is of a step that has been booked.
+    /// True if `newest` is of a step that has been recorded.
     is_step: bool,
     curves: Vec<Curve>,
 }
 
-/// The figures since the last time, over all ranks: the same on every one.
+/// The figures since the last call, over all ranks: the same on every one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Steps done.
+    /// The number of steps done.
     pub step: u64,
     /// Training loss: the mean over samples where losses are weighted, over batches else.
     pub loss: f64,
     /// Samples of all ranks in a second on the rank that took longest, evaluation and checkpoints left out.
     pub samples_per_second: f64,
-    /// What a sample is.
+    /// The unit of samples, in the plural: `images`, `tokens`.
     pub unit: &'static str,
-    /// Ranks that have them.
+    /// The number of ranks that train.
     pub ranks: usize,
-    /// What of the peak of its device a rank has used for the model, from 0 to 1, if [`JournalConfig::with_flops`] has a peak.
+    /// The part of its device's peak that a rank has used for the model, from 0 to 1, if [`JournalConfig::flops`] has
+    /// a peak.
     pub model_flops_utilisation: Option<f64>,
     /// Communication that backward did not hide, for one step: the mean over ranks.
     pub exposed_communication: Duration,
-    /// If the caller knows it.
+    /// The learning rate, if the caller passes it.
     pub learning_rate: Option<f64>,
 }
 
@@ -129,8 +128,8 @@ impl Journal {
     /// Starts the clock. Every rank must call it.
     ///
     /// # Errors
-    /// [`ReportError::Unwritable`] on rank 0 if there can be no files in the folder; the group has ended then, and
-    /// the other ranks have [`ReportError::Collective`].
+    /// [`ReportError::Unwritable`] on rank 0 if the folder is not writable; the group then ends, and the other ranks
+    /// return [`ReportError::Collective`].
     #[track_caller]
     pub fn new(world: &World, config: JournalConfig) -> Result<Self, ReportError> {
         let progress = match config.display {
@@ -162,12 +161,12 @@ impl Journal {
         })
     }
 
-    /// The folder of the run, if it has one: the same on all ranks.
+    /// Returns the folder of the run, if it has one: the same on all ranks.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Does something and books its time.
+    /// Runs `work` and records its time under `activity`.
     pub fn time<T>(&mut self, activity: Activity, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -181,8 +180,8 @@ impl Journal {
         result
     }
 
-    /// Books a step that [`Ddp::backward`](bonfire_train::Ddp::backward) has returned, with the loss of its
-    /// last micro-batch. Nothing is read from the device.
+    /// Records a step that [`Ddp::backward`](bonfire_train::Ddp::backward) has returned, with the loss of its last
+    /// micro-batch. Nothing is read from the device.
     pub fn step<T>(&mut self, step: &Step<T>) {
         self.times.forward_backward += step.timing.forward_backward;
         self.times.exposed_communication += step.timing.exposed_communication;
@@ -192,7 +191,7 @@ impl Journal {
         self.is_step = true;
     }
 
-    /// Takes back the step that was booked last, which the optimizer has not taken because gradients overflowed: see
+    /// Takes back the last recorded step, which the optimizer has skipped because gradients overflowed: see
     /// [`LossScaler`](bonfire_train::LossScaler). Its time remains.
     pub fn skipped(&mut self) {
         if std::mem::take(&mut self.is_step) {
@@ -201,22 +200,22 @@ impl Journal {
         }
     }
 
-    /// The step that was booked last is not taken back.
+    /// Makes the last recorded step final.
     fn settle(&mut self) {
         if std::mem::take(&mut self.is_step) {
             self.losses.append(std::mem::take(&mut self.newest));
         }
     }
 
-    /// Books the loss of a micro-batch that [`Ddp::no_sync`](bonfire_train::Ddp::no_sync) has returned. Its time is
+    /// Records the loss of a micro-batch that [`Ddp::no_sync`](bonfire_train::Ddp::no_sync) has returned. Its time is
     /// part of the next step's.
     pub fn micro_step<T>(&mut self, done: &MicroStep<T>) {
         self.settle();
         self.newest.add(&done.loss);
     }
 
-    /// Shows and writes the figures since the last time, and returns them; nothing if there was no
-    /// step since. Every rank must call it. It waits for the device.
+    /// Shows and writes the figures since the last call, and returns them; `None` if there was no step since. Every
+    /// rank must call it. It waits for the device.
     ///
     /// # Errors
     /// [`ReportError::Collective`]; [`ReportError::Train`] on the rank whose loss it is and
@@ -262,8 +261,8 @@ impl Journal {
         Ok(Some(figures))
     }
 
-    /// Books something measured after the steps so far that is the same on all ranks, such as a
-    /// validation loss or an accuracy, and shows it. `tag` is its name in all files.
+    /// Records a value, measured after the steps so far, that is the same on all ranks, such as a validation loss or
+    /// an accuracy, and shows it. `tag` is its name in all files.
     ///
     /// # Errors
     /// [`ReportError::Unwritable`] on rank 0, whereupon the group ends.
@@ -274,17 +273,17 @@ impl Journal {
         self.write(&[(tag, value)])
     }
 
-    /// Shows how far a pass over batches is, such as an evaluation, where the journal shows progress.
+    /// Shows the progress of a pass over batches, such as an evaluation, where the journal shows its own.
     pub fn batches(&self, name: &'static str, batches: usize) -> BatchProgress {
         BatchProgress::beside(&self.progress, &self.world, name, batches)
     }
 
-    /// A line on rank 0, above the progress.
+    /// Shows a line on rank 0, above the progress.
     pub fn note(&self, line: &str) {
         self.progress.note(line);
     }
 
-    /// Stops the clock and gathers the account of all ranks. Every rank must call it.
+    /// Stops the clock and gathers the records of all ranks. Every rank must call it.
     ///
     /// # Errors
     /// [`ReportError::Collective`].
@@ -323,7 +322,7 @@ impl Journal {
         })
     }
 
-    /// Books the time since the start that is nobody's, and returns all of it.
+    /// Records the rest of the time since the start as other, and returns all of it.
     fn book_other(&mut self) -> Duration {
         let total = self.started.elapsed();
         self.times.other = Duration::ZERO;
@@ -332,7 +331,6 @@ impl Journal {
         total
     }
 
-    /// Every rank's times and losses, in one operation.
     #[track_caller]
     fn all_ranks(
         &self,
@@ -353,7 +351,7 @@ impl Journal {
         Ok(all.chunks_exact(PARTS + 2).map(one).collect())
     }
 
-    /// Samples per second of so many steps; zero if no time was measured.
+    /// Samples per second of `steps` steps; zero if no time was measured.
     fn rate(&self, steps: u64, time: Duration) -> f64 {
         let seconds = time.as_secs_f64();
         if seconds > 0.0 {
@@ -383,7 +381,7 @@ impl Journal {
 }
 
 impl Figures {
-    /// Under the names that they have in all files.
+    /// The figures under their names in all files.
     fn values(&self) -> Vec<(&'static str, f64)> {
         let exposed = self.exposed_communication.as_secs_f64();
         let mut values = vec![
@@ -438,7 +436,7 @@ impl LossSum {
         };
     }
 
-    /// The sum and its weight; the next begins.
+    /// Takes the sum and its weight, and starts the next.
     fn take(&mut self) -> Result<[f64; 2], ReportError> {
         let Self { sum, weight } = std::mem::take(self);
         let sum = sum.map(|sum| Loss::from(sum).value()).transpose()?;

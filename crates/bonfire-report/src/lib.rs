@@ -1,7 +1,7 @@
-//! What a training shows of itself.
+//! Records of a training: progress, curves and a report.
 //!
-//! [`Journal`] keeps account of a run and ends in a [`Report`]: text, JSON and a page with curves.
-//! [`EventWriter`] writes for TensorBoard, [`WeightedMean`] combines what ranks measure.
+//! [`Journal`] records a run and ends in a [`Report`]: text, JSON and a page with curves. [`EventWriter`] writes for
+//! TensorBoard, [`WeightedMean`] combines measurements of ranks.
 
 #![forbid(unsafe_code)]
 

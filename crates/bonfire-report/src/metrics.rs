@@ -1,12 +1,11 @@
-//! Numbers about all ranks.
+//! Metrics over all ranks.
 //!
-//! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
+//! Only sums are sent, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-/// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
-/// checkpoint.
+/// A mean over samples that are spread over batches and ranks. An unfinished one can be part of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WeightedMean {
     sum: f64,
@@ -14,26 +13,26 @@ pub struct WeightedMean {
 }
 
 impl WeightedMean {
-    /// A mean of nothing yet.
+    /// Makes a mean of no samples yet.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a batch: its mean and its number of samples.
     pub fn add(&mut self, mean: f64, samples: usize) {
-        // A batch without samples has no mean: what it says, often NaN, counts nothing.
+        // A batch without samples has no mean: its value, often NaN, is ignored.
         if samples > 0 {
             self.sum += mean * samples as f64;
             self.samples += samples as u64;
         }
     }
 
-    /// The mean of what this rank added, if anything.
+    /// Returns the mean of this rank's samples, or `None` without any.
     pub fn local(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.sum / self.samples as f64)
     }
 
-    /// Returns the mean of what all ranks added, NaN if that is nothing: the same bits on every rank. Every rank must
+    /// Returns the mean of all ranks' samples, or `None` without any: the same bits on every rank. Every rank must
     /// call it, with its `World` or another group of ranks.
     ///
     /// # Errors
@@ -48,7 +47,7 @@ impl WeightedMean {
     }
 }
 
-/// The sum of every rank's `value`: the same bits on every rank. Every rank must call it.
+/// Returns the sum of every rank's `value`: the same bits on every rank. Every rank must call it.
 ///
 /// # Errors
 /// [`CollectiveError`].

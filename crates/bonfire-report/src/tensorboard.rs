@@ -10,14 +10,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Added to a rotated CRC, so that a CRC of data that has CRCs in it is no such data again.
+/// Added to a rotated CRC, so that a CRC of data that has CRCs in it is not such data again.
 const MASK: u32 = 0xa282_ead8;
 
 /// Writes scalars for TensorBoard, from one rank: `tensorboard --logdir FOLDER` shows them.
 ///
-/// Every run needs a folder of its own. A run that goes on writes another file into its folder, which
-/// TensorBoard reads after the first; of the steps that both have, it shows the latter's, because a
-/// file begins with the step from which on it holds.
+/// Every run needs its own folder. A run that continues writes another file into its folder, which TensorBoard
+/// reads after the first; for steps in both, it shows the second file's values, because a file begins with the step
+/// from which on it holds.
 #[derive(Debug)]
 pub struct EventWriter {
     file: BufWriter<File>,
@@ -25,7 +25,7 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a file in `folder`, which is made if it is not there, for a run from its beginning.
+    /// Starts a file in `folder`, which is made if it does not exist, for a run from its beginning.
     ///
     /// # Errors
     /// If the folder or the file cannot be made.
@@ -33,8 +33,7 @@ impl EventWriter {
         Self::resume(folder, 0)
     }
 
-    /// Starts a file for a run that goes on at `step`: what earlier files have from there on is not
-    /// shown any more.
+    /// Starts a file for a run that continues at `step`: later values in earlier files are not shown any more.
     ///
     /// # Errors
     /// If the folder or the file cannot be made.
@@ -71,7 +70,7 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// The file.
+    /// Returns the path of the event file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -92,8 +91,8 @@ impl EventWriter {
         self.record(&event)
     }
 
-    /// Brings everything to the file, so that TensorBoard sees it now. Dropping does that, too, but
-    /// cannot say whether it failed.
+    /// Writes all buffered points to the file, so that TensorBoard sees them. Dropping does so, too, but ignores
+    /// errors.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -110,7 +109,6 @@ impl EventWriter {
     }
 }
 
-/// Seconds since 1970.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
@@ -126,7 +124,6 @@ const WIRE_FIXED_64: u64 = 1;
 const WIRE_BYTES: u64 = 2;
 const WIRE_FIXED_32: u64 = 5;
 
-/// The fields that every event has: wall time and step.
 fn header(seconds: f64, step: u64) -> Vec<u8> {
     let mut event = Vec::new();
     key(&mut event, 1, WIRE_FIXED_64);
@@ -150,7 +147,7 @@ fn bytes_field(message: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     message.extend_from_slice(bytes);
 }
 
-/// Seven bits per byte, the lowest first; the highest bit says that more follow.
+/// Seven bits per byte, the lowest first; the highest bit means that more follow.
 fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         message.push(value as u8 | 0x80);

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A second of the calendar, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Utc {
     year: u64,
@@ -36,7 +35,7 @@ impl From<SystemTime> for Utc {
 }
 
 impl Utc {
-    /// As a part of the name of a file: they sort by time.
+    /// A part of a file's name that sorts by time.
     pub(crate) fn compact(self) -> String {
         let text = self.to_string();
         let digits = text.trim_end_matches(" UTC").replace(['-', ':'], "");

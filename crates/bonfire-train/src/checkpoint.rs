@@ -1,7 +1,7 @@
-//! Trainings that survive their end: model, optimizer and the program's own state, step by step.
+//! Saves and restores trainings: model, optimizer and the program's own state, step by step.
 //!
-//! Rank 0 writes and reads; the other ranks give it their rows and get theirs from it, one tensor after the other.
-//! So a folder that only rank 0 sees will do, and no rank ever has all of the training in memory.
+//! Rank 0 writes and reads; it gathers and scatters the other ranks' rows, one tensor after the other. So a folder
+//! that only rank 0 sees is enough, and no rank ever has all of the training in memory.
 
 mod finite;
 #[cfg(feature = "cuda")]
@@ -35,14 +35,13 @@ const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
 const STATE: &str = "state.cbor";
 
-/// Where a training goes on.
+/// A resumed training: its step and the program's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Resumed<S> {
-    /// Where it was when it was saved.
+    /// The step and metric at which it was saved.
     pub milestone: Milestone,
-    /// The program's own: `SamplerState`, [`LossScaler`](crate::LossScaler)
-    /// and whatever else it goes on with.
+    /// The program's own state: `SamplerState`, [`LossScaler`](crate::LossScaler) and any other.
     pub state: S,
 }
 
@@ -85,26 +84,24 @@ pub struct Checkpoints {
 #[derive(Clone, Debug)]
 struct Files {
     group: ProcessGroup,
-    /// Where ranks have parts of the model.
+    /// The parts of the model, where ranks have different ones.
     parts: Option<Parts>,
     folder: Folder,
     keep: Keep,
 }
 
-/// What is saved while the training goes on.
 #[derive(Debug, Default)]
 struct Background {
-    /// The same ranks in groups of its own, once something has been saved so.
+    /// The same ranks in separate groups, once something has been saved in the background.
     groups: Option<(ProcessGroup, Option<Parts>)>,
     saving: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
-/// A training as it was at some step.
 struct Image {
     milestone: Milestone,
     model: Recorded<Record, TrainError>,
     optimizer: Recorded<Record, TrainError>,
-    /// The program's own, on the writer.
+    /// The program's own state, on the writer.
     state: Result<Vec<u8>, CheckpointError>,
 }
 
@@ -130,15 +127,15 @@ impl Checkpoints {
         })
     }
 
-    /// The same checkpoints, of a model that is cut among the ranks of a mesh: of the world that they were opened with. A
-    /// [`Ddp`] of this rank's part, over [`Mesh::replicas`], is saved as the `whole` model that it was made of, and any
-    /// mesh goes on from it, or one rank. Every rank must call it.
+    /// Saves a model that is cut among the ranks of a mesh, which has the world of [`open`](Self::open). A [`Ddp`] of
+    /// this rank's part, over [`Mesh::replicas`], is saved as the `whole` model that it was made of, and any mesh or a
+    /// single rank can resume it. Every rank must call it.
     ///
-    /// Each tensor is put together on rank 0 when it is written, and cut when it is read. Of parameters that ranks
-    /// divide, the optimizer's state must have the shape of the parameter.
+    /// Each tensor is joined on rank 0 when it is written, and cut when it is read. Of parameters that ranks divide,
+    /// the optimizer's state must have the shape of the parameter.
     ///
     /// # Errors
-    /// [`TrainError::ModelMismatch`] on all ranks if their whole models differ; [`TrainError::Collective`].
+    /// [`TrainError::ModelMismatch`] on all ranks if their `whole` models differ; [`TrainError::Collective`].
     #[track_caller]
     pub fn with_parts(mut self, whole: Whole, mesh: &Mesh) -> Result<Self, TrainError> {
         let entry = |(name, shape): (&str, &[usize])| Entry {
@@ -164,18 +161,17 @@ impl Checkpoints {
         Ok(self)
     }
 
-    /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
-    /// are not kept are gone, as are damaged ones. Checkpoints of a later step are of a training that has not led here:
-    /// they are set aside, in `earlier-1` of the folder or the next free number.
+    /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that are not kept
+    /// are gone, as are damaged ones. Checkpoints of a later step are of another history: they are set aside, in
+    /// `earlier-1` of the folder or the next free number.
     ///
-    /// It is the same whatever the [`Placement`](crate::Placement), and any other on any number of ranks goes on
-    /// from it. Each rank takes the memory of one parameter for it, and that of a copy of its part of the optimizer's
-    /// state.
+    /// It is the same in every [`Placement`](crate::Placement), and any other on any number of ranks can resume it.
+    /// Each rank needs the memory of one parameter for it, and of a copy of its part of the optimizer's state.
     ///
     /// # Errors
-    /// [`TrainError::NonFiniteParameter`] on all ranks if the training has diverged, and [`TrainError::Checkpoint`] if rank
-    /// 0 cannot write it: the checkpoints before are as they were, and no room is taken. It needs room for one more than
-    /// are kept. [`TrainError::Collective`]. Those of [`wait`](Self::wait): nothing is saved then.
+    /// [`TrainError::NonFiniteParameter`] on all ranks if the training has diverged, and [`TrainError::Checkpoint`] if
+    /// rank 0 cannot write it: earlier checkpoints are unchanged, and no disk space is used. It needs space for one
+    /// more than are kept. [`TrainError::Collective`]. Those of [`wait`](Self::wait): then nothing is saved.
     #[track_caller]
     pub fn save<M: Module, S: Serialize>(
         &self,
@@ -191,7 +187,7 @@ impl Checkpoints {
             let route = ddp.route(files.own());
             let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
-                // The training can go on without a checkpoint.
+                // The training can continue without a checkpoint.
                 Err(TrainError::Checkpoint(error)) => Ok(Err(error)),
                 written => written.map(Ok),
             }
@@ -199,15 +195,15 @@ impl Checkpoints {
         Ok(saved?)
     }
 
-    /// Saves a training as [`save`](Self::save) does, but in the background, while it goes on: this returns when what is
-    /// to be saved can no longer change. One is written at a time, so the next one waits for it.
+    /// Saves a training as [`save`](Self::save) does, but in the background: it returns when later steps can no longer
+    /// change the saved values. One is written at a time, so the next one waits for it.
     ///
-    /// Until it is written, each rank keeps the old values of the parameters that it holds, besides what
-    /// [`save`](Self::save) takes.
+    /// Until it is written, each rank keeps the old values of the parameters that it holds, besides the memory of
+    /// [`save`](Self::save).
     ///
     /// # Errors
-    /// As [`save`](Self::save); but what goes wrong in the background, [`wait`](Self::wait) says, or the next call
-    /// that saves or resumes.
+    /// As [`save`](Self::save); but [`wait`](Self::wait), or the next call that saves or resumes, returns errors of
+    /// the background.
     #[track_caller]
     pub fn save_in_background<M: Module, S: Serialize>(
         &self,
@@ -259,8 +255,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Gives the checkpoint of a step that was saved last another metric, for those that are saved before they are
-    /// evaluated. Nothing is done if that step was not saved. Every rank must call it.
+    /// Replaces the metric of the checkpoint of a step that was saved last, for those that are saved before they are
+    /// evaluated. Does nothing if that step was not saved. Every rank must call it.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; those of [`wait`](Self::wait).
@@ -274,8 +270,8 @@ impl Checkpoints {
         })
     }
 
-    /// Sets all checkpoints aside, for a training that begins anew in their folder: they are in `earlier-1` of it then, or
-    /// the next free number. Every rank must call it.
+    /// Sets all checkpoints aside, for a training that restarts in their folder: they are moved to `earlier-1` of it,
+    /// or the next free number. Every rank must call it.
     ///
     /// # Errors
     /// As [`rate`](Self::rate).
@@ -285,11 +281,10 @@ impl Checkpoints {
         self.files.on_writer(Folder::set_all_aside)
     }
 
-    /// Waits until what is saved in the background is on the disk. Dropping the checkpoints waits, too, but
-    /// only logs what went wrong.
+    /// Waits until background saves are on the disk. Dropping the checkpoints waits, too, but only logs errors.
     ///
     /// # Errors
-    /// Why it could not be saved; each is said once.
+    /// The error of the save; each is returned once.
     pub fn wait(&self) -> Result<(), TrainError> {
         let saving = lock(&self.background).saving.take();
         saving.map_or(Ok(()), |saving| {
@@ -297,11 +292,10 @@ impl Checkpoints {
         })
     }
 
-    /// Brings back the last checkpoint that is whole: model and optimizer as they were, whatever the
-    /// [`Placement`](crate::Placement) and the number of ranks that saved it and that go on. Without any checkpoint
-    /// nothing is changed, and nothing comes back.
+    /// Restores model and optimizer from the last intact checkpoint, whatever the [`Placement`](crate::Placement) and
+    /// the numbers of ranks that saved it and that resume. Returns `None` without any checkpoint, and changes nothing.
     ///
-    /// Rank 0 reads one tensor at a time for all, and each rank keeps what its placement has it hold.
+    /// Rank 0 reads one tensor at a time for all, and each rank keeps its part by the placement.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if there are checkpoints but all of them are damaged,
@@ -349,14 +343,14 @@ impl Checkpoints {
                 saved_by,
                 ranks = patient.group.world_size().get(),
                 tensors,
-                "the training goes on from {}",
+                "the training continues from {}",
                 path.display()
             );
         }
         Ok(Some(Resumed { milestone, state }))
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &std::path::Path {
         self.files.folder.path()
     }
@@ -371,7 +365,7 @@ impl Drop for Checkpoints {
 }
 
 impl Files {
-    /// The same, in a group that waits for files with the parameters of a model and its optimizer's moments.
+    /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
     fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
         let group = patient_with_files(group, model);
         Self {
@@ -387,7 +381,7 @@ impl Files {
         parts.map_or(&self.group, Parts::replicas)
     }
 
-    /// A training as it is now. Every rank must call it.
+    /// Takes a snapshot of a training. Every rank must call it.
     #[track_caller]
     fn image<M: Module, S: Serialize>(
         &self,
@@ -408,7 +402,7 @@ impl Files {
         })
     }
 
-    /// Writes a checkpoint, and removes those that are not to be kept. Every rank must call it.
+    /// Writes a checkpoint, and removes those that are not kept. Every rank must call it.
     #[track_caller]
     fn write(&self, image: Image) -> Result<(), TrainError> {
         let mut draft = None;
@@ -444,7 +438,7 @@ impl Files {
         })
     }
 
-    /// Has the writer write a record, of all parts.
+    /// Writes a record of all parts, on the writer.
     #[track_caller]
     fn written(
         &self,
@@ -464,7 +458,7 @@ impl Files {
         })
     }
 
-    /// Does something on the writing rank, and tells all how it went.
+    /// Runs `work` on the writing rank, and broadcasts its outcome.
     #[track_caller]
     fn on_writer(
         &self,

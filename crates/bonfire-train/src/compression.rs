@@ -1,8 +1,8 @@
-//! Gradients in fewer bytes: what travels instead of them.
+//! Gradient compression: smaller messages in place of gradients.
 //!
-//! A [`Compressor`] belongs to a reducer and keeps what outlives a step, by parameter; a
-//! [`Carrier`] belongs to a bucket and keeps the memory that travels. Both follow PyTorch's
-//! communication hooks (`default_hooks.py`, `powerSGD_hook.py`).
+//! A [`Compressor`] belongs to a reducer and keeps state between steps, by parameter; a [`Carrier`] belongs to a
+//! bucket and keeps the memory that is sent. Both follow PyTorch's communication hooks (`default_hooks.py`,
+//! `powerSGD_hook.py`).
 //!
 //! Must never make replicas differ: every value that ranks compute alike is computed from reduced
 //! values, with operations in a fixed order.
@@ -25,22 +25,19 @@ use power_sgd::PowerSgd;
 pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;
 
-/// A parameter whose gradients may be compressed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameter<'a> {
-    /// Its path in the model.
     pub name: &'a str,
-    /// The type of its gradients.
     pub dtype: DType,
-    /// Of the whole parameter.
+    /// The shape of the complete parameter.
     pub shape: &'a [usize],
 }
 
 impl GradientCompression {
-    /// That this can be used.
+    /// Checks that this compression can be used.
     ///
     /// # Errors
-    /// [`CompressionError`] for numbers that mean nothing.
+    /// [`CompressionError`] for numbers out of range.
     pub fn check(&self) -> Result<(), CompressionError> {
         match self {
             Self::PowerSgd(config) => config.check(),
@@ -48,7 +45,7 @@ impl GradientCompression {
         }
     }
 
-    /// The type that gradients of a type travel in, if it is one of 16 bits and theirs is not.
+    /// Returns the type of 16 bits in which gradients of `dtype` are sent, if it differs from their own.
     pub fn sixteen_bits(self, dtype: DType) -> Option<DType> {
         let wide = matches!(dtype, DType::F32 | DType::F64);
         match self {
@@ -59,7 +56,6 @@ impl GradientCompression {
     }
 }
 
-/// What a reducer knows about compression.
 #[derive(Debug)]
 pub(crate) struct Compressor {
     compression: GradientCompression,
@@ -67,7 +63,7 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    /// Whether any gradient travels otherwise than as it is.
+    /// Returns true if any gradient is sent in another form.
     pub(crate) fn compresses(&self) -> bool {
         !matches!(self.compression, GradientCompression::None)
     }
@@ -94,7 +90,6 @@ impl Compressor {
         }
     }
 
-    /// Ends a synchronised step.
     pub(crate) fn end_step(&mut self) {
         if let Some(power_sgd) = &mut self.power_sgd {
             power_sgd.end_step();

@@ -1,4 +1,4 @@
-//! How gradients are synchronised.
+//! Options of gradient synchronisation.
 
 pub(crate) mod device;
 pub(crate) mod precision;
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 use crate::compression::GradientCompression;
 use precision::Precision;
 
-/// When and in what units gradients travel.
+/// The time and the unit in which gradients are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GradientSync {
     /// In buckets, while the backward pass still runs.
     #[default]
     Bucketed,
-    /// One parameter after the other, after the backward pass: the simplest thing that is right.
-    /// Slower; the measure that [`Bucketed`](Self::Bucketed) is compared with.
+    /// One parameter after the other, after the backward pass: the simplest correct method. It is slower, and the
+    /// reference for [`Bucketed`](Self::Bucketed).
     Naive,
 }
 
-/// How ranks agree on buffers: tensors that a forward pass changes without a gradient, such as the
-/// running statistics of a batch norm, `burn::nn::BatchNorm` included.
+/// The agreement of ranks on buffers: tensors that a forward pass changes without a gradient, such as the running
+/// statistics of a batch norm, `burn::nn::BatchNorm` included.
 ///
 /// They do so at the end of each [`Ddp::backward`](crate::Ddp::backward), as one message, so that all
 /// of them start the next forward pass, and an evaluation, with the same. A rank whose losses had no
@@ -35,19 +35,19 @@ pub enum GradientSync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BufferSync {
-    /// Everybody gets those of the first rank that had samples, bit for bit: those of rank 0, as with
-    /// PyTorch's `broadcast_buffers`, unless it has run out of data.
+    /// All ranks get those of the first rank that had samples, bit for bit: those of rank 0, as with PyTorch's
+    /// `broadcast_buffers`, unless it has run out of data.
     #[default]
     Broadcast,
-    /// Everybody gets their mean over the ranks, computed in f64.
+    /// All ranks get their mean over the ranks, computed in f64.
     Mean,
-    /// Every rank keeps its own.
+    /// Every rank keeps its own buffers.
     Local,
 }
 
-/// The way that gradients take between the ranks.
+/// The route of gradients between the ranks.
 ///
-/// A way has a name, so that a command line can tell a program which to take.
+/// A route has a name, by which a command line can select it.
 ///
 /// ```
 /// # mod bonfire { pub mod ddp { pub use bonfire_train::*; } }
@@ -59,24 +59,24 @@ pub enum BufferSync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GradientRoute {
-    /// From device to device where that can be: the models of all ranks are on CUDA devices of one host
-    /// that reach each other's memory, and gradients travel in buckets, not compressed. The bits are those of
-    /// the way through the host. Where CUDA devices are on several hosts, as [`Nccl`](Self::Nccl) if NCCL is
-    /// found on all of them, in the order of additions that it has. Through host memory otherwise. Rank 0 logs
-    /// which, and why; it warns where gradients of several hosts are staged.
+    /// From device to device where that is possible: the models of all ranks are on CUDA devices of one host that
+    /// reach each other's memory, and gradients are sent in buckets, not compressed. The bits are those of the route
+    /// through the host. Where CUDA devices are on several hosts, as [`Nccl`](Self::Nccl) if NCCL is found on all of
+    /// them, in the order of additions that it has. Through host memory otherwise. Rank 0 logs which, and why; it
+    /// warns where gradients of several hosts are staged.
     #[default]
     Auto,
-    /// Through host memory.
+    /// Through host memory, on all devices.
     Host,
-    /// From device to device, or not at all: [`Ddp::new`](crate::Ddp::new) fails where that cannot be.
+    /// From device to device, or not at all: [`Ddp::new`](crate::Ddp::new) fails where that is impossible.
     Device,
-    /// From device to device over NVIDIA's NCCL, or not at all. For clusters whose links NCCL knows and
-    /// Bonfire does not, such as InfiniBand: ranks may be on several hosts, each on a CUDA device of its
-    /// own. It needs NCCL on every host, and buckets that are not compressed.
+    /// From device to device over NVIDIA's NCCL, or not at all. For clusters whose links NCCL knows and Bonfire does
+    /// not, such as InfiniBand: ranks may be on several hosts, each on its own CUDA device. It needs NCCL on every
+    /// host, and buckets that are not compressed.
     ///
-    /// NCCL adds in its own order. All ranks have the same bits, but with three ranks or more not those of
-    /// the other ways, and perhaps others with another version or other links: on one host
-    /// [`Auto`](Self::Auto) never takes it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
+    /// NCCL adds in its own order. All ranks have the same bits, but with three ranks or more not those of the other
+    /// routes, and perhaps others with another version or other links: on one host [`Auto`](Self::Auto) never takes
+    /// it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
     Nccl,
 }
 
@@ -91,9 +91,9 @@ impl fmt::Display for GradientRoute {
     }
 }
 
-/// No way of gradients has this name.
+/// The error of an unknown route's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no way of gradients `{0}`; choose auto, host, device or nccl")]
+#[error("unknown gradient route `{0}`; choose auto, host, device or nccl")]
 pub struct UnknownGradientRoute(String);
 
 impl FromStr for GradientRoute {
@@ -107,8 +107,8 @@ impl FromStr for GradientRoute {
     }
 }
 
-/// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
-/// checks that they do. Start from the default and change what is to be otherwise:
+/// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new) checks that they do.
+/// Start from the default and set single options:
 ///
 /// ```
 /// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod ddp { pub use bonfire_train::*; } }
@@ -125,28 +125,27 @@ impl FromStr for GradientRoute {
 #[serde(default)]
 #[non_exhaustive]
 pub struct DdpConfig {
-    /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large
-    /// enough to use the bandwidth of a link, small enough that several fit into a backward pass. A
-    /// parameter that is larger has a bucket of its own.
+    /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large enough to use the
+    /// bandwidth of a link, small enough that several fit into a backward pass. A larger parameter has its own bucket.
     pub bucket_bytes_max: usize,
-    /// The same for the bucket that is ready first. Default 1 MiB, so that the links are busy early.
+    /// The maximum size of the bucket that is ready first. Default 1 MiB, so that the links are busy early.
     pub first_bucket_bytes_max: usize,
-    /// When and in what units gradients travel.
+    /// The time and the unit in which gradients are sent.
     pub sync: GradientSync,
-    /// The way that gradients take between the ranks.
+    /// The route of gradients between the ranks.
     pub route: GradientRoute,
-    /// What travels instead of the gradients. Default: nothing, they travel as they are.
+    /// The compression of gradients. Default: none, they are sent as they are.
     pub compression: GradientCompression,
-    /// The type that forward and backward passes compute in. Default: that of the parameters.
+    /// The data type of forward and backward passes. Default: that of the parameters.
     pub precision: Precision,
-    /// How ranks agree on running statistics and the like.
+    /// The agreement of ranks on running statistics and other buffers.
     pub buffers: BufferSync,
-    /// Which ranks hold what of parameters, gradients and the optimizer's state. Default: every rank all of it.
+    /// The distribution of parameters, gradients and the optimizer's state. Default: every rank has all of it.
     pub placement: Placement,
 }
 
 impl DdpConfig {
-    /// The same with another [`bucket_bytes_max`](Self::bucket_bytes_max).
+    /// Sets [`bucket_bytes_max`](Self::bucket_bytes_max), a size in bytes.
     #[must_use]
     pub fn with_bucket_bytes_max(self, bucket_bytes_max: usize) -> Self {
         Self {
@@ -155,7 +154,7 @@ impl DdpConfig {
         }
     }
 
-    /// The same with another [`first_bucket_bytes_max`](Self::first_bucket_bytes_max).
+    /// Sets [`first_bucket_bytes_max`](Self::first_bucket_bytes_max), a size in bytes.
     #[must_use]
     pub fn with_first_bucket_bytes_max(self, first_bucket_bytes_max: usize) -> Self {
         Self {
@@ -164,19 +163,19 @@ impl DdpConfig {
         }
     }
 
-    /// The same with another [`sync`](Self::sync).
+    /// Sets [`sync`](Self::sync): buckets or single parameters.
     #[must_use]
     pub fn with_sync(self, sync: GradientSync) -> Self {
         Self { sync, ..self }
     }
 
-    /// The same with another [`route`](Self::route).
+    /// Sets the [`route`](Self::route) of gradients.
     #[must_use]
     pub fn with_route(self, route: GradientRoute) -> Self {
         Self { route, ..self }
     }
 
-    /// The same with another [`compression`](Self::compression).
+    /// Sets the [`compression`](Self::compression) of gradients.
     #[must_use]
     pub fn with_compression(self, compression: GradientCompression) -> Self {
         Self {
@@ -185,25 +184,25 @@ impl DdpConfig {
         }
     }
 
-    /// The same with another [`precision`](Self::precision).
+    /// Sets the [`precision`](Self::precision) of passes.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// The same with another [`buffers`](Self::buffers).
+    /// Sets the agreement on [`buffers`](Self::buffers).
     #[must_use]
     pub fn with_buffers(self, buffers: BufferSync) -> Self {
         Self { buffers, ..self }
     }
 
-    /// The same with another [`placement`](Self::placement).
+    /// Sets the [`placement`](Self::placement) of parameters and state.
     #[must_use]
     pub fn with_placement(self, placement: Placement) -> Self {
         Self { placement, ..self }
     }
 
-    /// The largest sizes of buckets.
+    /// Returns the maximum sizes of buckets, in bytes.
     pub fn caps(&self) -> Caps {
         Caps {
             first_bytes_max: self.first_bucket_bytes_max.min(self.bucket_bytes_max),
@@ -211,7 +210,7 @@ impl DdpConfig {
         }
     }
 
-    /// Why parameters cannot be sharded together with the rest, if they are to be.
+    /// The reason why parameters cannot be sharded, if these options forbid it.
     pub(crate) fn forbids_shards(&self) -> Option<&'static str> {
         if !self.placement.is_sharded() {
             None

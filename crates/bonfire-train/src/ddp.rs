@@ -53,18 +53,18 @@ use synchroniser::Synchroniser;
 
 /// A model replicated on all ranks of a group.
 ///
-/// All replicas start from the parameters of rank 0. Every rank calls the same methods in the same
-/// order with batches of its own; [`backward`](Self::backward) returns gradients averaged over the
-/// ranks, the same bits everywhere, so the replicas stay equal bit for bit.
+/// All replicas start from the parameters of rank 0. Every rank calls the same methods in the same order with its own
+/// batches; [`backward`](Self::backward) returns gradients averaged over the ranks, the same bits everywhere, so the
+/// replicas stay equal bit for bit.
 ///
-/// A rank's model may lie on several devices, and moves what goes from one to the next. Its gradients go through host
+/// A rank's model may lie on several devices, and moves activations between them. Its gradients go through host
 /// memory.
 ///
 /// An error or a panic of the forward pass on one rank ends the group: the other ranks get
 /// [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed) instead of waiting.
 #[derive(Debug)]
 pub struct Ddp<M> {
-    /// Taken only while the optimizer replaces it.
+    /// `None` only while the optimizer replaces it.
     module: Option<M>,
     group: WarmUp,
     table: Arc<ParameterTable>,
@@ -77,26 +77,24 @@ pub struct Ddp<M> {
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
-    /// Calls of `backward` so far.
     steps: u64,
-    /// Those since the model last changed.
+    /// Calls of `backward` since the model last changed.
     passes: u64,
-    /// Calls of `step` so far.
     updates: u64,
     watchdog: Watchdog,
-    /// Of the micro-batches since the last synchronised step.
+    /// The time of micro-batches since the last synchronised step.
     forward_backward: Duration,
-    /// Where parameters are sharded.
+    /// `None` unless parameters are sharded.
     gatherer: Option<Arc<Gatherer>>,
-    /// Whether the optimizer goes with this placement, and has state for this rank's part alone.
+    /// True if the optimizer fits this placement, and has state for this rank's part alone.
     is_optimizer_ready: bool,
-    /// Where parameters are elsewhere than in the memory of the device.
+    /// `None` unless parameters are outside of the device's memory.
     offload: Option<Offload>,
-    /// Whether all gradients are on the CPU, which adds in one order.
+    /// True if all gradients are on the CPU, which adds in one order.
     is_cpu: bool,
 }
 
-/// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
+/// Structures that a [`Ddp`] derives from a model and keeps until the model has other parameters.
 struct Setup<M> {
     module: M,
     table: Arc<ParameterTable>,
@@ -107,7 +105,7 @@ struct Setup<M> {
 }
 
 impl<M: Module> Setup<M> {
-    /// Compares the ranks' models and gives everybody that of rank 0. Every rank calls it.
+    /// Compares the ranks' models and sends all ranks that of rank 0. Every rank calls it.
     #[track_caller]
     fn new(
         module: M,
@@ -167,9 +165,9 @@ impl<M: Module> Ddp<M> {
         Self::with_config(model, world, DdpConfig::default())
     }
 
-    /// Replicates a model: checks that all ranks have the same parameters and configuration, and
-    /// gives every rank the values of rank 0, those of frozen parameters and buffers included.
-    /// Every rank must call it. A model made on a device without autodiff is put in training mode.
+    /// Replicates a model: checks that all ranks have the same parameters and configuration, and broadcasts the values
+    /// of rank 0, those of frozen parameters and buffers included. Every rank must call it. A model made on a device
+    /// without autodiff is put in training mode.
     ///
     /// Where [`DdpConfig::placement`] shards parameters, and the model was made on a device with autodiff,
     /// parameters that Burn has not initialised yet are initialised and cut one after the other: the model may be
@@ -178,28 +176,27 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their models or configurations differ,
     /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
-    /// [`TrainError::TiedParameter`] for one that the model holds twice,
-    /// [`TrainError::Compression`] for a compression that cannot be,
-    /// [`TrainError::UnsupportedPrecision`] for a precision that the device has not,
-    /// [`TrainError::NoDeviceRoute`] on all ranks if gradients cannot travel as they must,
-    /// [`TrainError::Collective`] if a rank fails.
+    /// [`TrainError::TiedParameter`] for one that the model holds twice, [`TrainError::Compression`] for an unusable
+    /// compression, [`TrainError::UnsupportedPrecision`] for a precision that the device lacks,
+    /// [`TrainError::NoDeviceRoute`] on all ranks if the route is not available, [`TrainError::Collective`] if a rank
+    /// fails.
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
         Self::with_offload(model, world, config, None)
     }
 
-    /// The same with parameters elsewhere, where an offload [has them](bonfire_optim::Offload::with_parameters).
-    /// Parameters that Burn has not initialised yet are initialised one after the other. The optimizer has to have the
-    /// same offload.
+    /// Replicates a model with offloaded parameters, if the offload [has
+    /// them](bonfire_optim::Offload::with_parameters). Parameters that Burn has not initialised yet are initialised
+    /// one after the other. The optimizer has to have the same offload.
     ///
-    /// On the CPU they are in files, frozen ones too: what the kernel has no memory for it writes out. Those of fewer
-    /// than 64 KiB stay in memory, and so does what a step computes, gradients included. The bits are those without
-    /// it. An optimizer without the offload leaves the parameters that it steps in memory.
+    /// On the CPU they are in files, frozen ones too: the kernel writes out pages when memory is short. Those of fewer
+    /// than 64 KiB stay in memory, and so do gradients and other results of a step. The bits are those without it. An
+    /// optimizer without the offload leaves the parameters that it steps in memory.
     ///
-    /// A GPU keeps, with [`Placement::zero3`](crate::Placement::zero3), what is not cut: parameters of less than 1024
+    /// A GPU keeps, with [`Placement::zero3`](crate::Placement::zero3), all uncut parameters: those of less than 1024
     /// elements, and frozen ones. This rank's rows of the others are in host memory or files, where they are stepped,
-    /// and the GPU is sent a whole parameter whenever the model uses it, forwards and backwards. So it goes on one GPU,
-    /// too. `Module::devices` of such a model names the CPU, too: batches belong on [`World::device`].
+    /// and a complete parameter is copied to the GPU whenever the model uses it, forwards and backwards. This works on
+    /// a single GPU, too. `Module::devices` of such a model names the CPU, too: batches belong on [`World::device`].
     ///
     /// ```no_run
     /// # use bonfire_optim::{AdamWConfig, Offload};
@@ -271,8 +268,8 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// Compares the ranks' models and configurations as [`with_config`](Self::with_config) does, and changes
-    /// nothing. Every rank must call it.
+    /// Compares the ranks' models and configurations as [`with_config`](Self::with_config) does, without changing
+    /// anything. Every rank must call it.
     ///
     /// # Errors
     /// As [`with_config`](Self::with_config).
@@ -286,7 +283,7 @@ impl<M: Module> Ddp<M> {
         verify(table.entries().to_vec(), config, &group)
     }
 
-    /// The model. For validation, `ddp.module().valid()`.
+    /// Returns the model. For validation, use `ddp.module().valid()`.
     ///
     /// Where [`DdpConfig::placement`] shards the parameters, it holds this rank's rows of them and gathers
     /// the rest whenever a forward pass uses them, here as in training: all ranks must run as many forward
@@ -295,9 +292,9 @@ impl<M: Module> Ddp<M> {
         self.module.as_ref().expect(MODULE_PRESENT)
     }
 
-    /// The model with all its parameters on this rank, without autodiff: for export, or for a validation in
-    /// which ranks have different numbers of batches. Where parameters are sharded, every rank must call it,
-    /// and it takes the memory of the whole model.
+    /// Gathers the model with all its parameters on this rank, without autodiff: for export, or for a validation in
+    /// which ranks have different numbers of batches. Where parameters are sharded, every rank must call it, and it
+    /// needs the memory of the complete model.
     ///
     /// # Errors
     /// Where parameters are sharded, [`TrainError::Collective`] or [`TrainError::UnreadableTensor`]; the
@@ -307,13 +304,13 @@ impl<M: Module> Ddp<M> {
         self.guarded("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
     }
 
-    /// The type that forward and backward passes compute in.
+    /// Returns the data type of forward and backward passes.
     pub fn precision(&self) -> Precision {
         self.config.precision
     }
 
-    /// [`whole`](Self::whole) with its trainable parameters in the type that passes compute in: what validates as
-    /// it trains. [`module`](Self::module) validates in the type of the parameters.
+    /// Gathers [`whole`](Self::whole) with its trainable parameters in the type of passes, so that it validates as it
+    /// trains. [`module`](Self::module) validates in the type of the parameters.
     ///
     /// # Errors
     /// Those of [`whole`](Self::whole).
@@ -323,15 +320,14 @@ impl<M: Module> Ddp<M> {
         Ok(self.config.precision.cast_model(whole, &self.table))
     }
 
-    /// The model, out of its group.
+    /// Returns the model without its group; drops the state of synchronisation.
     pub fn into_module(self) -> M {
         self.module.expect(MODULE_PRESENT)
     }
 
-    /// Runs a forward and a backward pass on this rank's batch and returns the mean of all ranks'
-    /// gradients, the loss, and what else the forward pass returned. Gradients travel while the
-    /// backward pass still runs. Batches of [`no_sync`](Self::no_sync) since the last call are part
-    /// of the mean.
+    /// Runs a forward and a backward pass on this rank's batch and returns the mean of all ranks' gradients, the loss,
+    /// and the forward pass's output. Gradients are sent while the backward pass still runs. Batches of
+    /// [`no_sync`](Self::no_sync) since the last call are part of the mean.
     ///
     /// A parameter that this rank's loss does not depend on counts as zero here; one that no rank's
     /// loss depends on has no gradient, on any rank.
@@ -341,13 +337,13 @@ impl<M: Module> Ddp<M> {
     /// `forward` returns a loss of one number, or `(loss, output)`, or either in a `Result`.
     ///
     /// # Errors
-    /// [`TrainError::Forward`] if the forward pass returned an error, [`TrainError::LossShape`] if the
-    /// loss is not one number, [`TrainError::ForeignGradients`] if it depends on trainable tensors that
-    /// are no parameters of this model, [`TrainError::Collective`] if another rank failed;
-    /// [`TrainError`] lists the rest. The group has ended then, on all ranks.
+    /// [`TrainError::Forward`] if the forward pass returned an error, [`TrainError::LossShape`] if the loss is not one
+    /// number, [`TrainError::ForeignGradients`] if it depends on trainable tensors that are not parameters of this
+    /// model, [`TrainError::Collective`] if another rank failed; [`TrainError`] lists the rest. The group has ended
+    /// then, on all ranks.
     ///
     /// # Panics
-    /// If the forward pass panics, after telling the other ranks.
+    /// If the forward pass panics, after reporting it to the other ranks.
     #[track_caller]
     pub fn backward<L: IntoLoss>(
         &mut self,
@@ -368,7 +364,7 @@ impl<M: Module> Ddp<M> {
     /// As [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If the forward pass panics, after telling the other ranks.
+    /// If the forward pass panics, after reporting it to the other ranks.
     #[track_caller]
     pub fn no_sync<L: IntoLoss>(
         &mut self,
@@ -379,20 +375,19 @@ impl<M: Module> Ddp<M> {
         self.guarded(NAME, |ddp| ddp.accumulate(forward))
     }
 
-    /// Updates the parameters. Equal gradients and equal optimizers keep the replicas equal.
+    /// Updates the parameters by the optimizer's rule. Equal gradients and equal optimizers keep the replicas equal.
     ///
     /// Where [`DdpConfig::placement`] shards the optimizer's state, the optimizer sees this rank's part of the
-    /// parameters, keeps its state for that, and the ranks gather the updated parameters. Every rank must call it
-    /// then. Where the parts are rows, the optimizer must treat each element by itself, as SGD, Adam, AdamW, Lion
-    /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
+    /// parameters, keeps its state for this part, and the ranks gather the updated parameters. Every rank must call it
+    /// then. Where the parts are rows, the optimizer must treat each element by itself, as SGD, Adam, AdamW, Lion and
+    /// RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
     /// [`TrainError::Collective`] if another rank has failed. [`TrainError::ScaleNotTaken`] where the scale of
-    /// gradients is [deferred](Gradients::defer_scale) and an optimizer is without the handle, which has stepped its parameters then, or
-    /// clips, which is found before. The group has ended after either. Where the optimizer's state is sharded:
-    /// [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
-    /// its own, that needs whole parameters and gets rows; [`TrainError::Collective`];
-    /// [`TrainError::UnreadableTensor`].
+    /// gradients is [deferred](Gradients::defer_scale) and an optimizer lacks the handle, which is found after its
+    /// parameters have been stepped, or clips, which is found before. Both end the group. Where the optimizer's state
+    /// is sharded: [`TrainError::RowsDiffer`] for an optimizer, or its own clipping, that needs complete parameters
+    /// and gets rows; [`TrainError::Collective`]; [`TrainError::UnreadableTensor`].
     #[track_caller]
     pub fn step(
         &mut self,
@@ -414,7 +409,6 @@ impl<M: Module> Ddp<M> {
         done
     }
 
-    /// Gradients of this model, with none in them yet.
     fn no_gradients(&self) -> Gradients {
         let rounds_alike = self.is_cpu || self.group.world_size() == WorldSize::ONE;
         let replicas = (!rounds_alike).then(|| ProcessGroup::clone(&self.group));
@@ -427,7 +421,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// What happens in the backward passes to come.
     #[cfg(test)]
     fn trace(&self) -> crate::reducer::trace::Trace {
         match &self.synchroniser {
@@ -436,7 +429,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Leaves every rank with the buffers that the ranks agree on.
     #[track_caller]
     fn agree_on_buffers(&mut self, presence: Attendance) -> Result<(), TrainError> {
         let agreed =
@@ -451,7 +443,6 @@ impl<M: Module> Ddp<M> {
 const MODULE_PRESENT: &str =
     "the module is only away while the optimizer steps, or after it panicked";
 
-/// A model in training mode that can be trained with a configuration, and its parameters.
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     config.compression.check()?;
     if matches!(config.compression, GradientCompression::PowerSgd(_))
@@ -469,7 +460,7 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     Ok(trainable(model))
 }
 
-/// That parameters can be elsewhere than in the memory of a device.
+/// Checks that parameters can be outside of a device's memory.
 fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
     let are_cut = placement.parameters == Sharding::Sharded;
     let reason = match device {
@@ -487,7 +478,6 @@ fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
     Err(TrainError::UnsupportedPlacement { placement, reason })
 }
 
-/// Compares models with the other ranks.
 #[track_caller]
 fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Result<(), TrainError> {
     let fingerprint = Fingerprint {

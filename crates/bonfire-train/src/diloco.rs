@@ -1,12 +1,12 @@
 //! Training over slow links: DiLoCo.
 //!
 //! Workers train alone, each with its own optimizer, for [`local_steps`](DilocoConfig::local_steps) steps. Then they
-//! average how far each of them has come, and an outer optimizer, SGD with Nesterov momentum, takes that mean for a
-//! gradient. Parameters travel once in so many steps rather than gradients in each: what 50 steps send is what one step
-//! of [`Ddp`](crate::Ddp) sends.
+//! average their differences to the common parameters, and an outer optimizer, SGD with Nesterov momentum, takes the
+//! mean for a gradient. Parameters are sent once per round rather than gradients in each step: 50 steps send as much
+//! as one step of [`Ddp`](crate::Ddp).
 //!
-//! Workers are the ranks along the axis `dp_replicate` of a [`Mesh`](crate::Mesh). A worker may be one rank,
-//! or several along `dp_shard` that are near each other and train with a [`Ddp`](crate::Ddp) of their own.
+//! Workers are the ranks along the axis `dp_replicate` of a [`Mesh`](crate::Mesh). A worker may be one rank, or
+//! several along `dp_shard` that are near each other and train with their own [`Ddp`](crate::Ddp).
 //!
 //! ```no_run
 //! # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod diloco { pub use bonfire_train::diloco::*; } pub mod world { pub use bonfire_train::*; } }
@@ -38,7 +38,7 @@
 //! ```
 //!
 //! After Douillard et al. 2023 (DiLoCo, arXiv 2311.08105), and Douillard et al. 2025 (Streaming DiLoCo, arXiv
-//! 2501.18512) for fragments, delay and fewer bits. Parameters travel through host memory.
+//! 2501.18512) for fragments, delay and fewer bits. Parameters are sent through host memory.
 
 mod config;
 mod error;

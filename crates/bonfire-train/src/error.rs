@@ -1,4 +1,4 @@
-//! What can go wrong while training on several ranks.
+//! Errors of training on several ranks.
 
 pub(crate) mod difference;
 pub(crate) mod norm;
@@ -23,7 +23,6 @@ impl From<RecordError> for TrainError {
     }
 }
 
-/// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Training on several ranks failed.
@@ -33,21 +32,21 @@ pub enum TrainError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The ranks cannot be laid out as asked for.
+    /// The ranks cannot be laid out as a mesh of this shape.
     #[error(transparent)]
     Mesh(#[from] MeshError),
-    /// The ranks were given different models or configurations. All of them return this error.
+    /// The ranks have different models or configurations. All of them return this error.
     #[error("the ranks do not train the same model: {0}")]
     ModelMismatch(#[from] Difference),
-    /// Another rank says what this program cannot read.
+    /// Another rank sends a value that this program cannot read.
     #[error(
-        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+        "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
     OtherProgram {
-        /// The other rank.
+        /// The rank that sent the value.
         rank: Rank,
-        /// What is wrong with it.
+        /// A description of the fault.
         cause: String,
     },
     /// A trainable parameter is stored in a type whose gradients cannot be reduced.
@@ -56,9 +55,9 @@ pub enum TrainError {
          f32, f64, f16 or bf16, or freeze it"
     )]
     UnsupportedDtype {
-        /// Its path in the model.
+        /// The path of the parameter.
         parameter: String,
-        /// Its element type.
+        /// The data type of the parameter.
         dtype: String,
     },
     /// A model holds a trainable parameter in two places. Burn's optimizers would update the first
@@ -73,35 +72,35 @@ pub enum TrainError {
         /// Its path where it comes again.
         again: String,
     },
-    /// A gradient came in another type or size than its parameter has.
+    /// A gradient has another type or size than its parameter.
     #[error(
         "the gradient of parameter {parameter} has {found} elements of type {found_dtype}, but \
          the parameter has {expected} of type {dtype}; do not change parameters while they train"
     )]
     UnexpectedGradient {
-        /// Its path in the model.
+        /// The path of the parameter.
         parameter: String,
-        /// What the gradient has.
+        /// The number of the gradient's elements.
         found: usize,
-        /// What the gradient is made of.
+        /// The data type of the gradient.
         found_dtype: DType,
-        /// What the parameter has.
+        /// The number of the parameter's elements.
         expected: usize,
-        /// What the parameter is made of.
+        /// The data type of the parameter.
         dtype: DType,
     },
-    /// Nobody knows what memory a pass has taken.
+    /// The memory of a pass cannot be measured.
     #[error("what a pass takes of memory cannot be measured here: {source}; say it instead")]
     Unmeasurable {
-        /// The system's words.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A tensor cannot be read from its device.
     #[error("cannot read {what} from its device: {cause}")]
     UnreadableTensor {
-        /// Which tensor.
+        /// A description of the tensor.
         what: String,
-        /// The backend's words.
+        /// The error of the backend.
         cause: String,
     },
     /// The loss, or a parameter, is on a backend that this build does not support.
@@ -112,44 +111,44 @@ pub enum TrainError {
     UnsupportedBackend {
         /// The loss, or the path of a parameter.
         what: String,
-        /// Its device.
+        /// The device of the tensor.
         device: String,
     },
-    /// The forward pass returned an error. The other ranks see that this rank failed.
+    /// The forward pass returned an error. The other ranks get the failure of this rank.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
     /// A forward pass returned a loss that is not one number.
     #[error("the loss has {elements} elements; reduce it to one with mean() or sum()")]
     LossShape {
-        /// How many it has.
+        /// The number of its elements.
         elements: usize,
     },
-    /// A loss depends on trainable tensors that are no parameters of the model: those of another model,
-    /// or the model's own, used from outside the closure.
+    /// A loss depends on trainable tensors that are not parameters of the model: those of another model, or the
+    /// model's own, used from outside the closure.
     #[error(
         "{gradients} gradients of this backward pass are not of parameters that the closure was given, \
          and would be lost: hold all models that one loss trains in one Module, use the model that the \
          closure is given, and give no_grad() or detach() to what is not to be trained here"
     )]
     ForeignGradients {
-        /// How many there are.
+        /// The number of such tensors.
         gradients: usize,
     },
-    /// Other parameters are to be trained while gradients of some wait for the end of their step.
+    /// Other parameters are to be trained while some gradients wait for the end of their step.
     #[error(
         "the model cannot get other trainable parameters between no_sync() and backward(): call \
          map_module() between two steps"
     )]
     UnfinishedStep,
-    /// A placement cannot be had together with something else.
+    /// A placement is incompatible with another setting.
     #[error("placement {placement} cannot be used: {reason}")]
     UnsupportedPlacement {
-        /// Which one.
+        /// The placement that is incompatible.
         placement: Placement,
-        /// Why.
+        /// The reason why it is.
         reason: String,
     },
-    /// A parameter that is to be in a file has no room there.
+    /// A parameter that belongs into a file has no room there.
     #[error("a parameter in a file: {0}")]
     Offload(#[from] bonfire_optim::FileMemoryError),
     /// A rank used a sharded parameter while another one used a different one, or none.
@@ -158,21 +157,21 @@ pub enum TrainError {
          sharded parameters in the same order, in training and in validation ({mismatch})"
     )]
     DifferentUses {
-        /// Its path in the model.
+        /// The path of the parameter.
         parameter: String,
-        /// What the ranks were in.
+        /// The uses of the ranks.
         mismatch: Box<Mismatch>,
     },
-    /// An optimizer needs whole parameters, and is to step rows of them.
+    /// An optimizer needs complete parameters, and would step rows of them.
     #[error(
         "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
     )]
     RowsDiffer {
-        /// What needs them.
+        /// The name of the option that needs them.
         what: String,
-        /// How parameters lie.
+        /// The placement of the parameters.
         placement: Placement,
-        /// What to do.
+        /// The way to fix it.
         advice: &'static str,
     },
     /// The optimizers of a module do not all multiply gradients whose [scale is deferred](crate::Gradients::defer_scale).
@@ -181,12 +180,12 @@ pub enum TrainError {
          give each of them with_deferred_scale(), and none a clipping of its own, or leave out Gradients::defer_scale"
     )]
     ScaleNotTaken {
-        /// Gradients that were multiplied.
+        /// The number of multiplied gradients.
         taken: usize,
-        /// Gradients of the step.
+        /// The number of gradients in the step.
         gradients: usize,
     },
-    /// Replicas have come to differ. All ranks return this error.
+    /// Replicas have diverged. All ranks return this error.
     #[error(
         "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \
          way on every rank"
@@ -201,26 +200,26 @@ pub enum TrainError {
          equally often on every rank, or weight the losses with Loss::mean_over"
     )]
     UnequalAccumulation {
-        /// Of the rank with the fewest.
+        /// The count of the rank with the fewest.
         least: i64,
-        /// Of the rank with the most.
+        /// The count of the rank with the most.
         most: i64,
     },
     /// Some batches of a step were weighted and others were not.
     #[error("either all losses of a step are weighted with Loss::mean_over or none is")]
     MixedWeights,
-    /// The loss of some ranks is infinite or no number. All ranks return this error.
+    /// The loss of some ranks is infinite or NaN. All ranks return this error.
     #[error(
         "the loss of {} is not finite; look at the data of that step, lower the learning rate, or \
          clip the gradients", ranks_and_losses(.losses)
     )]
     NonFiniteLoss {
-        /// The ranks, and what they computed.
+        /// The ranks with their losses.
         losses: Vec<(Rank, f64)>,
     },
-    /// A parameter is infinite or no number where the training is to be saved. All ranks return this error.
+    /// A parameter is infinite or NaN where the training is to be saved. All ranks return this error.
     #[error(
-        "parameter {parameter} is not finite on rank {rank}: nothing is saved, and the checkpoints before stay; go on from \
+        "parameter {parameter} is not finite on rank {rank}: nothing is saved, and earlier checkpoints stay; resume from \
          them with a lower learning rate, or clip the gradients"
     )]
     NonFiniteParameter {
@@ -229,7 +228,7 @@ pub enum TrainError {
         /// The first one there, in the order of the model's definition.
         parameter: String,
     },
-    /// Gradients are infinite or no numbers. All ranks return this error.
+    /// Gradients are infinite or NaN. All ranks return this error.
     #[error(
         "the gradient of {parameter} and of {others} other parameters is not finite; lower the \
          learning rate, clip the gradients, or scale the loss in 16-bit training"
@@ -237,7 +236,7 @@ pub enum TrainError {
     NonFiniteGradient {
         /// The first parameter, in the order of the model's definition.
         parameter: String,
-        /// How many more there are.
+        /// The number of further parameters.
         others: usize,
     },
     /// Gradients overflow step after step, so that none is taken.
@@ -246,22 +245,22 @@ pub enum TrainError {
          {scale}: lower the scale or the learning rate, and compute the loss in 32 bits"
     )]
     AlwaysOverflows {
-        /// The first parameter of which it was, in the last step.
+        /// The first parameter that overflowed in the last step.
         parameter: String,
-        /// How many steps.
+        /// The number of skipped steps.
         steps: u32,
-        /// The scale of the last of them.
+        /// The scale of the last step.
         scale: f64,
     },
-    /// Gradients overflow although the loss is hardly scaled: not for its scale, but for the training.
+    /// Gradients overflow although the loss is hardly scaled: the training diverges, the scale is not the cause.
     #[error(
         "the gradient of {parameter} overflows at the smallest loss scale, {scale}: the loss itself is \
          infinite or none, or the learning rate is too high; Precision::Bf16 has the range of f32"
     )]
     LossScaleTooSmall {
-        /// The first parameter of which it does.
+        /// The first parameter that overflows.
         parameter: String,
-        /// The scale.
+        /// The scale of the loss.
         scale: f64,
     },
     /// Ranks that normalise their batches together are at different layers.
@@ -273,68 +272,67 @@ pub enum TrainError {
          bonfire::nn::BatchNorm in its place, which loads the same records"
     )]
     NotConvertible {
-        /// Its path in the model.
+        /// The path of the layer.
         layer: String,
     },
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
-    /// A device cannot compute in the precision asked for.
+    /// A device does not support the precision.
     #[error("{device} cannot compute in {precision:?}; choose another DdpConfig::precision")]
     UnsupportedPrecision {
-        /// What was asked for.
+        /// The precision that was configured.
         precision: crate::Precision,
-        /// The device.
+        /// The name of the device.
         device: String,
     },
-    /// The gradients cannot be compressed as the configuration says.
+    /// The compression of the configuration cannot be used.
     #[error(transparent)]
     Compression(#[from] crate::compression::CompressionError),
-    /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
-    /// return this error.
+    /// The configuration selects a route from device to device that is not available. All ranks return this error.
     #[error(
-        "gradients cannot travel from device to device, as GradientRoute::{route:?} asks: {reason}; \
+        "gradients cannot be sent from device to device, as GradientRoute::{route:?} asks: {reason}; \
          GradientRoute::Auto takes another way then"
     )]
     NoDeviceRoute {
-        /// What was asked for.
+        /// The route that was configured.
         route: crate::GradientRoute,
-        /// Why not.
+        /// The reason why it is not available.
         reason: String,
     },
-    /// A device failed at what it does to gradients between ranks. The group has ended.
+    /// A device failed in an operation on gradients between ranks. The group has ended.
     #[error("gradients did not get from device to device: {0}")]
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The device kind asked for is not part of this build.
+    /// The device kind is not part of this build.
     #[error(
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",
         kind.feature()
     )]
     DeviceNotCompiled {
-        /// What was asked for.
+        /// The kind that was selected.
         kind: crate::DeviceKind,
     },
-    /// The device asked for is not there.
+    /// The selected device does not exist.
     #[error(
         "rank {local_rank} of this host needs {kind} device {local_rank}, but {available} of that \
          kind answered; start at most one rank per device, let ranks share them (`--oversubscribe`), or \
          choose another `--device`"
     )]
     NoSuchDevice {
-        /// What was asked for.
+        /// The kind that was selected.
         kind: crate::DeviceKind,
         /// The rank's index on its host.
         local_rank: u32,
-        /// How many there are.
+        /// The number of available devices.
         available: usize,
     },
     /// There is no CUDA device, or Burn's kernels for it cannot be compiled.
     #[error("cannot train on cuda: {reason}")]
     NoCuda {
-        /// What is missing, and what to do about it.
+        /// The missing part, and the way to fix it.
         reason: String,
     },
     /// There are fewer CUDA devices than ranks.
@@ -343,17 +341,17 @@ pub enum TrainError {
          --oversubscribe to let ranks share them"
     )]
     TooManyRanks {
-        /// Ranks of the host.
+        /// The number of the host's ranks.
         ranks: u32,
-        /// How many devices there are.
+        /// The number of available devices.
         available: usize,
     },
     /// The device is listed but does not work.
     #[error("{device} does not work: {cause}")]
     BrokenDevice {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// The backend's words.
+        /// The error of the backend.
         cause: String,
     },
 }

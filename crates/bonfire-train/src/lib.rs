@@ -18,7 +18,7 @@
 //!     let mut ddp = Ddp::new(model, world)?;
 //!     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
 //!     for _ in 0..100 {
-//!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
+//!         // Every rank draws its own batch; the gradients are the mean over all of them.
 //!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
 //!         let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
 //!         ddp.step(&mut optimizer, 1e-3, step.gradients)?;
@@ -27,8 +27,8 @@
 //! }
 //! ```
 //!
-//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`;
-//! `bonfire-learner` trains with Burn's own learner.
+//! Training data is in `bonfire-data`, reports are in `bonfire-report`; `bonfire-learner` trains with Burn's own
+//! learner.
 
 #![deny(unsafe_code)]
 

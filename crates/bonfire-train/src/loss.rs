@@ -1,4 +1,4 @@
-//! What a forward pass returns.
+//! The result of a forward pass.
 
 pub(crate) mod precision;
 pub(crate) mod weights;
@@ -10,27 +10,24 @@ use burn::Tensor;
 use crate::TrainError;
 use crate::error::BoxError;
 
-/// The loss of one batch, and how much it counts.
+/// The loss of one batch, and its weight.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// Without the factor.
+    /// The loss without the factor.
     tensor: Tensor<1>,
     weight: Weight,
-    /// What the backward pass multiplies the loss with. No figure has it in it.
+    /// The factor of the loss in the backward pass. Reported figures are without it.
     factor: f64,
 }
 
-/// How much a batch counts in the mean over all ranks.
+/// The weight of a batch in the mean over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// As much as every other batch.
     Equal,
-    /// As much as it has samples.
     Samples(usize),
 }
 
 impl Weight {
-    /// As a number, in a sum over batches.
     pub(crate) fn count(self) -> usize {
         match self {
             Self::Equal => 1,
@@ -40,9 +37,9 @@ impl Weight {
 }
 
 impl Loss {
-    /// The mean loss over `samples` samples. The gradient of the step is then the mean over the
-    /// samples of all ranks, however unevenly they are spread; a rank without samples counts
-    /// nothing. If one rank weights its loss, all must.
+    /// Weights a mean loss over `samples` samples. The gradient of the step is then the mean over the samples of all
+    /// ranks, however unevenly they are spread; a rank without samples has no weight. If one rank weights its loss,
+    /// all must.
     pub fn mean_over(tensor: Tensor<1>, samples: usize) -> Self {
         Self {
             tensor,
@@ -51,7 +48,7 @@ impl Loss {
         }
     }
 
-    /// The same, over `samples` samples if nobody said over how many: for trainers, which know how many a batch has.
+    /// Weights it by `samples` samples unless it has a weight: for trainers, which know the size of a batch.
     #[doc(hidden)]
     #[must_use]
     pub fn or_mean_over(self, samples: usize) -> Self {
@@ -64,23 +61,23 @@ impl Loss {
         }
     }
 
-    /// The loss of this rank's batch, where it is: nothing waits for the device. The scale of a
-    /// [`LossScaler`](crate::LossScaler) is not in it.
+    /// Returns the loss of this rank's batch, without waiting for the device and without the scale of a
+    /// [`LossScaler`](crate::LossScaler).
     pub fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    /// What the backward pass multiplies it with: 1, or the scale of a [`LossScaler`](crate::LossScaler).
+    /// Returns its factor in the backward pass: 1, or the scale of a [`LossScaler`](crate::LossScaler).
     pub fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// How much it counts: the samples of [`mean_over`](Self::mean_over), else 1.
+    /// Returns its weight: the samples of [`mean_over`](Self::mean_over), else 1.
     pub fn count(&self) -> usize {
         self.weight.count()
     }
 
-    /// The number. It waits for the device.
+    /// Reads the number. It waits for the device.
     ///
     /// # Errors
     /// [`TrainError::UnreadableTensor`].
@@ -93,12 +90,13 @@ impl Loss {
         Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
     }
 
-    /// The mean of all ranks' losses, over samples where they are weighted with
-    /// [`mean_over`](Self::mean_over): the same bits on every rank. Every rank must call it,
-    /// with its [`World`](crate::World). It waits for the device; a program that wants to stop at a loss that is not finite calls it in every step.
+    /// Returns the mean of all ranks' losses, over samples where they are weighted with
+    /// [`mean_over`](Self::mean_over): the same bits on every rank. Every rank must call it, with its
+    /// [`World`](crate::World). It waits for the device; a program that wants to stop at a loss that is not finite
+    /// calls it in every step.
     ///
     /// # Errors
-    /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or no number;
+    /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or NaN;
     /// [`TrainError::NoSamples`] if no rank had any; [`TrainError::Collective`].
     #[track_caller]
     pub fn over_ranks(&self, world: &impl AsRef<ProcessGroup>) -> Result<f64, TrainError> {
@@ -136,13 +134,12 @@ impl Loss {
         self.weight
     }
 
-    /// The same loss, whose gradients are larger by a factor.
     pub(crate) fn scaled(mut self, factor: f64) -> Self {
         self.factor *= factor;
         self
     }
 
-    /// What a backward pass starts from, and what is told of it.
+    /// The start of a backward pass, and the loss that is reported.
     ///
     /// # Errors
     /// [`TrainError::LossShape`] if it is not one number.
@@ -168,7 +165,7 @@ impl Loss {
 }
 
 impl From<Tensor<1>> for Loss {
-    /// A loss that counts as much as those of the other ranks.
+    /// A loss with the same weight as those of the other ranks.
     fn from(tensor: Tensor<1>) -> Self {
         Self {
             tensor,
@@ -178,13 +175,13 @@ impl From<Tensor<1>> for Loss {
     }
 }
 
-/// What a forward pass may return: a loss, a weighted [`Loss`], either of them with an output of the
-/// program's own, such as the scores of the batch, or any of these in a `Result`.
+/// A type that a forward pass may return: a loss, a weighted [`Loss`], either of them with the program's own output,
+/// such as the scores of the batch, or any of these in a `Result`.
 pub trait IntoLoss {
-    /// What comes with the loss.
+    /// The output beside the loss.
     type Output;
 
-    /// The loss and what comes with it, or why there is none.
+    /// Converts it into the loss and the output beside it.
     ///
     /// # Errors
     /// The error of the forward pass.

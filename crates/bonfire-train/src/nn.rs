@@ -1,6 +1,6 @@
-//! Layers and operations of models that a user puts where Burn's are.
+//! Layers and operations of models that replace Burn's.
 //!
-//! Must never know of a [`Ddp`](crate::Ddp): they are in models.
+//! Must never depend on a [`Ddp`](crate::Ddp): they are in models.
 
 mod convolution;
 pub(crate) mod custom_gradient;

@@ -1,4 +1,4 @@
-//! What comes between gradients and the optimizer: clipping, scaled losses.
+//! The operations between gradients and the optimizer: clipping, scaled losses.
 
 pub(crate) mod gradients;
 pub(crate) mod scaler;

@@ -17,16 +17,15 @@ use crate::parameters::fingerprint::Entry;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
-    /// Its path, such as `blocks.0.attention.query.weight`.
+    /// The path, such as `blocks.0.attention.query.weight`.
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     pub(crate) extent: Extent,
-    /// As Burn names it: two names of Burn can be stored alike.
+    /// Burn's type: two types of Burn can be stored alike.
     pub(crate) tensor_dtype: TensorDType,
 }
 
 impl Parameter {
-    /// What compression needs to know of it.
     pub(crate) fn compressible(&self) -> crate::compression::Parameter<'_> {
         crate::compression::Parameter {
             name: &self.name,
@@ -46,8 +45,8 @@ pub(crate) struct ParameterTable {
 }
 
 impl ParameterTable {
-    /// Lists the parameters of a model in training mode, each of which it holds once. Parameters that
-    /// are initialised on first use are initialised here.
+    /// Lists the parameters of a model in training mode, each of which it holds once. Parameters that are initialised
+    /// on first use are initialised here.
     pub(crate) fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
         let mut lister = Lister::default();
         model.visit(&mut lister);
@@ -66,7 +65,6 @@ impl ParameterTable {
         self.index.get(&id).copied()
     }
 
-    /// The identities of the trainable parameters, in the order of their indices.
     pub(crate) fn ids(&self) -> Vec<ParamId> {
         let mut ids: Vec<_> = self.index.iter().collect();
         ids.sort_by_key(|(_, index)| **index);
@@ -80,7 +78,7 @@ impl ParameterTable {
             .collect()
     }
 
-    /// Whether two models have the same parameters, of which the same are trained.
+    /// Returns true if two models have the same parameters, of which the same are trained.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.entries == other.entries && self.index == other.index
     }
@@ -90,7 +88,7 @@ impl ParameterTable {
     }
 }
 
-/// How much of a model is on devices with autodiff.
+/// The part of a model on devices with autodiff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Autodiff {
     All,
@@ -124,8 +122,8 @@ pub(crate) fn autodiff_of<M: Module>(model: &M) -> Autodiff {
     }
 }
 
-/// The model, in training mode: all of it, also where a part was made on a device without autodiff, such as
-/// a backbone that was loaded. Frozen parameters stay frozen.
+/// Puts a model in training mode: all of it, also where a part was made on a device without autodiff, such as a
+/// backbone that was loaded. Frozen parameters stay frozen.
 pub fn trainable<M: Module>(model: M) -> M {
     match autodiff_of(&model) {
         Autodiff::All => model,
@@ -134,12 +132,12 @@ pub fn trainable<M: Module>(model: M) -> M {
     }
 }
 
-/// Whether all of a model has been put in training mode, or made for it.
+/// Returns true if all of a model is in training mode.
 pub fn is_autodiff<M: Module>(model: &M) -> bool {
     autodiff_of(model) == Autodiff::All
 }
 
-/// The device of all trainable parameters, without autodiff; none if there are none, or several devices.
+/// The device of all trainable parameters, without autodiff; `None` without any, or on several devices.
 pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
     #[derive(Default)]
     struct Devices(Vec<Device>);
@@ -159,7 +157,6 @@ pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
     }
 }
 
-/// Makes a [`ParameterTable`] of one tensor after the other.
 #[derive(Default)]
 pub(crate) struct Lister {
     path: Vec<String>,
@@ -170,7 +167,6 @@ pub(crate) struct Lister {
 }
 
 impl Lister {
-    /// That of what has been seen.
     pub(crate) fn table(self) -> Result<ParameterTable, TrainError> {
         match self.error {
             Some(error) => Err(error),

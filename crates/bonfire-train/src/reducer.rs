@@ -1,7 +1,7 @@
 //! Averages gradients over the ranks, in buckets, while the backward pass still runs.
 //!
-//! Buckets travel in their order on every rank, whatever order they become complete in, so that all
-//! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
+//! Buckets are sent in their order on every rank, in whatever order they become complete, so that all ranks call the
+//! same operations. Follows PyTorch's `reducer.cpp`.
 
 pub(crate) mod bucket;
 #[cfg_attr(
@@ -50,7 +50,7 @@ use buckets::{Buckets, Home};
 use step::Step;
 use verdict::Verdict;
 
-/// The buckets of a model, and the state of the step under way.
+/// The buckets of a model, and the state of the present step.
 #[derive(Debug)]
 pub(crate) struct Reducer {
     group: WarmUp,
@@ -58,7 +58,6 @@ pub(crate) struct Reducer {
     shards: Arc<Shards>,
     caps: Caps,
     pub(crate) compressor: Compressor,
-    /// The parameters of each bucket.
     assignments: Vec<Assignment>,
     buckets: Buckets,
     is_made: bool,
@@ -67,7 +66,6 @@ pub(crate) struct Reducer {
     parameters: Vec<Progress>,
     /// Gradients of parameters whose buckets wait for others. Only then is their device waited for.
     unread: Vec<(usize, Tensor<1>)>,
-    /// The bucket that travels next.
     next: usize,
     /// Counts the final gradients of this step.
     clock: u64,
@@ -77,24 +75,22 @@ pub(crate) struct Reducer {
     pub(crate) trace: trace::Trace,
 }
 
-/// What has happened to a parameter's gradient in this step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// When it became final, counted in gradients; 0 if it did not while the pass ran.
+    /// The count of final gradients when it became final; 0 if it did not while the pass ran.
     ready: u64,
-    /// Whether it is in its bucket.
     taken: bool,
-    /// Whether there is one, from this or an earlier micro-batch.
+    /// True if there is one, from this or an earlier micro-batch.
     present: bool,
 }
 
-/// How many steps the order of the buckets is a guess for. In the first step, hooks only guess
-/// where they belong in the backward pass; the second shows the order of the gradients.
+/// Number of steps in which the order of the buckets is a guess. In the first step, hooks only guess their position in
+/// the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
 
 impl Reducer {
-    /// Deals a model's parameters to buckets, which have memory from here on; those of a lone rank once it
-    /// puts something there, since it may never have to. Every rank calls it.
+    /// Assigns a model's parameters to buckets, which have memory from here on; those of a lone rank get it on first
+    /// use, which may never come. Every rank calls it.
     pub(crate) fn new(
         group: WarmUp,
         table: Arc<ParameterTable>,
@@ -133,12 +129,10 @@ impl Reducer {
         Ok(reducer)
     }
 
-    /// The parameters of each bucket.
     pub(crate) fn assignments(&self) -> &[Assignment] {
         &self.assignments
     }
 
-    /// Where gradients are wanted.
     pub(crate) fn site(&self) -> Site {
         self.buckets.site()
     }
@@ -147,7 +141,7 @@ impl Reducer {
         let division = |parameter| self.shards.division(parameter);
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
-        // Memory of buckets that there are no more may be too small for the new ones, and would stay for nothing.
+        // Memory of dropped buckets may be too small for the new ones, and would stay unused.
         self.spare = Spare::default();
         self.is_made = false;
         match &mut self.buckets {
@@ -161,7 +155,7 @@ impl Reducer {
         }
     }
 
-    /// Gives the buckets their memory, unless they have it. Every rank calls it alike.
+    /// Allocates the buckets, unless they have memory. Every rank calls it alike.
     fn make(&mut self) -> Result<(), TrainError> {
         if self.is_made {
             return Ok(());
@@ -174,7 +168,6 @@ impl Reducer {
         Ok(())
     }
 
-    /// Whether the buckets have memory.
     #[cfg(test)]
     pub(crate) fn is_made(&self) -> bool {
         self.is_made
@@ -200,7 +193,6 @@ impl Reducer {
             .collect()
     }
 
-    /// What a bucket is called where something goes wrong in it.
     fn name_of(&self, bucket: usize, assignment: &Assignment) -> String {
         let name = |parameter: &usize| &self.table.get(*parameter).name;
         match &assignment.parameters[..] {
@@ -210,12 +202,11 @@ impl Reducer {
         }
     }
 
-    /// Begins a backward pass whose gradients travel, and in which layers of this rank exchange something with
-    /// those of others or not.
+    /// Begins a backward pass whose gradients are sent. `exchanges` is true if layers of this rank communicate in it.
     ///
-    /// A rank that does not know yet what the batches count goes into an exchange with buckets that are
-    /// complete. On a device of one that knows, the same buckets wait for them; should that rank have to wait for
-    /// its device, as where a kernel is loaded, it never comes to the exchange. So these leave at the end.
+    /// A rank that does not know the weights of the batches yet enters an exchange with complete buckets. On the
+    /// device of a rank that knows them, the same buckets wait for the first rank's; if that rank then waits for its
+    /// device, as when a kernel is loaded, it never reaches the exchange. So these buckets are sent at the end.
     pub(crate) fn begin(
         &mut self,
         micro_batches: MicroBatches,
@@ -253,35 +244,32 @@ impl Reducer {
 
     /// Ends a pass whose gradients are added to those of a later one.
     pub(crate) fn end_accumulating(&mut self) -> Result<(), TrainError> {
-        // Of buckets of which a parameter has no gradient.
+        // Buckets with a parameter that has no gradient.
         for bucket in 0..self.assignments.len() {
             self.read(bucket)?;
         }
         self.buckets.keep(self.step.entering)
     }
 
-    /// What went wrong while the backward pass ran.
     pub(crate) fn check(&mut self) -> Result<(), TrainError> {
         self.step.error.take().map_or(Ok(()), Err)
     }
 
-    /// Whether what is complete leaves at once.
+    /// Returns true if complete buckets are sent at once.
     #[cfg(test)]
     pub(crate) fn is_ready(&self) -> bool {
         self.step.normalizer.is_ready()
     }
 
-    /// How long the backward pass stood still for other ranks.
     pub(crate) fn waited(&self) -> Duration {
         self.step.waited.total()
     }
 
-    /// How long the backward pass went on when the host was done with it.
+    /// Time of the backward pass after the host was done with it.
     pub(crate) fn computed(&self) -> Duration {
         self.step.computed.total()
     }
 
-    /// Waits for all averages.
     pub(crate) fn settle(&mut self, watch: &mut Stopwatch) -> Result<(), TrainError> {
         watch.time(|| self.send_complete())?;
         let mut waiting = self.assignments.len();
@@ -319,7 +307,6 @@ impl Reducer {
         Ok(())
     }
 
-    /// What this rank tells the others of the step.
     fn verdict(&self) -> Verdict {
         Verdict {
             comparable: self.step.micro_batches.comparable(),
@@ -327,12 +314,12 @@ impl Reducer {
         }
     }
 
-    /// Whether any rank had a gradient for a parameter, once the averages have settled.
+    /// Returns true if any rank had a gradient for a parameter, once the averages have settled.
     pub(crate) fn has_average(&self, parameter: usize) -> bool {
         self.parameters[parameter].present
     }
 
-    /// Lets the tensors of gradients be written to that nobody else has: the backward pass is over.
+    /// Allows writes to unshared tensors of gradients: the backward pass is over.
     pub(crate) fn release(&mut self) {
         self.buckets.release();
     }
@@ -357,19 +344,17 @@ impl Reducer {
         self.buckets.deliver(*entering, targets, computed, watch)
     }
 
-    /// Tells ranks that wait for this one on a device.
+    /// Aborts ranks that wait for this one on a device.
     pub(crate) fn abort(&self, cause: &str) {
         self.buckets.abort(cause);
     }
 
-    /// Begins to gather the parameters that are cut: each rank gives its rows of all of them, in the
-    /// same order.
+    /// Begins to gather the parameters that are cut: each rank passes its rows of all of them, in the same order.
     pub(crate) fn begin_gathering(&mut self) -> Result<(), TrainError> {
         self.make()?;
         self.buckets.reopen()
     }
 
-    /// Gives this rank's rows of a parameter.
     pub(crate) fn put_rows(&mut self, parameter: usize, rows: HostSlice<'_>) {
         self.buckets.put_rows(self.homes[parameter], rows);
     }
@@ -382,21 +367,20 @@ impl Reducer {
         Ok(self.buckets.runs(self.homes[parameter])?)
     }
 
-    /// Lets go of a parameter that was gathered.
     pub(crate) fn release_run(&mut self, parameter: usize) {
         self.buckets.release_run(self.homes[parameter]);
     }
 
-    /// The average of a parameter's gradient as the content of a tensor of this shape, where it is cut of this rank's
-    /// rows; none if no rank had one.
+    /// The average of a parameter's gradient as the content of a tensor of this shape, if it is cut of this rank's
+    /// rows; `None` if no rank had one.
     pub(crate) fn average(&self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
         let home = self.homes[parameter];
         let is_present = self.parameters[parameter].present;
         is_present.then(|| self.buckets.average(home, shape))
     }
 
-    /// Ends a step. After the second one the buckets are dealt again, in the order in which the
-    /// gradients of rank 0 became final.
+    /// Ends a step. After the second one the parameters are assigned again, in the order in which the gradients of
+    /// rank 0 became final.
     pub(crate) fn end(&mut self) -> Result<(), TrainError> {
         self.buckets.end_accumulation();
         self.compressor.end_step();
@@ -426,7 +410,6 @@ impl Reducer {
     }
 }
 
-/// Where each parameter's gradient goes.
 fn homes(assignments: &[Assignment], parameters: usize) -> Vec<Home> {
     let mut homes = vec![Home { bucket: 0, slot: 0 }; parameters];
     for (bucket, assignment) in assignments.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! A model as a planner of memory wants it: its parameters, and what its passes take.
+//! Measures a model for a planner of memory: its parameters, and the memory of its passes.
 //!
-//! How much a model keeps for its backward pass follows from its operations, which nobody but the backend knows. So
-//! passes are run and the operating system asked, which counts the pages of the process. In some of them gradients are
-//! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
+//! The memory that a model keeps for its backward pass depends on its operations, which only the backend knows. So
+//! passes are run, and the operating system's count of the process's pages is read. In some of them gradients are
+//! dropped at once: the rest are the activations, and the operations' temporary memory.
 
 use std::io;
 use std::sync::Arc;
@@ -19,17 +19,16 @@ use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::{Precision, TrainError, World};
 
-/// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters.
-/// `forward` makes a batch as large as those of the training will be, and returns what that of
-/// [`Ddp::backward`](crate::Ddp::backward) may return. Nothing of the model changes.
+/// Runs three forward and backward passes of a model on this rank alone, and returns their memory besides parameters.
+/// `forward` makes a batch as large as those of the training, and returns the same as that of
+/// [`Ddp::backward`](crate::Ddp::backward). The model does not change.
 ///
 /// It is right on the CPU, in a process that does nothing else at the time and has not trained yet: memory that an
-/// allocator kept from before is not seen when it is used again. A model with layers that exchange something with
-/// other ranks does so here, too.
+/// allocator reuses is not counted. A model with layers that exchange something with other ranks does so here, too.
 ///
 /// # Errors
-/// [`TrainError::Unmeasurable`] where the system does not say what a process has in memory; those of the forward
-/// pass, and of a model that cannot be trained.
+/// [`TrainError::Unmeasurable`] where the system does not report a process's memory; those of the forward pass, and of
+/// a model that cannot be trained.
 pub fn rehearse<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
@@ -38,9 +37,9 @@ pub fn rehearse<M: Module, L: IntoLoss>(
     rehearsed(model, precision, forward, || Ok(()))
 }
 
-/// The same on all ranks of a world, which are threads of this process: of a model that is divided among them, or whose
-/// sequences are. Every rank calls it with its part. What the process takes is counted for all of them together, so it
-/// is divided by their number, and is right where they take equally much.
+/// Measures all ranks of a world, which are threads of this process: for a model that is divided among them, or whose
+/// sequences are. Every rank calls it with its part. The memory of the process is counted for all of them together and
+/// divided by their number, so it is right if they use equally much.
 ///
 /// # Errors
 /// As [`rehearse`]; [`TrainError::Collective`] if a rank failed.
@@ -58,9 +57,9 @@ pub fn rehearse_among<M: Module, L: IntoLoss>(
     })
 }
 
-/// What any work of all ranks of a world takes at its most, in equal shares, where [`rehearse_among`] knows too little of
-/// it: such as the passes of a pipeline's rank, whose stages are on no other one. Every rank calls it. The work is done
-/// twice, and the second time counts.
+/// Measures the peak memory of any work of all ranks of a world, in equal shares, for work that [`rehearse_among`]
+/// cannot run: such as the passes of a pipeline's rank, whose stages are on no other one. Every rank calls it. The
+/// work is done twice, and the second time counts.
 ///
 /// # Errors
 /// As [`rehearse_among`], and those of the work.
@@ -80,7 +79,7 @@ pub fn rehearse_work<E: From<TrainError>>(
     Ok(share(taken(before)?, world))
 }
 
-/// What the process has in memory and uses. From here on its peak is looked for.
+/// The resident memory of the process. Restarts the measurement of its peak.
 fn before() -> Result<Bytes, TrainError> {
     release_freed_memory();
     Resident::forget_peak().map_err(unmeasurable)?;
@@ -88,7 +87,6 @@ fn before() -> Result<Bytes, TrainError> {
     Ok(Bytes::new(now))
 }
 
-/// The most that the process has had in memory on top of that.
 fn taken(before: Bytes) -> Result<Bytes, TrainError> {
     let peak = Resident::of_this_process()
         .map_err(unmeasurable)?
@@ -96,19 +94,18 @@ fn taken(before: Bytes) -> Result<Bytes, TrainError> {
     Ok(Bytes::new(peak.saturating_sub(before.get())))
 }
 
-/// Of what the process takes, that of each rank.
 fn share(bytes: Bytes, world: &World) -> Bytes {
     Bytes::new(bytes.get() / u64::from(world.world_size().get()))
 }
 
-/// Runs the passes. `meet` returns when all threads that run some are there.
+/// Runs the passes. `meet` returns when all threads that run some have arrived.
 fn rehearsed<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
     forward: impl FnMut(&M) -> L,
     meet: impl Fn() -> Result<(), TrainError>,
 ) -> Result<Activations, TrainError> {
-    // Mapped, running statistics of this crate have values of their own. Those of Burn are shared by all clones, and
+    // Mapped, running statistics of this crate have separate values. Those of Burn are shared by all clones, and
     // get back what they had.
     let model = trainable(model.clone()).map(&mut Same);
     let running = Running::of(&model);
@@ -135,7 +132,7 @@ fn passes<M: Module, L: IntoLoss>(
             gathered: None,
         };
         let hooked = anchors.attach(model, &table, &depth, pass)?;
-        // Nobody computes while another one looks.
+        // No rank computes while another one measures.
         meet()?;
         let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (loss, _value) = loss.split()?;
@@ -153,7 +150,6 @@ fn passes<M: Module, L: IntoLoss>(
     })
 }
 
-/// Leaves all parameters as they are.
 struct Same;
 
 impl ModuleMapper for Same {}
@@ -162,9 +158,9 @@ fn unmeasurable(source: io::Error) -> TrainError {
     TrainError::Unmeasurable { source }
 }
 
-/// The parameters of a model as a planner wants them, and how they come into being. `moments` says how many the
-/// optimizer keeps for each element of a parameter that is trained. Parameters that Burn has not initialised yet stay as
-/// they are, and count as f32.
+/// Lists the parameters of a model for a planner, and the way in which they are made. `moments` returns the number of
+/// the optimizer's moments of a trained parameter. Parameters that Burn has not initialised yet stay as they are, and
+/// count as f32.
 pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<Parameter>, Start) {
     let mut outline = Outline {
         moments,
@@ -185,7 +181,7 @@ struct Outline<F> {
     moments: F,
     path: Vec<String>,
     parameters: Vec<Parameter>,
-    /// Whether any trained parameter is in memory.
+    /// True if any trained parameter is in memory.
     is_made: bool,
 }
 

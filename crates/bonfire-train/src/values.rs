@@ -1,7 +1,7 @@
 //! Values of gradients and parameters in host memory: what all backends have in common.
 //!
-//! [`HostSlice`] is what a tensor has, [`Values`] the memory of a bucket, which the ranks reduce or gather
-//! together as a [`Travel`] says. A [`DeviceTensor`] is where a device has them.
+//! [`HostSlice`] borrows a tensor's values, [`Values`] is the memory of a bucket, which the ranks reduce or gather
+//! together by a [`Travel`]. A [`DeviceTensor`] is a device's memory.
 
 mod device;
 
@@ -41,7 +41,7 @@ macro_rules! each_dtype {
     };
 }
 
-/// The same with values and a source of the same type.
+/// Runs `$body` with values and a source of the same type.
 macro_rules! each_pair {
     ($values:expr, $source:expr, ($to:ident, $from:ident) => $body:expr) => {
         match ($values, $source) {
@@ -54,21 +54,16 @@ macro_rules! each_pair {
     };
 }
 
-/// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostSlice<'a> {
-    /// Of 32 bits.
     F32(&'a [f32]),
-    /// Of 64 bits.
     F64(&'a [f64]),
-    /// Of 16 bits.
     F16(&'a [f16]),
-    /// Of 16 bits, with the range of 32.
     BF16(&'a [bf16]),
 }
 
 impl<'a> HostSlice<'a> {
-    /// Those of a tensor; none if gradients cannot have their type.
+    /// The values of a tensor; `None` if gradients cannot have their type.
     pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
         match reducible(data.dtype())? {
             DType::F32 => data.as_slice().ok().map(Self::F32),
@@ -83,12 +78,10 @@ impl<'a> HostSlice<'a> {
         each_dtype!(Self, self, values => values.len())
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Some of them.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[range]),
@@ -109,7 +102,6 @@ impl<'a> HostSlice<'a> {
 }
 
 impl HostSlice<'_> {
-    /// A copy as the content of a tensor.
     pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
     }
@@ -118,28 +110,24 @@ impl HostSlice<'_> {
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
 pub(crate) enum Values {
-    /// Of 32 bits.
     F32(GroupBuffer<f32>),
-    /// Of 64 bits.
     F64(GroupBuffer<f64>),
-    /// Of 16 bits.
     F16(GroupBuffer<f16>),
-    /// Of 16 bits, with the range of 32.
     BF16(GroupBuffer<bf16>),
 }
 
-/// What all ranks do together with their values.
+/// An operation of all ranks on their values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Travel {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
     MeanScatter,
-    /// Every rank brings its own block, and ends with all.
+    /// Every rank has its own block, and ends with all.
     AllGather,
-    /// One rank ends with the mean, and the others with nothing that means anything.
+    /// One rank ends with the mean, and the others with undefined values.
     MeanTo(Rank),
-    /// Every rank ends with what one rank brings.
+    /// Every rank ends with the values of one rank.
     From(Rank),
 }
 
@@ -155,22 +143,16 @@ impl Travel {
     }
 }
 
-/// Values on their way.
 #[derive(Debug)]
 pub(crate) enum ValuesWork {
-    /// Of 32 bits.
     F32(Work<GroupBuffer<f32>>),
-    /// Of 64 bits.
     F64(Work<GroupBuffer<f64>>),
-    /// Of 16 bits.
     F16(Work<GroupBuffer<f16>>),
-    /// Of 16 bits, with the range of 32.
     BF16(Work<GroupBuffer<bf16>>),
 }
 
-/// Element-wise arithmetic, so that results do not depend on how parameters are dealt to buckets.
-/// In f64 for f64 and in f32 for all others, factors too, as the kernels for devices have it; rounded
-/// once to the element.
+/// Element-wise arithmetic, so that results do not depend on the assignment of parameters to buckets. In f64 for f64
+/// and in f32 for all others, factors too, as in the kernels for devices; rounded once to the element.
 trait Scalar: Copy {
     fn scaled(self, factor: f64) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -197,17 +179,16 @@ scalar!(f64, f64, |x| x, |x| x);
 scalar!(f16, f32, f16::to_f32, f16::from_f32);
 scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
-/// How a gradient enters a bucket.
+/// The factor of a gradient that enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entering {
-    /// As it is.
     Plain,
-    /// Multiplied, because the micro-batches of the step count differently.
+    /// Multiplied, because the micro-batches of the step have different weights.
     Scaled(f64),
 }
 
 impl Values {
-    /// So many zeros, in memory of this rank alone.
+    /// `len` zeros, in memory of this rank alone.
     ///
     /// # Panics
     /// If the type is not one of those that gradients have.
@@ -244,7 +225,7 @@ impl Values {
         each_dtype!(Self, self, values => values.len())
     }
 
-    /// Overwrites `target` with `source`.
+    /// Overwrites `target` with `source`, times the factor of `entering`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
@@ -252,7 +233,7 @@ impl Values {
         each_pair!(self, source, (to, from) => set(&mut to[target], from, entering));
     }
 
-    /// Adds `source` to what is there.
+    /// Adds `source` to `target`, times the factor of `entering`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
@@ -260,7 +241,6 @@ impl Values {
         each_pair!(self, source, (to, from) => add(&mut to[target], from, entering));
     }
 
-    /// Makes some of them zero.
     pub(crate) fn clear(&mut self, target: Range<usize>) {
         match self {
             Self::F32(values) => values[target].fill(0.0),
@@ -270,7 +250,7 @@ impl Values {
         }
     }
 
-    /// Makes the elements from `start` on ones and zeros.
+    /// Sets the elements from `start` on to ones and zeros.
     ///
     /// # Panics
     /// If there are fewer elements than flags.
@@ -282,21 +262,19 @@ impl Values {
         });
     }
 
-    /// Which of some elements are not zero: of the mean of flags, those that any rank has set.
+    /// For each element of a range, true if it is not zero: in the mean of flags, those that any rank has set.
     pub(crate) fn flags(&self, range: Range<usize>) -> Vec<bool> {
         each_dtype!(Self, self, values => {
             values[range].iter().map(|value| value.is_set()).collect()
         })
     }
 
-    /// Multiplies all.
     pub(crate) fn scale(&mut self, factor: f64) {
         each_dtype!(Self, self, values => {
             values.iter_mut().for_each(|value| *value = value.scaled(factor));
         });
     }
 
-    /// Some of them.
     pub(crate) fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
         match self {
             Self::F32(values) => HostSlice::F32(&values[range]),
@@ -310,8 +288,8 @@ impl Values {
         self.slice(0..0).dtype()
     }
 
-    /// Some of them as the content of a tensor, which has this memory as long as it lives. Whoever writes to such a
-    /// tensor gets a copy, so the values stay as they are.
+    /// Some of them as the content of a tensor, which shares this memory. A write to such a tensor copies it, so the
+    /// values stay unchanged.
     pub(crate) fn view(self: &Arc<Self>, range: Range<usize>, shape: &[usize]) -> TensorData {
         let values = self.slice(range.clone());
         // Nothing lies nowhere.
@@ -339,7 +317,7 @@ impl Values {
         })
     }
 
-    /// Does an operation of all ranks with the first `len` elements.
+    /// Runs an operation of all ranks on the first `len` elements.
     ///
     /// # Errors
     /// Those of the operation.
@@ -353,14 +331,10 @@ impl Values {
         each_dtype!(Self, self, values => travel.run(group, &mut values[..len]))
     }
 
-    /// All of them, which are f32.
-    ///
-    /// # Panics
-    /// If the values are of another type.
     pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
-            other => panic!("{} values are no f32", other.dtype()),
+            other => panic!("{} values are not f32", other.dtype()),
         }
     }
 
@@ -370,7 +344,7 @@ impl Values {
         self.start_then(group, len, travel, None)
     }
 
-    /// The same, and then takes the mean of some of the values over the ranks of another group.
+    /// Starts an operation, and then takes the mean of some of the values over the ranks of another group.
     #[track_caller]
     pub(crate) fn start_then(
         self,
@@ -405,7 +379,7 @@ impl Values {
     }
 }
 
-/// Values that tensors have.
+/// Values that are shared with tensors.
 struct Viewed(Arc<Values>);
 
 impl AsRef<[u8]> for Viewed {
@@ -415,10 +389,6 @@ impl AsRef<[u8]> for Viewed {
 }
 
 impl ValuesWork {
-    /// Waits for them.
-    ///
-    /// # Errors
-    /// Those of the operation.
     pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
         match self {
             Self::F32(work) => work.wait().map(Values::F32),

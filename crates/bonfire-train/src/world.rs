@@ -21,16 +21,16 @@ use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
-/// Where a rank is on its host.
+/// The position of a rank on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalRank {
     /// The rank's index among those of its host; selects its GPU.
     pub local_rank: u32,
-    /// How many ranks its host has.
+    /// The number of ranks on its host.
     pub local_world_size: u32,
 }
 
-/// A rank's place in a job. Clones are the same place.
+/// A rank's place in a job: group and device. Clones share it.
 #[derive(Clone, Debug)]
 pub struct World {
     group: ProcessGroup,
@@ -43,12 +43,11 @@ pub struct World {
 }
 
 impl World {
-    /// A rank with a device of a kind.
+    /// Makes a rank with a device of this kind.
     ///
     /// # Errors
-    /// [`TrainError::DeviceNotCompiled`], [`TrainError::NoSuchDevice`] or
-    /// [`TrainError::BrokenDevice`] if there is no such device; [`TrainError::NoCuda`] if Burn's kernels for it
-    /// cannot be compiled.
+    /// [`TrainError::DeviceNotCompiled`], [`TrainError::NoSuchDevice`] or [`TrainError::BrokenDevice`] if such a
+    /// device does not exist or fails; [`TrainError::NoCuda`] if Burn's kernels for it cannot be compiled.
     pub fn new(
         group: ProcessGroup,
         local: LocalRank,
@@ -57,7 +56,7 @@ impl World {
         Self::with_occupancy(group, local, kind, Occupancy::Exclusive)
     }
 
-    /// [`new`](Self::new), where ranks may share CUDA devices.
+    /// Makes a rank as [`new`](Self::new) does; with [`Occupancy::Oversubscribed`], ranks may share CUDA devices.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -87,12 +86,12 @@ impl World {
         })
     }
 
-    /// The part of this world whose ranks give the same `color`, ranked by `key` and then by their rank
-    /// here; `None` for those that give no color. Every rank must call it.
+    /// Splits off the ranks that pass the same `color`, ranked by `key` and then by their rank here; `None` for those
+    /// that pass no color. Every rank must call it.
     ///
     /// It is a world like any other, with the device and the place on the host that the rank has: a
-    /// [`Ddp`](crate::Ddp), a checkpoint or a mean over it is one over these ranks only. Nothing is
-    /// opened or probed again.
+    /// [`Ddp`](crate::Ddp), a checkpoint or a mean over it is one over these ranks only. No device is opened or probed
+    /// again.
     ///
     /// ```no_run
     /// # use bonfire_train::{TrainError, World};
@@ -119,45 +118,45 @@ impl World {
         }))
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> Rank {
         self.group.rank()
     }
 
-    /// The number of ranks.
+    /// Returns the number of all ranks.
     pub fn world_size(&self) -> WorldSize {
         self.group.world_size()
     }
 
-    /// This rank's index among those of its host.
+    /// Returns this rank's index among those of its host.
     pub fn local_rank(&self) -> u32 {
         self.local.local_rank
     }
 
-    /// How many ranks this host has.
+    /// Returns the number of ranks on this host.
     pub fn local_world_size(&self) -> u32 {
         self.local.local_world_size
     }
 
-    /// Whether this is rank 0, which prints and saves.
+    /// Returns true for rank 0, which prints and saves.
     pub fn is_main(&self) -> bool {
         self.rank() == Rank::new(0)
     }
 
-    /// This rank's device, without autodiff.
+    /// Returns this rank's device, without autodiff.
     pub fn device(&self) -> Device {
         self.device.clone()
     }
 
-    /// The device's name, such as `cuda:1`.
+    /// Returns the device's name, such as `cuda:1`.
     pub fn device_name(&self) -> &str {
         &self.device_name
     }
 
-    /// Seeds the device's random numbers for one step, differently on every rank of the job: what dropout and the
-    /// like draw then depends on the seed, the step and the rank only, and so is the same after a
-    /// resume. Where ranks have parts of the same layers it is [`Mesh::seed_step`](crate::Mesh::seed_step). Ranks that are threads of one process share the CPU's generator; there the order in
-    /// which they draw counts, too.
+    /// Seeds the device's random numbers for one step, differently on every rank of the job: the draws of dropout and
+    /// the like then depend on the seed, the step and the rank only, and so are the same after a resume. Where ranks
+    /// have parts of the same layers it is [`Mesh::seed_step`](crate::Mesh::seed_step). Ranks that are threads of one
+    /// process share the CPU's generator; there the order in which they draw counts, too.
     pub fn seed_step(&self, seed: u64, step: u64) {
         self.seed_as(seed, self.rank(), step);
     }
@@ -172,15 +171,14 @@ impl World {
         self.device.seed(rng.next_u64());
     }
 
-    /// The group of all ranks.
+    /// Returns the group of all ranks.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
     }
 
-    /// Keeps what went wrong in an operation of several ranks inside of a backward pass, or of a layer, where nobody
-    /// returns an error, unless there is a failure already; and ends this world's group, and those of its
-    /// [`mesh`](Self::mesh), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of the same world or
-    /// mesh runs the pass, it returns the failure.
+    /// Keeps the first failure of an operation of several ranks inside of a backward pass, or of a layer, which cannot
+    /// return an error. Ends this world's group, and those of its [`mesh`](Self::mesh), so that no other rank waits
+    /// for this one. If a [`Ddp`](crate::Ddp) of the same world or mesh runs the pass, it returns the failure.
     pub fn fail(&self, error: impl Into<TrainError>) {
         self.failures.keep(error.into());
     }
@@ -190,52 +188,48 @@ impl World {
         self.failures.abort(cause);
     }
 
-    /// The failure that [`fail`](Self::fail) kept, once: for whoever runs a pass without a [`Ddp`](crate::Ddp).
+    /// Takes the failure that [`fail`](Self::fail) kept: for code that runs a pass without a [`Ddp`](crate::Ddp).
     pub fn take_failure(&self) -> Option<TrainError> {
         self.failures.take()
     }
 
-    /// Says that each rank of this world has a part of a parameter. The divided layers of `bonfire-parallel` do; a layer of
-    /// a program's own does, so that [`Checkpoints`](crate::Checkpoints) put its parameters together and the
+    /// Records that each rank of this world has a part of a parameter. The divided layers of `bonfire-parallel` call
+    /// it; a program's own layer must, so that [`Checkpoints`](crate::Checkpoints) join its parameters and the
     /// [norm](crate::Gradients::norm) of gradients counts each part.
     pub fn note_cut(&self, parameter: ParamId, cut: Cut) {
         self.cuts.note(parameter, cut);
     }
 
-    /// Whether each rank of this world has a part of a parameter, as far as that has been
+    /// Returns true if each rank of this world has a part of a parameter, as far as that has been
     /// [noted](Self::note_cut).
     pub fn is_cut(&self, parameter: ParamId) -> bool {
         self.cuts.get(parameter).is_some()
     }
 
-    /// How the ranks of this world divide parameters.
     pub(crate) fn cuts(&self) -> &Cuts {
         &self.cuts
     }
 
-    /// What goes wrong inside of passes.
     pub(crate) fn failures(&self) -> &PassFailures {
         &self.failures
     }
 
-    /// The group of all ranks, for steps of which the first compile kernels.
+    /// The group of all ranks, with the timeout of steps of which the first compile kernels.
     pub(crate) fn warm_up(&self) -> WarmUp {
         WarmUp::new(&self.group, self.compiles_kernels())
     }
 
-    /// Whether this rank's device compiles kernels when they are first used.
+    /// Returns true if this rank's device compiles kernels on first use.
     pub(crate) fn compiles_kernels(&self) -> bool {
         self.device_name != DeviceKind::Cpu.to_string()
     }
 
-    /// The groups in which models of this world exchange statistics of their batches.
     pub(crate) fn norm_groups(&self) -> &NormGroups {
         &self.norm_groups
     }
 }
 
 impl AsRef<ProcessGroup> for World {
-    /// The group of all its ranks.
     fn as_ref(&self) -> &ProcessGroup {
         &self.group
     }

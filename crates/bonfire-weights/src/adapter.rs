@@ -1,4 +1,4 @@
-//! Brings a file's tensors to a model's layout and types.
+//! Converts a file's tensors to a model's layout and types.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,20 +10,16 @@ use burn::tensor::{DType, Element, Tensor, TensorData, bf16, f16};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 
-/// How a file lays out its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// As Burn has saved them.
     Burn,
-    /// As PyTorch has them.
     PyTorch,
 }
 
-/// The key under which a safetensors file says who laid out its tensors.
+/// The safetensors metadata key of the program that laid out the tensors.
 pub(crate) const PRODUCER: &str = "producer";
 
 impl Layout {
-    /// What a safetensors file says of itself.
     pub(crate) fn producer(self) -> &'static str {
         match self {
             Self::Burn => "burn",
@@ -31,7 +27,6 @@ impl Layout {
         }
     }
 
-    /// That of a file which says this.
     pub(crate) fn said(producer: Option<&str>) -> Self {
         if producer == Some(Self::Burn.producer()) {
             Self::Burn
@@ -41,13 +36,12 @@ impl Layout {
     }
 }
 
-/// Converts the layout, then the type of each float tensor to that of its parameter. Says which have values that are
-/// not finite: a model that begins with them computes nothing else.
+/// Converts the layout, then the type of each float tensor to that of its parameter. Warns of values that are not
+/// finite: a model that begins with them computes nothing else.
 #[derive(Clone)]
 pub(crate) struct ToModel {
     layout: Layout,
     path: Arc<str>,
-    /// By path.
     types: Arc<HashMap<String, DType>>,
 }
 
@@ -62,7 +56,6 @@ impl ToModel {
         }
     }
 
-    /// The paths of the model's float parameters.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.types.keys().map(String::as_str).collect()
     }
@@ -107,7 +100,6 @@ impl ModuleAdapter for ToModel {
     }
 }
 
-/// How many values are infinite, or no numbers.
 fn non_finite(data: &TensorData) -> usize {
     fn count<E: Element>(data: &TensorData, is_finite: impl Fn(&E) -> bool) -> usize {
         let values = data.as_slice::<E>().unwrap_or_default();
@@ -122,8 +114,7 @@ fn non_finite(data: &TensorData) -> usize {
     }
 }
 
-/// Lists the types of float parameters by their paths, in which the variants of enums do not count,
-/// because other programs do not know them.
+/// Lists the types of float parameters by their paths, without variants of enums, which other programs do not know.
 #[derive(Default)]
 struct TypeLister {
     path: Vec<String>,

@@ -1,73 +1,73 @@
-//! Why no parameters can be loaded or written.
+//! Errors of loading and writing parameters.
 
 use serde::{Deserialize, Serialize};
 
-/// A file from which no parameters can be loaded, or to which none can be written. Every rank gets the one of rank 0.
+/// A file cannot be loaded or written. Every rank gets the error of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read as what its name says it is.
+    /// It cannot be read in the format that its name suggests.
     #[error(
         "cannot read weights from {path} ({cause}); give a safetensors file or one that torch.save \
          has written"
     )]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What is wrong with it.
+        /// A description of the fault.
         cause: String,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("cannot write weights to {path}: {cause}")]
     Unwritable {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// A description of the fault.
         cause: String,
     },
-    /// It has no tensor with the name and the shape of a parameter.
+    /// None of its tensors has the name and the shape of a parameter.
     #[error(
         "none of the {count} tensors in {path} has the name and shape of a parameter: the file has \
          {in_file}, the model has {in_model}; choose the file of this model, or rename in the program \
          with `WeightsFile::under_key` or `WeightsFile::renaming`"
     )]
     NothingFits {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// How many tensors it has.
+        /// The number of its tensors.
         count: usize,
-        /// The first of them, for people.
+        /// The file's first names, for the message.
         in_file: String,
-        /// The first of the model, for people.
+        /// The model's first names, for the message.
         in_model: String,
     },
-    /// Two tensors have one name.
+    /// Two tensors have the same name.
     #[error(
         "two tensors in {path} are called {name} once their names are changed; choose renamings that \
          keep them apart"
     )]
     SameName {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// The name.
+        /// The name that occurs twice.
         name: String,
     },
     /// A parameter was found, but its values cannot be read.
     #[error("the values of {parameter} in {path} cannot be used ({cause}); get the file again")]
     BrokenTensor {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Which parameter.
+        /// The path of the parameter.
         parameter: String,
-        /// What is wrong with them.
+        /// A description of the fault.
         cause: String,
     },
-    /// A pattern is no regular expression.
-    #[error("the renaming pattern {pattern:?} is no regular expression: {cause}")]
+    /// A pattern is not a regular expression.
+    #[error("the renaming pattern {pattern:?} is not a regular expression: {cause}")]
     BadPattern {
-        /// The pattern.
+        /// The pattern as it was given.
         pattern: String,
-        /// What is wrong with it.
+        /// A description of the fault.
         cause: String,
     },
 }

@@ -14,7 +14,7 @@ use safetensors::tensor::{Dtype, View, serialize_to_file};
 use crate::FileError;
 use crate::adapter::{Layout, PRODUCER};
 
-/// Where parameters are written, as safetensors, and how.
+/// The path and the layout of parameters that are written as safetensors.
 ///
 /// ```
 /// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
@@ -32,7 +32,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Into one file, in Burn's layout and with Burn's names.
+    /// Writes into one file, in Burn's layout and with Burn's names.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -41,8 +41,8 @@ impl Export {
         }
     }
 
-    /// In PyTorch's layout: the weights of `Linear` are transposed, and normalization layers' `gamma` and `beta` become
-    /// `weight` and `bias`.
+    /// Selects PyTorch's layout: the weights of `Linear` are transposed, and normalization layers' `gamma` and `beta`
+    /// become `weight` and `bias`.
     #[must_use]
     pub fn for_pytorch(self) -> Self {
         Self {
@@ -51,9 +51,9 @@ impl Export {
         }
     }
 
-    /// Into as many files as it takes so that none has tensors of more bytes, unless one tensor alone has. If it takes
-    /// more than one, `model.safetensors` becomes `model-00001-of-00002.safetensors` and so on, and
-    /// `model.safetensors.index.json` says what is where.
+    /// Splits tensors into files of at most `file_bytes_max` bytes, unless a single tensor has more. If there are
+    /// several files, `model.safetensors` becomes `model-00001-of-00002.safetensors` and so on, and
+    /// `model.safetensors.index.json` lists the file of each tensor.
     #[must_use]
     pub fn with_file_bytes_max(self, file_bytes_max: u64) -> Self {
         Self {
@@ -62,16 +62,16 @@ impl Export {
         }
     }
 
-    /// Where it is written.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Writes tensors, each with the types of the modules around it as Burn names them, outermost first. The values of
-    /// one tensor are asked for when it is written, and are gone before those of the next.
+    /// one tensor are read when it is written, and freed before those of the next.
     ///
     /// # Errors
-    /// [`FileError::Unwritable`]. Each file is there as a whole or as it was before, and the index comes last.
+    /// [`FileError::Unwritable`]. Each file is replaced completely or left as it was, and the index comes last.
     pub fn write(&self, tensors: Vec<(StoredTensor, Vec<String>)>) -> Result<(), FileError> {
         let adapted = tensors
             .into_iter()
@@ -111,7 +111,6 @@ impl Export {
         Ok(())
     }
 
-    /// The tensors of each file, in their order.
     fn dealt(&self, tensors: Vec<StoredTensor>) -> Vec<Vec<StoredTensor>> {
         let mut files = vec![Vec::new()];
         let mut bytes = 0;
@@ -177,13 +176,13 @@ fn write_file(
     })
 }
 
-/// Writes a file beside its place, and puts it there when it is whole.
+/// Writes a temporary file beside `path`, and renames it when it is complete.
 fn replaced(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let unfinished = path.with_added_extension("unfinished");
-    // What writes safetensors makes a file for its owner alone; this one has the mode that the umask says.
+    // The safetensors writer makes a file for its owner alone; this one has the mode of the umask.
     let made = File::create(&unfinished).and_then(|file| file.metadata());
     let renamed = made
         .map_err(|cause| unwritable(path, &cause))
@@ -207,7 +206,6 @@ fn unwritable(path: &Path, cause: &dyn std::fmt::Display) -> FileError {
     }
 }
 
-/// A tensor that is read when it is written.
 struct Lazy<'a> {
     tensor: &'a StoredTensor,
     dtype: Dtype,

@@ -19,8 +19,8 @@ use crate::{FileError, LoadReport, ShapeDifference, names, report};
 /// A safetensors file, or one that `torch.save` has written.
 ///
 /// Names are changed in the order of the calls, then compared with the model's. A prefix that all of them have before
-/// the model's names, such as the `module.` of a model that was saved inside of PyTorch's `DistributedDataParallel`, is
-/// taken off, and a line of the log says so.
+/// the model's names, such as the `module.` of a model that was saved inside of PyTorch's `DistributedDataParallel`,
+/// is removed, and a line of the log reports it.
 #[derive(Clone, Debug)]
 pub struct WeightsFile {
     path: PathBuf,
@@ -30,9 +30,7 @@ pub struct WeightsFile {
     indices: Indices,
 }
 
-/// The tensors of a file.
 pub(crate) struct Tensors {
-    /// By their changed names.
     pub(crate) by_name: BTreeMap<String, StoredTensor>,
     pub(crate) layout: Layout,
     /// Those whose types Burn lacks, each with its type.
@@ -40,7 +38,7 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// What brings them to a model, once they have its names.
+    /// Makes the conversion to a model's layout and types, once the names are the model's.
     pub(crate) fn fitted<M: Module>(&mut self, model: &M, path: &Path) -> ToModel {
         let adapter = ToModel::of(model, self.layout, path);
         let in_file: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
@@ -61,7 +59,6 @@ impl Tensors {
     }
 }
 
-/// What numbers in names mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indices {
     Kept,
@@ -69,9 +66,9 @@ enum Indices {
 }
 
 impl WeightsFile {
-    /// The file at a path: safetensors, what `torch.save` has written, or the index of several safetensors files
-    /// beside it. Its content says which, whatever its ending. A safetensors file has Burn's layout if it says that
-    /// Burn has saved it, otherwise PyTorch's.
+    /// Names the file at a path: safetensors, a `torch.save` file, or the index of several safetensors files beside
+    /// it. The format follows from the content, whatever its ending. A safetensors file has Burn's layout if its
+    /// metadata names Burn, otherwise PyTorch's.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -81,7 +78,7 @@ impl WeightsFile {
         }
     }
 
-    /// Takes a prefix off names that have it.
+    /// Removes a prefix from the names that have it.
     #[must_use]
     pub fn without_prefix(self, prefix: &str) -> Self {
         let mut pattern = "^".to_owned();
@@ -116,13 +113,13 @@ impl WeightsFile {
         self
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of all tensors in the file, after all changes, sorted. Only the file's description is
-    /// read: whether there is such a file can be known before a model is built.
+    /// Returns the names of all tensors in the file, after all changes, sorted. Only the description of the file is
+    /// read, so it can be checked before a model is built.
     ///
     /// # Errors
     /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
@@ -130,7 +127,7 @@ impl WeightsFile {
         Ok(self.tensors()?.by_name.into_keys().collect())
     }
 
-    /// Loads what fits into a model, which comes back in any case.
+    /// Loads all tensors that fit into a model, which is returned in any case.
     pub fn load<M: Module>(&self, model: M) -> (M, Result<LoadReport, FileError>) {
         match self.loader(&model) {
             Ok(mut loader) => {
@@ -141,7 +138,7 @@ impl WeightsFile {
         }
     }
 
-    /// What loads it into a model, one tensor after the other, as a [`ModuleMapper`].
+    /// Returns the [`ModuleMapper`] that loads it into a model, one tensor after the other.
     ///
     /// # Errors
     /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
@@ -158,7 +155,6 @@ impl WeightsFile {
         })
     }
 
-    /// All tensors by their changed names.
     pub(crate) fn tensors(&self) -> Result<Tensors, FileError> {
         let mut renamer = KeyRemapper::new();
         for (pattern, replacement) in &self.renamings {
@@ -174,7 +170,7 @@ impl WeightsFile {
             Kind::Safetensors => described(&self.path)?,
             Kind::Index => self.indexed()?,
         };
-        // All files together: what an index says of layers counts over all of them.
+        // All files together: the numbers of layers count over all of them.
         let (mut tensors, _) = renamer.remap(contents.tensors);
         if self.indices == Indices::Contiguous {
             (tensors, _) = map_indices_contiguous(tensors);
@@ -210,7 +206,7 @@ impl WeightsFile {
         })
     }
 
-    /// The files that an index names, which lie beside it. A tensor counts in the file that the index says.
+    /// The files that an index names, which lie beside it. A tensor is taken from the file that the index names.
     fn indexed(&self) -> Result<Contents, FileError> {
         #[derive(serde::Deserialize)]
         struct Index {
@@ -245,7 +241,7 @@ impl WeightsFile {
         }
         for (name, file) in weight_map.iter().filter(|(name, _)| !found.contains(*name)) {
             let path = self.path.display();
-            tracing::warn!("{path} says that {name} is in {file}, which does not have it");
+            tracing::warn!("{path} lists {name} in {file}, which does not have it");
         }
         all.ok_or_else(|| unreadable(&self.path, &"it names no files"))
     }
@@ -328,7 +324,7 @@ impl std::fmt::Debug for WeightsLoader {
 }
 
 impl WeightsLoader {
-    /// What became of everything.
+    /// Reports what was loaded and what was not.
     ///
     /// # Errors
     /// [`FileError::NothingFits`] or [`FileError::BrokenTensor`].
@@ -387,11 +383,10 @@ impl From<&WeightsFile> for WeightsFile {
     }
 }
 
-/// What a safetensors file has.
 fn described(path: &Path) -> Result<Contents, FileError> {
     match kind::of(path).map_err(|error| unreadable(path, &error))? {
         Kind::Safetensors => safetensors_file::read(path).map_err(|error| unreadable(path, &error)),
-        Kind::PyTorch | Kind::Index => Err(unreadable(path, &"it is no safetensors file")),
+        Kind::PyTorch | Kind::Index => Err(unreadable(path, &"it is not a safetensors file")),
     }
 }
 
@@ -403,7 +398,6 @@ fn unreadable(path: &Path, cause: &dyn std::fmt::Display) -> FileError {
     }
 }
 
-/// The first few names.
 fn some_of(names: &[String]) -> String {
     const SHOWN_MAX: usize = 3;
     match names.get(..SHOWN_MAX) {
@@ -413,7 +407,7 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// Where a regular expression's error says what is wrong; the lines before show where.
+/// The line of a regular expression's error that has the reason; the lines before show the place.
 fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().trim().to_owned()
 }

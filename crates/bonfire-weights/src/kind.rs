@@ -1,4 +1,4 @@
-//! What a file of parameters is, by its first bytes: `torch.save` and people use any ending.
+//! The format of a file of parameters, by its first bytes: `torch.save` and people use any ending.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -6,20 +6,19 @@ use std::path::Path;
 
 use crate::safetensors_file::DESCRIPTION_BYTES_MAX;
 
-/// Formats from which parameters can be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Safetensors,
-    /// What `torch.save` has written: an archive, or a pickle from before PyTorch 1.6.
+    /// A `torch.save` file: an archive, or a pickle from before PyTorch 1.6.
     PyTorch,
-    /// JSON that says which tensor is in which safetensors file.
+    /// JSON with the safetensors file of each tensor.
     Index,
 }
 
-/// How many bytes tell all formats apart: an archive of tar has its mark at 257.
+/// Bytes needed to tell all formats apart: an archive of tar has its mark at 257.
 const LOOKED_AT: u64 = 512;
 
-/// Files that are taken for parameters now and then: how they begin, and what to do.
+/// Files that are mistaken for parameters: how they begin, and what to do.
 const OTHERS: [(&[u8], &str); 6] = [
     (
         b"version https://git-lfs",
@@ -27,7 +26,7 @@ const OTHERS: [(&[u8], &str); 6] = [
     ),
     (
         b"<",
-        "it is a web page and not the file itself; download it anew",
+        "it is a web page and not the file itself; download it again",
     ),
     (b"GGUF", "it is a GGUF file; convert it to safetensors"),
     (b"\x89HDF", "it is an HDF5 file; convert it to safetensors"),
@@ -35,13 +34,12 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\xFD7zXZ", "it is compressed with xz; unpack it"),
 ];
 
-/// What the file at a path is.
 pub(crate) fn of(path: &Path) -> io::Result<Kind> {
     // To open a pipe is to wait for it, and it cannot be read in any order.
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(
             ErrorKind::InvalidInput,
-            "it is no regular file",
+            "it is not a regular file",
         ));
     }
     let mut first = Vec::new();
@@ -82,8 +80,8 @@ fn kind_of(first: &[u8]) -> Result<Kind, String> {
     }
 }
 
-/// Whether a file begins as an archive of zip or tar, or as a pickle: of protocol 2 and up, or of an older one with
-/// the number that `torch.save` puts first.
+/// Returns true if a file begins as an archive of zip or tar, or as a pickle: of protocol 2 and up, or of an older one
+/// with the number that `torch.save` puts first.
 fn is_of_torch(first: &[u8]) -> bool {
     first.starts_with(b"PK\x03\x04")
         || first.starts_with(b"PK\x05\x06")

@@ -1,8 +1,8 @@
 //! Files of parameters that other programs have written, or will read: safetensors, and what `torch.save` writes.
 //!
-//! A [`WeightsFile`] is loaded into a Burn model by name and shape, and a [`LoadReport`] lists what became of
-//! every tensor and every parameter: nothing is skipped silently. An [`Export`] writes one tensor at a time. A
-//! [`Dispatch`] puts a model on several devices, in host memory, and leaves it in its file, as a device map says.
+//! A [`WeightsFile`] is loaded into a Burn model by name and shape, and a [`LoadReport`] lists every tensor and every
+//! parameter with its outcome: nothing is skipped silently. An [`Export`] writes one tensor at a time. A [`Dispatch`]
+//! places a model on several devices, in host memory and in its file by a device map.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How the names of a file become those of a model.
+//! Maps the names of a file to those of a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ fn head(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Tensors by name; the name that comes twice if there is one.
+/// Tensors by name, or the name that occurs twice.
 pub(crate) fn by_name(
     tensors: Vec<StoredTensor>,
 ) -> Result<BTreeMap<String, StoredTensor>, String> {

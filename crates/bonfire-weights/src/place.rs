@@ -1,7 +1,7 @@
 //! Models whose parameters lie on several devices, in host memory, or stay in the file that they are loaded from.
 //!
-//! A device map says what lies where; [`infer`] finds one for a Burn model, [`Dispatch`] carries it out. Burn has no
-//! hooks around a module's forward pass. So what lies in host memory or in the file is brought to a device by a
+//! A device map has the place of each module; [`infer`] finds one for a Burn model, [`Dispatch`] applies it. Burn has
+//! no hooks around a module's forward pass. So what lies in host memory or in the file is brought to a device by a
 //! reparameterization: when the model asks for the value of the parameter, and no longer than what uses it.
 //!
 //! Parts on different devices move what goes in themselves: see [`device_of`].

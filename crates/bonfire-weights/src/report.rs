@@ -1,13 +1,13 @@
-//! What became of every tensor of a file and of every parameter of a model.
+//! The outcome of loading a file into a model.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What was loaded, and what was not. All names are sorted.
+/// Lists what was loaded and what was not. All names are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// The file.
+    /// The path of the file.
     pub path: String,
     /// Parameters that have the file's values now.
     pub loaded: Vec<String>,
@@ -34,11 +34,11 @@ pub(crate) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
 /// A parameter that differs in shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShapeDifference {
-    /// Its path in the model.
+    /// The path of the parameter in the model.
     pub parameter: String,
-    /// Its shape.
+    /// The shape in the model.
     pub model: Vec<usize>,
-    /// The file's, in the model's layout.
+    /// The shape in the file, in the model's layout.
     pub file: Vec<usize>,
 }
 
@@ -46,7 +46,6 @@ pub struct ShapeDifference {
 const BATCH_COUNTER: &str = "num_batches_tracked";
 
 impl LoadReport {
-    /// Sorted, and without PyTorch's counters.
     pub(crate) fn sorted(mut self) -> Self {
         self.unexpected
             .retain(|name| !name.ends_with(BATCH_COUNTER));
@@ -56,7 +55,7 @@ impl LoadReport {
         self
     }
 
-    /// The numbers in one line.
+    /// Returns the numbers of the report in one line.
     pub fn summary(&self) -> String {
         format!(
             "{}: {} loaded, {} skipped by shape, {} missing, {} unexpected",

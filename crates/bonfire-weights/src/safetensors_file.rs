@@ -1,8 +1,8 @@
 //! Reads safetensors files: the description first, and the bytes of a tensor when they are asked for.
 //!
 //! A file begins with the length of its description, in eight bytes, the lowest first. The description is JSON, the
-//! rest is data: <https://huggingface.co/docs/safetensors>. A tensor of a type that Burn lacks is left out by name,
-//! so that the rest of the file can be used.
+//! rest is data: <https://huggingface.co/docs/safetensors>. A tensor of a type that Burn lacks is listed by name, and
+//! the rest of the file can be used.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,10 @@ use serde_json::Value;
 
 use crate::adapter::{Layout, PRODUCER};
 
-/// How many bytes a description may have, as in the format's reference reader.
+/// The maximum bytes of a description, as in the format's reference reader.
 pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 
-/// Where the description says about the file, and not about a tensor.
+/// The entry of the description that is about the file, not about a tensor.
 const METADATA: &str = "__metadata__";
 
 pub(crate) struct Contents {
@@ -39,7 +39,6 @@ struct Described {
     data_offsets: (u64, u64),
 }
 
-/// Reads the description of a file.
 pub(crate) fn read(path: &Path) -> io::Result<Contents> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();

@@ -1,13 +1,12 @@
-//! Errors that end all ranks, and that one of them tells.
+//! Errors that end all ranks, reported by one of them.
 
 use bonfire_collective::Proposal;
 use bonfire_train::World;
 
 use crate::error::{BoxError, Error, Reporter, Result};
 
-/// Goes on if all ranks can: gives every rank its value, or else every rank an error. The lowest rank
-/// that has one gets its own, and the others [`Error::ReportedElsewhere`]. Every rank must call it at the same
-/// place, and return the error.
+/// Returns every rank its value, or an error on every rank if any has one. The lowest rank with an error gets its own,
+/// and the others [`Error::ReportedElsewhere`]. Every rank must call it at the same place, and return the error.
 ///
 /// A file that only rank 2 cannot read, or an option that is wrong for all, is then one line of one
 /// rank: [`launch`](crate::launch) prints nothing for the others. It takes the time of a small

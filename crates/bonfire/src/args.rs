@@ -1,4 +1,4 @@
-//! The flags of a program that launches itself.
+//! Flags of a program that launches itself.
 
 use std::error::Error as StdError;
 use std::ffi::OsString;
@@ -66,10 +66,10 @@ pub struct LaunchArgs {
     pub group: GroupOptions,
 }
 
-/// Where ranks compute: a kind of device and, of several GPUs, which.
+/// The kind of device of each rank and, of several GPUs, which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The kind.
+    /// The kind of device: CPU, CUDA, wgpu or auto.
     pub kind: DeviceKind,
     /// The number of the GPU, as the driver counts; without one each rank has its own.
     pub index: Option<u32>,
@@ -99,7 +99,7 @@ impl From<DeviceKind> for DeviceChoice {
 }
 
 impl LaunchArgs {
-    /// Reads the command line of a program without flags of its own before `--`, and prints the help if it
+    /// Reads the command line of a program without its own flags before `--`, and prints the help if it
     /// asks for that.
     pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
         /// What follows `--`, and every word that is no flag, is for the program itself.
@@ -124,10 +124,10 @@ impl LaunchArgs {
         Ok(flags?.launch)
     }
 
-    /// An error with its causes in one line, for the end of the process that the user has started.
+    /// Formats an error with its causes in one line, for the end of the process that the user has started.
     ///
-    /// If it is a rank's, that rank has said it already on the same screen, unless the flags sent its output
-    /// elsewhere. So only who it was is left to be said.
+    /// The text of a rank's error is on the same screen already, unless the flags sent its output elsewhere. So it
+    /// only names the rank.
     pub fn exit_message(&self, error: &(dyn StdError + 'static)) -> String {
         let redirects = self.flags.redirects.clone().unwrap_or_default();
         if redirects == StreamChoice::default()
@@ -142,7 +142,6 @@ impl LaunchArgs {
         with_causes(error)
     }
 
-    /// Where ranks compute, and how many at one place.
     pub(crate) fn devices(&self) -> (DeviceKind, Occupancy) {
         let occupancy = if self.oversubscribe {
             Occupancy::Oversubscribed
@@ -152,7 +151,6 @@ impl LaunchArgs {
         (self.device.kind, occupancy)
     }
 
-    /// The launcher's flags, with the GPU of `--device`.
     pub(crate) fn launch_flags(&self) -> LaunchFlags {
         let mut flags = self.flags.clone();
         if let Some(index) = self.device.index {
@@ -175,7 +173,7 @@ impl LaunchArgs {
     }
 }
 
-/// The flags of a program that is told by a [`Config`] what to do: flatten it into the program's own.
+/// The flags of a program that takes a [`Config`]: flatten it into the program's own.
 ///
 /// ```
 /// #[derive(clap::Parser)]
@@ -207,7 +205,7 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The configuration: defaults, the file, the environment, the words.
+    /// Loads the configuration: defaults, the file, the environment, the words.
     ///
     /// # Errors
     /// [`Error::Config`].

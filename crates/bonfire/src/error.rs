@@ -34,24 +34,23 @@ use thiserror::Error as ThisError;
 
 use crate::freeze::UnknownParameter;
 
-/// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The result of what can stop a job.
+/// The result of an operation that can end a job.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Another rank tells why this one ends.
+/// The rank that reports the error that ends this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-#[error("rank {rank} says why")]
+#[error("rank {rank} reports the error")]
 pub struct Reporter {
-    /// The rank.
+    /// The number of the rank.
     pub rank: Rank,
 }
 
 impl Reporter {
-    /// If an error, or one of its causes, is that another rank tells.
+    /// Finds it in an error, or in one of its causes.
     pub(crate) fn of(error: &Error) -> Option<Self> {
-        // A program may have wrapped the error in a type of its own, but causes stay what they are.
+        // A program may have wrapped the error in its own type, but its causes stay the same.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
         while let Some(error) = cause {
             if let Some(teller) = error.downcast_ref() {
@@ -63,10 +62,10 @@ impl Reporter {
     }
 }
 
-/// Whatever stopped a job.
+/// An error that ends a job.
 ///
-/// Its `Debug` form is for people too, so that `fn main() -> bonfire::Result<()>` ends in one clear
-/// line with all causes.
+/// Its `Debug` form is readable, too, so that `fn main() -> bonfire::Result<()>` ends in one clear line with all
+/// causes.
 #[derive(ThisError)]
 #[non_exhaustive]
 pub enum Error {
@@ -79,19 +78,19 @@ pub enum Error {
     /// The ranks could not be started, or one of them failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The number of ranks cannot be had.
+    /// The number of ranks cannot be determined.
     #[error(transparent)]
     RankCount(#[from] RankCountError),
-    /// The number of ranks is none.
+    /// The number of ranks is 0.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A flag of [`launch`](crate::launch) is wrong.
     #[error("{0}")]
     Usage(String),
-    /// A collective operation failed.
+    /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// Training failed.
+    /// A step or another operation of training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
     /// An operation between ranks that have parts of a model failed.
@@ -109,7 +108,7 @@ pub enum Error {
     /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
-    /// A configuration is wrong.
+    /// A configuration has errors; all are listed.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// Files for the state of optimizers cannot be made.
@@ -122,11 +121,11 @@ pub enum Error {
     #[cfg(feature = "learner")]
     #[error(transparent)]
     Learner(#[from] LearnerError),
-    /// Pictures cannot be read.
+    /// Pictures cannot be found, read or used.
     #[cfg(feature = "images")]
     #[error(transparent)]
     Picture(#[from] PictureError),
-    /// A transform of pictures cannot be.
+    /// A transform of pictures fits no picture.
     #[cfg(feature = "images")]
     #[error(transparent)]
     Transform(#[from] TransformError),
@@ -142,28 +141,28 @@ pub enum Error {
     #[cfg(feature = "weights")]
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// A text names something that there is not, or a value that cannot be.
+    /// A string names an unknown item or an invalid value.
     #[error(transparent)]
     Value(BoxError),
-    /// A part of what ranks communicate over failed: a store, a token, a connection, an inspection.
+    /// Communication failed: a store, a token, a connection, an inspection.
     #[error(transparent)]
     Communication(BoxError),
-    /// The data of a rank cannot be had.
+    /// The data of a rank cannot be read or resumed.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The account of the training cannot be kept.
+    /// The training cannot be recorded or its report written.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// A report could not be written or read.
+    /// A report cannot be written or read.
     #[error(transparent)]
     Page(#[from] PageError),
-    /// Reading or writing failed.
+    /// Reading or writing a file failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The program cannot start itself, because the system does not say where it is.
+    /// The program cannot start itself, because the system does not provide its path.
     #[error("cannot find this program's own file, to start it as several ranks")]
     OwnPath(#[source] io::Error),
-    /// The program's own error.
+    /// The program's own error, with its source.
     #[error(transparent)]
     Program(BoxError),
     /// One of several ranks of this process failed.
@@ -171,24 +170,24 @@ pub enum Error {
     Rank {
         /// The rank that failed first.
         rank: Rank,
-        /// Its error.
+        /// The error that this rank returned.
         source: BoxError,
     },
-    /// This rank ends because of another, which tells why; see [`all_or_none`](crate::all_or_none).
+    /// This rank ends because of another, which reports the error; see [`all_or_none`](crate::all_or_none).
     #[error("{0}")]
     ReportedElsewhere(#[source] Reporter),
-    /// A rank panicked.
+    /// The function of a rank panicked.
     #[error("rank {rank} panicked: {message}")]
     Panicked {
-        /// The rank.
+        /// The number of the rank.
         rank: Rank,
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl Error {
-    /// Wraps a program's error, or takes back our own.
+    /// Wraps a program's error, or unwraps one of this crate.
     pub(crate) fn from_program(error: BoxError) -> Self {
         match error.downcast::<Self>() {
             Ok(own) => *own,
@@ -224,7 +223,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// An error and its causes, separated by colons; a cause that was said already is not repeated.
+/// An error and its causes, separated by colons; a repeated cause is left out.
 pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

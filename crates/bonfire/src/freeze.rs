@@ -1,4 +1,4 @@
-//! Parameters that training leaves as they are, chosen by their names.
+//! Freezes parameters, chosen by their names.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -12,20 +12,19 @@ use bonfire_train::trainable;
     .nearest.as_ref().map_or_else(String::new, |name| format!(", did you mean {name}?"))
 )]
 pub struct UnknownParameter {
-    /// The pattern.
+    /// The pattern as it was given.
     pub pattern: String,
-    /// The name, or beginning of names, that looks most like it.
+    /// The most similar name, or beginning of names.
     pub nearest: Option<String>,
 }
 
-/// Freezes all parameters whose paths match one of `patterns`: they have no gradient from now on.
-/// [`Ddp`](crate::Ddp) puts them in no bucket, gives every rank the values of rank 0, and leaves them
-/// alone. Returns the names of the frozen parameters in the order of the model's definition.
+/// Freezes all parameters whose paths match one of `patterns`: they have no gradient from now on. [`Ddp`](crate::Ddp)
+/// puts them in no bucket, and broadcasts the values of rank 0 once. Returns the names of the frozen parameters in the
+/// order of the model's definition.
 ///
-/// In a pattern `*` stands for any part of a path, dots included, and `?` for one character:
-/// `layer1.*`, `*.bias`. The running statistics of normalization layers are not parameters; in
-/// training mode they go on. A model, or a part of one, made on a device without autodiff is put in training
-/// mode.
+/// In a pattern `*` stands for any part of a path, dots included, and `?` for one character: `layer1.*`, `*.bias`. The
+/// running statistics of normalization layers are not parameters; in training mode they are still updated. A model, or
+/// a part of one, made on a device without autodiff is put in training mode.
 ///
 /// # Errors
 /// [`UnknownParameter`] for a pattern that matches nothing.
@@ -48,7 +47,7 @@ pub fn freeze_all_but<M: Module>(
     choose(model, patterns, Side::Others)
 }
 
-/// Which parameters to freeze.
+/// The parameters to freeze: those that match, or the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Matching,
@@ -83,8 +82,8 @@ fn choose<M: Module>(
     Ok((model, freezer.frozen))
 }
 
-/// Whether a name is what a pattern describes. After each `*`, only the latest has to be reconsidered
-/// when something does not fit, so the time is bounded by the product of the lengths.
+/// Returns true if a name matches a pattern. After each `*`, only the latest has to be reconsidered when something
+/// does not fit, so the time is bounded by the product of the lengths.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
@@ -112,7 +111,6 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|&rest| rest == '*')
 }
 
-/// Of all names and their beginnings the one that looks most like a pattern.
 fn nearest(pattern: &str, names: &[String]) -> Option<String> {
     let beginnings = |name: &String| {
         let ends: Vec<usize> = name.match_indices('.').map(|(at, _)| at).collect();
@@ -129,7 +127,6 @@ fn nearest(pattern: &str, names: &[String]) -> Option<String> {
         .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
-/// The names of trainable parameters.
 #[derive(Default)]
 struct Lister {
     path: Vec<String>,

@@ -20,12 +20,12 @@ const FAILED_EXIT_CODE: i32 = 1;
 
 /// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
 ///
-/// What stands before this call in `main` runs in every process: once in the one that starts the ranks, and once
-/// in each rank. Put what is to be done once into `train`.
+/// Code before this call in `main` runs in every process: once in the one that starts the ranks, and once in
+/// each rank. Put work that is to be done once into `train`.
 ///
-/// Before `--` the command line has the launcher's flags and words of the program's; another flag is an
-/// error that names the nearest one, and `--help` prints them. A program with flags of its own takes them
-/// after `--`, or parses all with clap and uses [`launch_with`], which says more about what happens.
+/// Before `--` the command line has the launcher's flags and words of the program's; another flag is an error that
+/// names the nearest one, and `--help` prints them. A program with its own flags takes them after `--`, or parses
+/// all with clap and uses [`launch_with`], whose documentation has the details.
 ///
 /// ```no_run
 /// fn main() -> bonfire::Result<()> {
@@ -44,7 +44,7 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 
 /// Trains on as many ranks as `args` says, each a process of this program.
 ///
-/// What this process does depends on where it finds itself:
+/// The process acts by its environment:
 ///
 /// - Started by a launcher (this function in another process, `bonfire run`, torchrun, or whatever
 ///   sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), it is one rank: it meets the others
@@ -56,13 +56,13 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 /// - Otherwise it starts the ranks with its own arguments, prints their output, and returns when all
 ///   have ended; a failure of one ends all, and is the error returned.
 ///
-/// Whatever the program does before this function and after it, every one of these processes does. With four
-/// ranks, what stands before it in `main` runs five times: in the process that starts the ranks, and in each of
-/// them. What is to be done once, as a download, belongs into `train`, where [`World::is_main`] asks for rank 0
-/// and a barrier lets the others wait for it.
+/// All of these processes run the code before and after this function. With four ranks, what stands before it in
+/// `main` runs five times: in the process that starts the ranks, and in each of them. Work that is to be done once,
+/// such as a download, belongs into `train`, where [`World::is_main`] asks for rank 0 and a barrier lets the others
+/// wait for it.
 ///
 /// # Errors
-/// The failure of `train`, or of the first rank that failed, or what kept the ranks from starting.
+/// The failure of `train`, or of the first rank that failed, or the reason why the ranks could not start.
 pub fn launch_with<E: Into<BoxError>>(
     args: &LaunchArgs,
     train: impl FnOnce(World) -> Result<(), E>,
@@ -82,7 +82,7 @@ pub fn launch_with<E: Into<BoxError>>(
     }
     let count = args.rank_count()?.resolve()?;
     let (kind, occupancy) = args.devices();
-    // Said once, here, and not by every rank.
+    // Reported once, here, and not by every rank.
     require_devices(kind, count.get(), occupancy)?;
     if count == NonZeroU32::MIN && !flags.need_agent() {
         return run_alone(args, train);
@@ -91,7 +91,7 @@ pub fn launch_with<E: Into<BoxError>>(
     Ok(options.run()?)
 }
 
-/// One rank among several processes. Returns if all went well.
+/// Runs one rank among several processes. Returns if it succeeds.
 fn work<E: Into<BoxError>>(
     env: &RankEnv,
     args: &LaunchArgs,
@@ -112,11 +112,10 @@ fn work<E: Into<BoxError>>(
     }
 }
 
-/// Ends this process. Its memory, its connections and its devices are the system's to clean up, which
-/// cannot block on a peer that is no more.
+/// Ends this process. The system cleans up memory, connections and devices, and cannot block on a dead peer.
 fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
     if Reporter::of(error).is_none() {
-        // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
+        // In one piece, because several ranks may share the stream; a closed one has no reader.
         let line = format!("{prefix}error: {}\n", with_causes(error));
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
@@ -126,7 +125,6 @@ fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
     })
 }
 
-/// The only rank, in this process.
 fn run_alone<E: Into<BoxError>>(
     args: &LaunchArgs,
     train: impl FnOnce(World) -> Result<(), E>,

@@ -1,13 +1,12 @@
-//! Decisions at set-up, one line each, on the error stream behind this process's rank.
+//! Logs decisions at set-up, one line each, to the error stream, with this process's rank.
 
 use bonfire_collective::RankEnv;
 use bonfire_launch::LauncherOutput;
 
-/// Our own decisions, and the warnings of everything else.
+/// Bonfire's decisions, and the warnings of all other crates.
 const FILTER_DEFAULT: &str = "warn,bonfire=info";
 
-/// What goes before each line of this process: its rank, unless there is one rank only or the
-/// launcher puts it there.
+/// The prefix of each line of this process: its rank, unless there is one rank only or the launcher adds it.
 pub(crate) fn prefix(env: Option<&RankEnv>) -> String {
     match (env, LauncherOutput::detect()) {
         (Some(env), LauncherOutput::Direct) if env.world_size.get() > 1 => {
@@ -17,7 +16,7 @@ pub(crate) fn prefix(env: Option<&RankEnv>) -> String {
     }
 }
 
-/// Logs to the error stream, unless the program has set up its own logging, or will.
+/// Logs to the error stream, unless the program sets up its own logging.
 pub(crate) fn to_stderr(prefix: &str) {
     bonfire_launch::log_to_stderr(prefix, FILTER_DEFAULT);
 }

@@ -1,7 +1,6 @@
-//! What all ranks do next: a step, the end of the data, or a stop that somebody asked for.
+//! The common next step of all ranks: a step, the end of the data, or a requested stop.
 //!
-//! A rank never acts on what it alone has seen, because the others would wait for it: all agree before
-//! each step.
+//! A rank never acts on its own observations, because the others would wait for it: all agree before each step.
 
 use bonfire_collective::Proposal;
 use bonfire_launch::StopRequest;
@@ -10,20 +9,20 @@ use bonfire_train::World;
 use crate::all_or_none;
 use crate::error::{BoxError, Result};
 
-/// What all ranks do next.
+/// The common next step of all ranks.
 #[derive(Debug)]
 pub enum NextStep<B> {
     /// A step, with this rank's batch if it has one.
     Step(Option<B>),
-    /// No rank has a batch.
+    /// No rank has another batch.
     End,
     /// Some rank was asked to stop.
     Stop,
 }
 
-/// What all ranks do next, this one with what its data has given: a batch, an error, or nothing more.
-/// Every rank must call it, between the same two steps. It costs an
-/// [`agree`](crate::collective::ProcessGroup::agree), a few microseconds on one host.
+/// Agrees on the next step of all ranks. `prepared` is this rank's batch or error, or `None` at the end of its data.
+/// Every rank must call it, between the same two steps. It costs an [`agree`](crate::collective::ProcessGroup::agree),
+/// a few microseconds on one host.
 ///
 /// ```
 /// use bonfire::{Error, NextStep, agree_on_next_step, spawn};
@@ -66,7 +65,7 @@ pub fn agree_on_next_step<B, E: Into<BoxError>>(
     let agreed = match (agreed, outcome) {
         (Ok(agreed), Ok(())) if agreed.stop.is_none() => agreed,
         (Ok(_), outcome) => return all_or_none(world, outcome).map(|()| NextStep::Stop),
-        // What this rank has found itself says more.
+        // This rank's own error has more details.
         (Err(_), Err(own)) => return Err(crate::Error::from_program(own.into())),
         (Err(failure), Ok(())) => return Err(failure.into()),
     };

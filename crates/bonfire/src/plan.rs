@@ -1,7 +1,7 @@
-//! What memory each rank of a training takes, before it runs, in each placement.
+//! Plans the memory of each rank of a training, before it runs, in each placement.
 //!
-//! [`plan()`] knows a model's parameters and measures what its passes take; the table that comes of it shows for each
-//! placement what a rank holds, and whether that goes into the memory that there is.
+//! [`plan()`] counts a model's parameters and measures its passes. The resulting table has a rank's memory in each
+//! placement, and shows if it fits.
 
 use bonfire_config::Config;
 use bonfire_train::IntoLoss;
@@ -16,8 +16,8 @@ pub use bonfire_plan::Bytes;
 pub use bonfire_plan::memory::{Activations, Evaluation, Parameter, Start, Training};
 pub use bonfire_train::{Resident, outline, rehearse, rehearse_among, rehearse_work};
 
-/// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
-/// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: three passes are run on this
+/// Plans a training of a model with a configuration, on `ranks` ranks of one host. `forward` runs the model over one
+/// micro-batch and returns the same as that of [`Ddp::backward`](crate::Ddp::backward): three passes are run on this
 /// process alone, which should not have trained anything before.
 ///
 /// ```
@@ -50,7 +50,7 @@ pub fn plan<M: Module, L: IntoLoss>(
     let (config, grid) = placed(config, ranks)?;
     if [Axis::Cp, Axis::Tp].iter().any(|axis| grid.size(*axis) > 1) {
         return Err(Error::Usage(format!(
-            "mesh={grid}: plan() knows the whole model, not the part of a rank; plan a Training of outline(&part) and of what \
+            "mesh={grid}: plan() counts the complete model, not a rank's part; plan a Training of outline(&part) and of what \
              rehearse_among measures, or leave tp and cp out"
         )));
     }

@@ -1,5 +1,6 @@
-//! What nearly every program uses: `use bonfire::prelude::*;`, beside `use burn::prelude::*;` or without it. No name is in
-//! both.
+//! Imports for nearly every program: `use bonfire::prelude::*;`, beside `use burn::prelude::*;` or without it. No name
+//! is in both: [`config::Config`](crate::config::Config) is imported by its path, since Burn's prelude has a `Config`,
+//! too.
 
 pub use crate::checkpoint::{Checkpoints, Keep};
 pub use crate::data::Loader;

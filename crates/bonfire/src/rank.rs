@@ -1,4 +1,4 @@
-//! Runs a program's function as one rank, so that its failure, of whatever kind, reaches the others.
+//! Runs a program's function as one rank, so that any failure of it reaches the others.
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,22 +8,20 @@ use bonfire_train::{DeviceKind, LocalRank, Occupancy, TrainError, World};
 
 use crate::error::{BoxError, Error, with_causes};
 
-/// A rank's function did not end well.
 pub(crate) struct RankFailure {
     pub(crate) error: Error,
     pub(crate) fault: Fault,
 }
 
-/// Whose doing a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// This rank's, or nobody's in particular.
+    /// This rank's, or of unknown origin.
     Own,
     /// Another rank's, which made this one fail.
     Peer,
 }
 
-/// Makes the rank's world, runs the function in it, and, if that fails or panics, tells all ranks.
+/// Makes the rank's world, runs the function in it, and, if it fails or panics, reports that to all ranks.
 pub(crate) fn run<T, E: Into<BoxError>>(
     group: ProcessGroup,
     local: LocalRank,
@@ -53,8 +51,8 @@ pub(crate) fn run<T, E: Into<BoxError>>(
     Err(RankFailure { error, fault })
 }
 
-/// Whose failure ended an aborted group: the first one, which every operation now returns. It is this rank's own words
-/// where a group of some ranks failed before that of all; then those words blame another.
+/// The origin of the first failure of an aborted group, which every operation now returns. It has this rank's own text
+/// where a group of some ranks failed before that of all; then the text blames another rank.
 fn fault(group: &ProcessGroup, error: &Error) -> Fault {
     let me = group.rank();
     match group.barrier() {
@@ -66,14 +64,14 @@ fn fault(group: &ProcessGroup, error: &Error) -> Fault {
     }
 }
 
-/// The failure of a group that an error tells of.
+/// The failure of a group in an error or its causes.
 fn failure_of_group(error: &Error) -> Option<&CollectiveError> {
     let mut cause: Option<&(dyn StdError + 'static)> = match error {
         Error::Program(held) => Some(held.as_ref()),
         error => Some(error),
     };
     while let Some(error) = cause {
-        // What is transparent has the causes of what it holds, and is no cause of it.
+        // A transparent error has the causes of its content, and is not a cause itself.
         let held = match (error.downcast_ref(), error.downcast_ref()) {
             (Some(Error::Collective(held) | Error::Train(TrainError::Collective(held))), _)
             | (_, Some(TrainError::Collective(held))) => Some(held),

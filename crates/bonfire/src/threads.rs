@@ -12,20 +12,20 @@ use crate::rank::{self, Fault, RankFailure};
 /// The stack of a rank, that of a main thread on Linux: a model that fits there fits here.
 const STACK_BYTES: usize = 8 << 20;
 
-/// How to run ranks as threads.
+/// The options of ranks as threads.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SpawnOptions {
-    /// The number of ranks.
+    /// The number of ranks to run.
     pub world_size: WorldSize,
-    /// Where they compute.
+    /// The kind of device on which they compute.
     pub device: DeviceKind,
-    /// Timeouts, for instance.
+    /// Options of the group, such as timeouts.
     pub group: GroupOptions,
 }
 
 impl SpawnOptions {
-    /// So many ranks, on the best device there is.
+    /// Runs `world_size` ranks on the best available device.
     pub fn new(world_size: WorldSize) -> Self {
         Self {
             world_size,
@@ -34,14 +34,14 @@ impl SpawnOptions {
         }
     }
 
-    /// The same with another [`device`](Self::device).
+    /// Sets the [`device`](Self::device) of all ranks.
     #[must_use]
     pub fn with_device(mut self, device: DeviceKind) -> Self {
         self.device = device;
         self
     }
 
-    /// The same with another [`group`](Self::group).
+    /// Sets the options of the [`group`](Self::group).
     #[must_use]
     pub fn with_group(mut self, group: GroupOptions) -> Self {
         self.group = group;
@@ -62,8 +62,8 @@ impl SpawnOptions {
 /// ```
 ///
 /// # Errors
-/// If a rank returns an error or panics, all operations of the others fail, and the error returned is
-/// that of the rank that failed first, whose number it tells.
+/// If a rank returns an error or panics, all operations of the others fail, and the error returned is that of the rank
+/// that failed first, with its number.
 pub fn spawn<T, E>(n: u32, f: impl Fn(World) -> Result<T, E> + Sync) -> Result<Vec<T>>
 where
     T: Send,
@@ -72,7 +72,7 @@ where
     spawn_with(&SpawnOptions::new(WorldSize::new(n)?), f)
 }
 
-/// As [`spawn`], on a chosen device.
+/// Runs ranks as [`spawn`] does, with these options.
 ///
 /// # Errors
 /// As [`spawn`].

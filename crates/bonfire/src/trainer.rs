@@ -1,4 +1,4 @@
-//! One call that makes a training of a model, its data and a configuration.
+//! Makes a training of a model, its data and a configuration by one call.
 
 mod data;
 mod memory;
@@ -85,12 +85,12 @@ pub struct Trainer<M, B> {
     journal: Journal,
     stop: StopRequest,
     progress: Progress,
-    /// Forward passes since the last step, and where the data is after the newest of them.
+    /// Forward passes since the last step, and the position in the data after the newest of them.
     passes: u64,
     reached: Fed,
     /// Steps at the newest checkpoint.
     saved: u64,
-    /// What its memory is planned from, if activations are known.
+    /// The plan of its memory, if activations are known.
     planned: Option<Training>,
 }
 
@@ -103,35 +103,34 @@ impl<M, B> fmt::Debug for Trainer<M, B> {
     }
 }
 
-/// What a checkpoint keeps besides model and optimizer.
+/// The parts of a checkpoint besides model and optimizer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Progress {
-    /// Steps of the optimizer.
     steps: u64,
     /// Forward passes of this rank.
     passes: u64,
-    /// Where the data goes on, if it is dealt by epochs.
+    /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,
 }
 
-/// What [`Trainer::step`] leaves.
+/// The result of [`Trainer::step`]: loss, output and step.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done<T = ()> {
     /// The loss of the batch, detached from its graph.
     pub loss: Loss,
-    /// What the forward pass returned besides it.
+    /// The forward pass's output besides the loss.
     pub output: T,
-    /// Steps of the optimizer so far, if this batch was the last of one. Nothing between two, and nothing where
-    /// gradients overflowed and the step was skipped: under f16, and with `precision.skip_overflow`.
+    /// Steps of the optimizer so far, if this batch was the last of one. `None` between two, and where gradients
+    /// overflowed and the step was skipped: under f16, and with `precision.skip_overflow`.
     pub step: Option<u64>,
 }
 
 impl<M: Module, B: Send + 'static> Trainer<M, B> {
-    /// The next batch of this rank; nothing when all steps are done, or when the ranks were asked to stop, by Ctrl-C
-    /// or SIGTERM. A training is only stopped between two steps, and the same program goes on from there where it has
-    /// a folder for checkpoints.
+    /// Returns the next batch of this rank; `None` when all steps are done, or when the ranks were asked to stop, by
+    /// Ctrl-C or SIGTERM. A training is only stopped between two steps. The same program continues from there if it
+    /// has a folder for checkpoints.
     ///
     /// # Errors
     /// The data's of any rank, on all ranks; or if a rank has failed.
@@ -144,7 +143,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             let prepared = self.journal.time(Activity::Data, || {
                 self.feed.next(self.progress.passes + self.passes)
             });
-            // In the middle of a step nobody stops.
+            // No rank stops in the middle of a step.
             let never = StopRequest::never();
             let stop = match self.passes {
                 0 => &self.stop,
@@ -161,7 +160,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                     let steps = self.progress.steps;
                     self.journal.note(&match &self.checkpoints {
                         Some(_) => format!(
-                            "stopped after step {steps}; the same command goes on from there"
+                            "stopped after step {steps}; the same command continues from there"
                         ),
                         None => format!(
                             "stopped after step {steps}; nothing is kept without checkpoints.folder"
@@ -173,7 +172,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// Whether there is no step left.
     fn is_done(&self) -> bool {
         match self.config.steps {
             Some(steps) => self.progress.steps >= steps,
@@ -185,11 +183,11 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// Learns from a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and
-    /// the optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch. Of the batches of a step
-    /// each counts by its samples, where the loss does not say otherwise.
+    /// Trains on a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and the
+    /// optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch. Each batch of a step
+    /// has the weight of its samples, unless the loss sets another.
     ///
-    /// `forward` returns what that of [`Ddp::backward`](crate::Ddp::backward) may return.
+    /// `forward` returns the same as that of [`Ddp::backward`](crate::Ddp::backward).
     ///
     /// # Errors
     /// As [`Ddp::backward`](crate::Ddp::backward) and [`Ddp::step`](crate::Ddp::step);
@@ -266,7 +264,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         })
     }
 
-    /// What comes after a step: figures, and a checkpoint.
+    /// Shows figures and saves a checkpoint after a step, if they are due.
     fn told(&mut self, rate: f64, loss: &Loss) -> Result<()> {
         let steps = self.progress.steps;
         if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
@@ -279,13 +277,13 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// The mean of some numbers over other data, each sample of which counts once, whatever the number of ranks. On a mesh
-    /// with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of equally many tokens,
-    /// because their means count the same.
-    /// `score` gives the means over a batch. The batches have as many samples as those of a training; they are made
-    /// one at a time.
+    /// Returns the means of `N` scores over other data, of which each sample counts once, whatever the number of
+    /// ranks. On a mesh with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of
+    /// equally many tokens, because their means count the same. `score` returns the means over a batch. The batches
+    /// have as many samples as those of a training; they are made one at a time.
     ///
-    /// Where parameters are sharded, each rank has the whole model for it: see [`Ddp::whole`](crate::Ddp::whole).
+    /// Where parameters are sharded, each rank gathers the complete model for it: see
+    /// [`Ddp::whole`](crate::Ddp::whole).
     ///
     /// # Errors
     /// The data's of any rank, on all ranks; or if a rank has failed.
@@ -326,7 +324,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         })
     }
 
-    /// Books a number that is the same on all ranks, such as a validation loss, and shows it.
+    /// Records a scalar that is the same on all ranks, such as a validation loss, and shows it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -334,14 +332,14 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         Ok(self.journal.value(tag, value)?)
     }
 
-    /// A line on rank 0.
+    /// Shows a line on rank 0, above the progress.
     pub fn note(&self, line: &str) {
         self.journal.note(line);
     }
 
     /// Saves the training as it was after its last step, with a figure by which `checkpoints.best` finds the best
     /// checkpoint, if there is one. Where there is a checkpoint of this step already, it gets the figure. Without
-    /// `checkpoints.folder` nothing is done.
+    /// `checkpoints.folder` it does nothing.
     ///
     /// # Errors
     /// As [`Checkpoints::save`](crate::checkpoint::Checkpoints::save), which refuses a training that has diverged.
@@ -374,27 +372,28 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         Ok(())
     }
 
-    /// Steps of the optimizer so far, those of earlier runs included.
+    /// Returns the steps of the optimizer so far, those of earlier runs included.
     pub fn steps(&self) -> u64 {
         self.progress.steps
     }
 
-    /// The scale of the loss, and how many steps it had skipped: under f16, and with `precision.skip_overflow`.
+    /// Returns the loss scaler, with the number of skipped steps: under f16, and with `precision.skip_overflow`.
     pub fn scaler(&self) -> Option<&LossScaler> {
         self.progress.scaler.as_ref()
     }
 
-    /// The model in its group, for what a trainer does not do. See [`Ddp`].
+    /// Returns the model in its group, for operations that a trainer lacks. See [`Ddp`].
     pub fn ddp(&mut self) -> &mut Ddp<M> {
         &mut self.ddp
     }
 
-    /// Ends the training: a last checkpoint, if there is a folder for them, and the account, which rank 0 also writes
-    /// into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop. Where parameters are
-    /// sharded, each rank has the memory of one whole parameter for the digest in the report.
+    /// Ends the training: saves a last checkpoint, if there is a folder for them, and returns the report, which rank 0
+    /// also writes into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop.
+    /// Where parameters are sharded, each rank needs the memory of one complete parameter for the digest in the
+    /// report.
     ///
     /// # Errors
-    /// If a checkpoint or the account cannot be written, if the training has diverged, or if a rank has failed.
+    /// If a checkpoint or the report cannot be written, if the training has diverged, or if a rank has failed.
     #[track_caller]
     pub fn finish(mut self) -> Result<Report> {
         self.save(None)?;
@@ -433,7 +432,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 }
 
-/// All ranks have equally many batches, unless the program's own data says otherwise on one of them.
+/// All ranks have equally many batches, unless the program's own data differs on one of them.
 fn unequal() -> crate::Error {
     crate::Error::Program(
         "another rank has one batch more than this one; all need equally many".into(),

@@ -1,4 +1,4 @@
-//! The pictures: one folder, divided into those to learn from and those to be judged by.
+//! The pictures: one folder, divided into a training and a validation part.
 
 use std::sync::Arc;
 
@@ -12,21 +12,16 @@ use burn::tensor::Device;
 
 use crate::options::Options;
 
-/// Both parts of a folder.
 #[derive(Debug)]
 pub struct Data {
     training: Arc<Subset>,
     validation: Arc<Subset>,
 }
 
-/// One part, as one rank uses it.
 #[derive(Debug)]
 pub struct Share {
-    /// Which pictures in which batch.
     pub loader: Loader,
-    /// Where its first epoch begins.
     pub start: SamplerState,
-    /// Makes the batches.
     pub batches: PictureBatches,
 }
 
@@ -43,16 +38,14 @@ impl Data {
         })
     }
 
-    /// How many pictures there are to learn from, and to be judged by.
     pub fn counts(&self) -> (usize, usize) {
         (self.training.count(), self.validation.count())
     }
 
-    /// This rank's share of what is learnt from: random parts of pictures, shuffled anew every epoch,
-    /// in full batches only.
+    /// Returns this rank's share of training pictures: random parts, shuffled anew every epoch, in full batches only.
     ///
     /// # Errors
-    /// If the pictures are to have no pixels.
+    /// If the size of pictures is 0.
     pub fn training(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
         let loader = Loader::new(world, self.training.count(), options.batch_size.get())
             .with_shuffle(options.seed)
@@ -66,10 +59,10 @@ impl Data {
         })
     }
 
-    /// This rank's share of what is judged by: the middle of every picture, each picture on one rank.
+    /// Returns this rank's share of validation pictures: the middle of every picture, each picture on one rank.
     ///
     /// # Errors
-    /// If the pictures are to have no pixels.
+    /// If the size of pictures is 0.
     pub fn validation(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
         let loader = Loader::new(world, self.validation.count(), options.batch_size.get())
             .with_remainder(Remainder::Exact);

@@ -1,7 +1,7 @@
 //! Trains on one rank or many: `finetune --data flower_photos --weights resnet34.pth --nproc 2`.
 //!
-//! What can be wrong with the command line and the pictures' folder is found before any rank is
-//! started, so it is said once. Ctrl-C keeps a checkpoint.
+//! Errors of the command line and the pictures' folder are found before any rank is started, so each is reported once.
+//! Ctrl-C saves a checkpoint.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The network, what it starts from, and what of it is trained.
+//! The network, its initial parameters, and its trained layers.
 
 use anyhow::Result;
 use bonfire::World;
@@ -9,10 +9,8 @@ use vision::networks::resnet::{ResNet, ResNetConfig};
 
 use crate::options::Options;
 
-/// The last layer, which has one output for each class.
 const HEAD: &str = "fc.*";
 
-/// That the file of pretrained parameters can be read at all.
 pub fn check_weights(options: &Options) -> Result<()> {
     if let Some(path) = &options.weights {
         WeightsFile::from(path.as_path()).names()?;
@@ -20,7 +18,7 @@ pub fn check_weights(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The network as it starts, the same on every rank. Rank 0 says what it starts from.
+/// Makes the initial network, the same on every rank. Rank 0 logs where its parameters are from.
 pub fn start(options: &Options, world: &World) -> Result<ResNet> {
     let device = world.device().autodiff();
     let classes = options.num_classes.get();

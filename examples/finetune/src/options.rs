@@ -79,7 +79,6 @@ pub struct Options {
     pub out: PathBuf,
 }
 
-/// The networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Arch {
     /// 18 layers, for pictures of 224 pixels
@@ -95,7 +94,6 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// As the models' crate names it.
     pub fn depth(self) -> Depth {
         match self {
             Self::Resnet18 => Depth::ResNet18,
@@ -108,7 +106,7 @@ impl Arch {
 }
 
 impl Options {
-    /// Learning rates by epoch: down half a cosine to `lrf` of the first.
+    /// Returns learning rates by epoch: down half a cosine to `lrf` of the first.
     pub fn schedule(&self, world_size: WorldSize) -> Schedule {
         let rate = self.lr * self.rate_rule().factor(self.global_batch(world_size));
         Schedule::constant(rate).with_decay(Decay::Cosine {
@@ -117,7 +115,7 @@ impl Options {
         })
     }
 
-    /// How the learning rate follows the number of ranks.
+    /// Returns the rule by which the learning rate follows the number of ranks.
     pub fn rate_rule(&self) -> RateRule {
         if self.scale_lr {
             // One rank's batch is the reference, so the factor is the number of ranks.
@@ -129,7 +127,6 @@ impl Options {
         }
     }
 
-    /// The pictures of a step.
     pub fn global_batch(&self, world_size: WorldSize) -> GlobalBatch {
         GlobalBatch {
             world_size,

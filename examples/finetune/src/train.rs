@@ -1,7 +1,7 @@
 //! The epochs. Every rank runs them with the same options and the same folder.
 //!
-//! Nothing is written before the first epoch is done, or the training is stopped. What is wrong on one
-//! rank, or on all, one rank tells: see `bonfire::all_or_none`.
+//! Nothing is written before the first epoch is done, or the training is stopped. An error of one rank, or of all, is
+//! reported by one rank: see `bonfire::all_or_none`.
 
 use std::fs;
 
@@ -26,7 +26,6 @@ use crate::data::{Data, Share};
 use crate::model::start;
 use crate::options::Options;
 
-/// What an epoch came to, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Epoch {
     loss: f64,
@@ -34,25 +33,21 @@ struct Epoch {
     learning_rate: f64,
 }
 
-/// How a training ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All epochs are done.
     Trained,
-    /// The ranks were asked to stop, and have kept where they were.
+    /// The ranks were asked to stop, and have saved their state.
     Stopped,
 }
 
-/// What a checkpoint keeps besides model and optimizer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Progress {
-    /// Where the data goes on; at the end of an epoch that is not judged yet, there.
+    /// The position in the data; after an epoch that is not validated yet, its end.
     data: SamplerState,
-    /// Of the steps of that epoch so far, over all ranks.
+    /// The loss of that epoch's steps so far, over all ranks.
     loss: WeightedMean,
 }
 
-/// Everything that an epoch needs and changes.
 struct Trainer<'a> {
     world: &'a World,
     options: &'a Options,
@@ -68,8 +63,8 @@ struct Trainer<'a> {
     steps_saved: u64,
 }
 
-/// Trains on all ranks of `world`, from the beginning or from where an interrupted training in the
-/// same folder was, to the end or until `stop` asks.
+/// Trains on all ranks of `world`, from the beginning or from an interrupted training in the same folder, to the end
+/// or until `stop` is requested.
 pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) -> Result<End> {
     let mut trainer = all_or_none(world, Trainer::new(world, options, data, stop))?;
     let first = trainer.progress.data.epoch;
@@ -162,7 +157,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// What is left of the epoch; nothing if the ranks stop on the way.
+    /// Runs the rest of the epoch; `None` if the ranks stop on the way.
     fn epoch(&mut self, learning_rate: f64) -> Result<Option<Epoch>> {
         // A training may have stopped between the last step of an epoch and its end.
         let is_learnt = self.progress.data.epoch < self.training.loader.epoch();
@@ -179,8 +174,7 @@ impl<'a> Trainer<'a> {
         }))
     }
 
-    /// Learns what is left of an epoch; whether it came to the end. Stops all ranks at a loss that is not
-    /// finite.
+    /// Trains on the rest of an epoch; returns true at its end. Stops all ranks at a loss that is not finite.
     fn learn(&mut self, learning_rate: f64) -> Result<bool> {
         let mut prepared = prepared(&mut self.training, self.options)?;
         let mut shown = BatchProgress::new(self.world, "training", prepared.len());
@@ -207,8 +201,8 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The share of all held-out pictures, each counted once, whose class has the highest score; nothing if
-    /// the ranks stop on the way.
+    /// The share of all held-out pictures, each counted once, whose class has the highest score; `None` if the ranks
+    /// stop on the way.
     fn accuracy(&mut self) -> Result<Option<f64>> {
         let model = self.ddp.module().valid();
         let mut mean = WeightedMean::new();
@@ -232,7 +226,6 @@ impl<'a> Trainer<'a> {
         Ok(Some(mean.over_ranks(self.world)?))
     }
 
-    /// The parameters after an epoch, as PyTorch has them.
     fn write_weights(&mut self, epoch: u64) -> Result<()> {
         let folder = self.options.out.join("weights");
         let made = if self.world.is_main() {
@@ -261,7 +254,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// A checkpoint in the middle of an epoch, if there is none of this step.
+    /// Saves a checkpoint in the middle of an epoch, if there is none of this step.
     fn save_where_it_is(&mut self) -> Result<()> {
         if self.steps > self.steps_saved {
             self.save(None)?;
@@ -270,7 +263,7 @@ impl<'a> Trainer<'a> {
             match self.steps {
                 0 => println!("stopped before the first step"),
                 steps => {
-                    println!("stopped after step {steps}; the same command goes on from there");
+                    println!("stopped after step {steps}; the same command continues from there");
                 }
             }
         }
@@ -278,7 +271,6 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// The tutorials' optimizer.
 fn optimizer() -> ModuleOptimizer {
     // Burn's own default dampens; PyTorch's does not.
     let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
@@ -288,7 +280,6 @@ fn optimizer() -> ModuleOptimizer {
         .init()
 }
 
-/// The batches of the next epoch, made on threads.
 fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBatch>> {
     let config = Prefetch::default().with_workers(options.workers.get());
     let (batches, epoch) = (share.batches.clone(), share.loader.epoch());
@@ -296,7 +287,7 @@ fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBa
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)
 }
 
-/// A line, and a point in each curve; their file is made for the first.
+/// Prints a line, and adds a point to each curve; their file is made for the first.
 fn report(
     epoch: u64,
     outcome: Epoch,

@@ -368,7 +368,7 @@ fn ctrl_c_keeps_where_it_was_and_the_same_command_goes_on() {
     let last = end.stdout.last().unwrap();
     let (_, steps) = last.split_once("stopped after step ").unwrap();
     let (steps, rest) = steps.split_once("; ").unwrap();
-    assert_eq!(rest, "the same command goes on from there");
+    assert_eq!(rest, "the same command continues from there");
     let steps: u64 = steps.parse().unwrap();
     let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
     assert!(stopped.join(checkpoint).exists(), "{end:#?}");

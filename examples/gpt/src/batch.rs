@@ -1,27 +1,22 @@
-//! Which windows of the text a rank works on.
+//! Selects the windows of the text for each rank.
 //!
-//! The global batch of a step is a pure function of (seed, step) and of its size; a rank takes its
-//! slice of it. So two ranks with six windows each see exactly what one rank with twelve sees, and
-//! a training can be continued at any step. Validation windows are the same at every evaluation
-//! and are divided among the ranks without padding.
+//! The global batch of a step is a pure function of (seed, step) and of its size; a rank takes its slice of it. So two
+//! ranks with six windows each see exactly what one rank with twelve sees, and a training can be continued at any
+//! step. Validation windows are the same at every evaluation, and are divided among the ranks without padding.
 
 use bonfire::collective::{Rank, WorldSize};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-/// Random windows of a text, the same for every rank that knows the seed.
+/// Random windows of a text, the same for every rank with the same seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Sampler {
-    /// Makes the sequence of batches.
     pub seed: u64,
-    /// How many windows the text has.
     pub windows: usize,
-    /// Windows that each rank works on in a step.
     pub batch: usize,
 }
 
 impl Sampler {
-    /// The windows of `rank` in `step`.
     pub fn windows(&self, step: u64, rank: Rank, world_size: WorldSize) -> Vec<usize> {
         assert!(
             world_size.contains(rank),
@@ -37,7 +32,7 @@ impl Sampler {
     }
 }
 
-/// At most `count` of a text's windows, spread evenly.
+/// Selects at most `count` of a text's windows, spread evenly.
 pub fn spread(windows: usize, count: usize) -> Vec<usize> {
     let count = count.min(windows);
     (0..count).map(|place| place * windows / count).collect()

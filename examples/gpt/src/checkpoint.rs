@@ -1,7 +1,7 @@
-//! A training that is saved, and goes on, on any mesh.
+//! Saves and resumes a training on any mesh.
 //!
-//! What there is to save is the model and the optimizer: the windows of a step and its learning rate follow from the
-//! number of the step.
+//! It saves the model and the optimizer: the windows of a step and its learning rate follow from the number of the
+//! step.
 
 use anyhow::Result;
 use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Resumed, Whole};
@@ -12,7 +12,6 @@ use burn::optim::ModuleOptimizer;
 
 use crate::options::Settings;
 
-/// Where a training is saved, if it is.
 #[derive(Debug)]
 pub struct Saver {
     checkpoints: Option<Checkpoints>,
@@ -22,7 +21,6 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// For parts of a model on a mesh. All ranks call it.
     pub fn open(world: &World, mesh: &Mesh, whole: Whole, settings: &Settings) -> Result<Self> {
         let open = |folder| -> Result<Checkpoints> {
             let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
@@ -35,7 +33,7 @@ impl Saver {
         })
     }
 
-    /// How many steps have been done before, by what brings back the last checkpoint.
+    /// Restores the last checkpoint by `resume`, and returns the number of its steps.
     pub fn resume(
         &self,
         resume: impl FnOnce(&Checkpoints) -> Result<Option<Resumed<()>>>,
@@ -47,12 +45,11 @@ impl Saver {
         Ok(resumed.map_or(0, |resumed| resumed.milestone.step))
     }
 
-    /// Whether this many steps are to be saved.
     pub fn is_due(&self, steps: u64) -> bool {
         steps.is_multiple_of(self.interval)
     }
 
-    /// Saves a training of so many steps, unless it has been.
+    /// Saves a training of `steps` steps, unless it has been saved.
     pub fn save<M: Module>(
         &mut self,
         steps: u64,

@@ -5,25 +5,22 @@
 
 use crate::text::{Text, TextError, TextWindows};
 
-/// This repository's own Rust sources and Markdown, gathered by `build.rs`.
 const OWN_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/corpus.txt"));
 
 /// One character in `VALIDATION_PART` is kept for validation.
 const VALIDATION_PART: usize = 10;
 
-/// A text split in two, as windows.
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    /// All of it.
     pub text: Text,
-    /// The windows of the first nine tenths, from every character on: what the model learns from.
+    /// The windows of the first nine tenths, from every character on: for training.
     pub training: TextWindows,
-    /// Those of the rest, one behind the other: what it is judged by.
+    /// The windows of the rest, one behind the other: for validation.
     pub validation: TextWindows,
 }
 
 impl Corpus {
-    /// This repository's own text, which is part of the program.
+    /// Returns this repository's own text, which is part of the program.
     ///
     /// # Errors
     /// [`TextError::TooShort`] for a context longer than it.

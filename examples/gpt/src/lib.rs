@@ -1,7 +1,8 @@
 //! A decoder-only character transformer, trained data-parallel with Bonfire.
 //!
-//! Read `main.rs`, then `train.rs`: the loop. `model.rs` is the model and knows nothing of ranks.
+//! Read `main.rs`, then `train.rs`: the loop. `model.rs` is the model, which does not depend on ranks.
 
+#![expect(missing_docs, reason = "an example: the names say it")]
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,7 +1,7 @@
 //! Trains a character transformer on one rank or many: `gpt --nproc 2`.
 //!
-//! The program is its own launcher. What can be wrong with the command line, the text and the
-//! report's folder is found before any rank is started, so it is said once.
+//! The program is its own launcher. Errors of the command line, the text and the report's folder are found before any
+//! rank is started, so each is reported once.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,6 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     Ok(())
 }
 
-/// Shows what the model has learnt and what that took.
 fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpus) -> Result<()> {
     let reporting = &settings.reporting;
     let sample = Sample {

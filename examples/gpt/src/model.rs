@@ -4,10 +4,10 @@
 //! output head that shares the token embedding's matrix: one parameter, so one gradient to
 //! synchronise.
 //!
-//! Its layers can be divided among the ranks of `tp` as in Megatron-LM: heads and hidden features by columns, what
-//! adds to the stream by rows, and the vocabulary. Undivided they are plain layers. [`Gpt::divided`] is all there is
-//! to it; the forward pass is the same. And ranks of `cp` can have different tokens of the same windows: then attention
-//! leads around their ring, see [`Gpt::among`].
+//! Its layers can be divided among the ranks of `tp` as in Megatron-LM: heads and hidden features by columns,
+//! projections to the stream by rows, and the vocabulary. Undivided they are plain layers. [`Gpt::divided`] cuts them;
+//! the forward pass is the same. Ranks of `cp` can have different tokens of the same windows: then attention runs
+//! around their ring, see [`Gpt::among`].
 //!
 //! Shapes in comments: `B` windows of `T` tokens, width `C`, `H` heads of `D = C / H`, `V`
 //! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
@@ -34,17 +34,14 @@ pub use part::Part;
 /// The standard deviation of every initial matrix, as in GPT-2.
 const INITIAL_STD: f64 = 0.02;
 
-/// Words of the generator that a normal value takes: two numbers of 64 bits.
+/// Words of the generator for a normal value: two numbers of 64 bits.
 const NORMAL_WORDS: u128 = 4;
 
-/// The sizes of a [`Gpt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GptConfig {
-    /// Distinct characters, `V`.
     pub vocabulary: usize,
     /// Longest window the model can look back on, in characters.
     pub context: usize,
-    /// Blocks, one after the other.
     pub layers: usize,
     /// Attention heads in each block, `H`; divides the width.
     pub heads: usize,
@@ -52,7 +49,6 @@ pub struct GptConfig {
     pub width: usize,
 }
 
-/// A decoder-only transformer.
 #[derive(Module, Debug)]
 pub struct Gpt {
     tokens: VocabParallelEmbedding,
@@ -79,7 +75,6 @@ struct Block {
 struct Attention {
     query_key_value: ColumnParallelLinear,
     output: RowParallelLinear,
-    /// Of this rank.
     heads: usize,
 }
 
@@ -92,7 +87,7 @@ struct Mlp {
 
 impl GptConfig {
     /// Builds the model; the same seed gives the same parameters on every device and every rank. Each matrix is made
-    /// when something uses it, so ranks that keep parts never have the whole model.
+    /// on first use, so ranks that keep parts never have the complete model.
     ///
     /// Matrices are normal with deviation 0.02; those that write to the residual stream are scaled
     /// by `1 / sqrt(2 * layers)`, because that many of them add up.
@@ -141,28 +136,27 @@ impl GptConfig {
 }
 
 impl Gpt {
-    /// The same model, whose blocks keep only their inputs for the backward pass.
     pub fn with_recomputed_blocks(mut self) -> Self {
         self.recomputed = true;
         self
     }
 
-    /// The same model, whose loss is that of this rank's tokens of the windows, which all ranks of `cp` are given.
+    /// Computes the loss of this rank's tokens of the windows, which all ranks of `cp` get.
     pub fn among(mut self, cp: &World) -> Self {
         self.cp = (cp.world_size().get() > 1).then(|| cp.clone());
         self
     }
 
-    /// Floating-point operations of a forward and a backward pass over one token, of the whole model: `6 N + 12 L H D T`,
-    /// as in appendix B of the paper on PaLM, <https://arxiv.org/abs/2204.02311>. Its `N` leaves the positions out, as
-    /// nanoGPT's does: they are added, and multiply nothing.
+    /// Floating-point operations of a forward and a backward pass over one token, of the complete model: `6 N + 12 L H
+    /// D T`, as in appendix B of the paper on PaLM, <https://arxiv.org/abs/2204.02311>. Its `N` leaves the positions
+    /// out, as nanoGPT's does: they are only added.
     pub fn flops_per_token(&self) -> f64 {
         let [t, c] = self.positions.lazy_shape().dims();
         let parameters = self.num_params() - t * c;
         (6 * parameters + 12 * self.blocks.len() * c * t) as f64
     }
 
-    /// This rank's part of a model that is the same on all ranks of `tp`.
+    /// Takes this rank's part of a model that is the same on all ranks of `tp`.
     ///
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide the heads or the hidden features.
@@ -175,7 +169,7 @@ impl Gpt {
         })
     }
 
-    /// The whole model, of the parts of all ranks, for any tokens. Every rank must call it.
+    /// Gathers the complete model from the parts of all ranks, for any tokens. Every rank must call it.
     ///
     /// # Errors
     /// [`ParallelError::Collective`] if a rank fails.
@@ -189,8 +183,8 @@ impl Gpt {
         })
     }
 
-    /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`; those of
-    /// this rank's characters where the model is divided. Among ranks of `cp` the tokens are this rank's.
+    /// Returns the scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`; those of this
+    /// rank's characters if the model is divided. Among ranks of `cp` the tokens are this rank's.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let [b, t] = tokens.dims();
         let positions = match &self.cp {
@@ -208,8 +202,8 @@ impl Gpt {
         self.tokens.logits(self.norm.forward(stream)) // [B*T, V]
     }
 
-    /// The mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`; of this rank's where
-    /// ranks of `cp` have others. They have as many, so the mean over the ranks is that over all tokens.
+    /// Returns the mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`; of this
+    /// rank's tokens among ranks of `cp`. They have equally many, so the mean over the ranks is that over all tokens.
     pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         let [tokens, targets] = [tokens, targets].map(|all| match &self.cp {
             None => all,
@@ -273,7 +267,7 @@ impl Block {
         })
     }
 
-    /// The forward pass of the tokens that ranks of `cp` have, after which only its input is kept if it is recomputed.
+    /// The forward pass of a block, with the tokens of ranks of `cp`; keeps only its input if it is recomputed.
     fn run(&self, stream: Tensor<2>, b: usize, cp: Option<&World>, recomputed: bool) -> Tensor<2> {
         if !recomputed {
             return self.forward(stream, b, cp);
@@ -330,12 +324,11 @@ impl Mlp {
 /// Independent normal values, one matrix after the other.
 struct Normals {
     seed: u64,
-    /// How many values the matrices so far have.
     drawn: usize,
 }
 
 impl Normals {
-    /// A trainable matrix of the next values, which are drawn when something uses it.
+    /// A trainable matrix of the next values, which are drawn on first use.
     fn matrix(&mut self, shape: [usize; 2], std: f64, device: &Device) -> Param<Tensor<2>> {
         let (seed, first, elems) = (self.seed, self.drawn, shape[0] * shape[1]);
         self.drawn += elems;

@@ -7,11 +7,10 @@ use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, O
 
 use crate::options::{OptimizerKind, OptimizerSettings};
 
-/// AdamW's, as in nanoGPT.
 const EPSILON: f32 = 1e-8;
 
-/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them; and the handle by which it
-/// gets factors of gradients, if all its groups have it.
+/// Builds the optimizer of a [`crate::model::Gpt`], with its state in files if it has a folder; and the handle for
+/// factors of gradients, if all its groups have one.
 pub fn build(
     settings: OptimizerSettings,
     offload: Option<&Offload>,
@@ -73,7 +72,6 @@ pub fn build(
     (optimizer, factor)
 }
 
-/// Decay for all but the gains.
 fn grouped<O: Optimizer>(weight_decay: f32, build: impl Fn(f32) -> O) -> ModuleOptimizer {
     ModuleOptimizer::from(build(weight_decay)).with_group(gains(), build(0.0), None)
 }

@@ -1,7 +1,7 @@
-//! The command line: every size and rate, checked once, here.
+//! The command line: every size and rate, checked once.
 //!
-//! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
-//! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
+//! [`TrainArgs`] has the typed options; [`Settings`] has their meaning: a preset's values for missing options, sizes
+//! above zero, heads that divide the width. Only `Settings` goes further.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -19,7 +19,6 @@ use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
 
-/// Micro-batches where none are asked for.
 const MICRO_BATCHES: NonZeroU32 = NonZeroU32::new(8).expect("8 is not 0");
 
 /// What can be set on the command line. Sizes and rates not given come from the preset.
@@ -265,81 +264,53 @@ pub enum OffloadKind {
     Parameters,
 }
 
-/// A checked training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The text; `None` is this repository's own.
     pub data: Option<PathBuf>,
     /// The model's sizes, except the vocabulary's, which the text decides.
     pub model: ModelSizes,
-    /// Windows in a step on each rank.
     pub batch: usize,
     /// Learning rates; knows the number of steps.
     pub schedule: Schedule,
-    /// Steps of the whole training.
     pub steps: u64,
-    /// The optimizer.
     pub optimizer: OptimizerSettings,
-    /// What is not in the device's memory.
     pub offload: OffloadKind,
-    /// The folder of files, if one was given.
     pub offload_folder: Option<PathBuf>,
-    /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
-    /// See [`TrainArgs::gradient_route`].
     pub gradient_route: GradientRoute,
-    /// See [`TrainArgs::placement`].
     pub placement: Placement,
-    /// See [`TrainArgs::mesh`].
     pub mesh: MeshShape,
-    /// How ranks train alone, if they do.
     pub diloco: Option<DilocoConfig>,
-    /// See [`TrainArgs::checkpoints`].
     pub checkpoints: Option<PathBuf>,
-    /// See [`TrainArgs::checkpoint_interval`].
     pub checkpoint_interval: u64,
-    /// How the ranks of pp work.
     pub pipeline: PipelineSettings,
-    /// See [`TrainArgs::seed`].
     pub seed: u64,
-    /// How often and how much to evaluate and to report.
     pub reporting: Reporting,
 }
 
-/// The sizes of a model for a vocabulary that is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSizes {
-    /// Blocks.
     pub layers: usize,
     /// Heads in each; divides the width.
     pub heads: usize,
-    /// Width of the residual stream.
     pub width: usize,
-    /// Longest window.
     pub context: usize,
 }
 
-/// The optimizer, its constants and the clipping before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
-    /// See [`TrainArgs::optimizer`].
     pub kind: OptimizerKind,
-    /// Decay of the first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
     pub beta2: f32,
-    /// Weight decay of matrices.
     pub weight_decay: f32,
     /// Largest norm of the whole gradient, if it is bounded.
     pub clip: Option<f32>,
 }
 
-/// The order of a pipeline's passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// That of this name.
     Named(Kind),
-    /// The fastest.
     Fastest,
 }
 
@@ -354,46 +325,34 @@ impl FromStr for Order {
     }
 }
 
-/// How the ranks of pp work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PipelineSettings {
-    /// See [`TrainArgs::pipeline_schedule`].
     pub order: Order,
-    /// See [`TrainArgs::micro_batches`].
     pub micro_batches: NonZeroU32,
 }
 
 impl Settings {
-    /// Windows of a micro-batch.
     pub fn micro_batch(&self) -> usize {
         self.batch / self.pipeline.micro_batches.get() as usize
     }
 }
 
-/// What is reported, when and where.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reporting {
-    /// Steps between two evaluations.
     pub eval_interval: u64,
-    /// Validation windows in each.
     pub eval_windows: usize,
-    /// Steps between two progress lines.
     pub log_interval: u64,
-    /// Characters of sample text.
     pub sample: usize,
-    /// Sampling temperature.
     pub temperature: f64,
-    /// See [`TrainArgs::peak_flops`].
     pub peak_flops: Option<f64>,
     /// Folder of the run; a new one if `None`.
     pub report_dir: Option<PathBuf>,
 }
 
 impl Reporting {
-    /// Where new folders of runs are.
     pub const RUNS: &str = "runs";
 
-    /// A journal in the folder of the run, of a model that computes so much for a token.
+    /// Makes a journal in the folder of the run, for a model with `flops_per_token`.
     pub fn journal(&self, config: JournalConfig, flops_per_token: f64) -> JournalConfig {
         let flops = ModelFlops::per_sample(flops_per_token);
         let config = config.with_flops(match self.peak_flops {
@@ -429,31 +388,22 @@ impl fmt::Display for OptimizerSettings {
     }
 }
 
-/// Options that are fine each by itself but do not go together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Heads share the width equally.
     #[error(
         "--width {width} cannot be divided among --heads {heads}; choose a width that is a \
          multiple of the heads"
     )]
-    HeadsDoNotDivideWidth {
-        /// The width.
-        width: usize,
-        /// The heads.
-        heads: usize,
-    },
-    /// Burn's optimizers have their state in memory.
+    HeadsDoNotDivideWidth { width: usize, heads: usize },
+    /// Burn's optimizers keep their state in memory.
     #[error("--offload needs an optimizer of one pass; choose --optimizer adamw, sgd or lion")]
     NoFiles,
-    /// A folder for nothing.
     #[error("--offload-folder is for --offload optimizer or parameters; give both or neither")]
     FolderForNothing,
 }
 
 impl ModelSizes {
-    /// The model for `vocabulary` characters.
     pub fn config(self, vocabulary: usize) -> GptConfig {
         let Self {
             layers,
@@ -543,7 +493,6 @@ impl TryFrom<TrainArgs> for Settings {
     }
 }
 
-/// How ranks train alone, if they do.
 fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     let config = DilocoConfig::default().with_local_steps(args.local_steps?);
     let config = match args.fragments {
@@ -556,7 +505,6 @@ fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     })
 }
 
-/// Where files go, if that was said.
 fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
     let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
     match (args.offload, &args.offload_folder) {

@@ -1,4 +1,4 @@
-//! What memory a training takes, before it runs.
+//! Plans the memory of a training, before it runs.
 
 use anyhow::{Context, Result, bail};
 use bonfire::collective::{Rank, WorldSize};
@@ -20,8 +20,8 @@ use crate::text::TextBatch;
 use crate::train::pipeline::{owned, schedule, shape, stages};
 use crate::train::untrained;
 
-/// The training as a planner of memory sees it, for each place on `pp`: the parameters of a rank, and what its passes take.
-/// The ranks of `cp` and `tp` run them together, as threads of this process.
+/// Plans the memory of a training for each place on `pp`: the parameters of a rank, and the memory of its passes. The
+/// ranks of `cp` and `tp` run them together, as threads of this process.
 pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Vec<Training>> {
     let grid = settings.mesh.over(ranks)?;
     let program = Bytes::new(Resident::of_this_process()?.now_bytes);
@@ -59,7 +59,6 @@ pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Ve
     Ok(trainings)
 }
 
-/// What is the same for all of the model.
 struct Rehearsal<'a> {
     settings: &'a Settings,
     corpus: &'a Corpus,
@@ -68,7 +67,6 @@ struct Rehearsal<'a> {
 }
 
 impl Rehearsal<'_> {
-    /// Of a rank with all layers.
     fn layers(&self, world: &World, mesh: &Mesh) -> Result<Training> {
         let model = untrained(self.settings, self.corpus, &self.device);
         let model = model.divided(mesh.sub(Axis::Tp));
@@ -82,7 +80,7 @@ impl Rehearsal<'_> {
         Ok(training)
     }
 
-    /// Of the ranks of `pp`, one after the other: each runs its list of passes without the others.
+    /// Plans the ranks of `pp`, one after the other: each runs its list of passes without the others.
     fn stages(&self, world: &World, mesh: &Mesh, pp: WorldSize) -> Result<Vec<Training>> {
         let settings = self.settings;
         let Order::Named(kind) = settings.pipeline.order else {

@@ -1,7 +1,6 @@
 //! Text from the model: one character after the other, each drawn from the model's own odds.
 //!
-//! Every character costs a whole forward pass over the window; fit for a glimpse at what has been
-//! learnt, not for serving.
+//! Every character costs a forward pass over the complete window; good for a sample of the model, not for serving.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
@@ -10,21 +9,17 @@ use rand::{RngExt, SeedableRng};
 use crate::model::Gpt;
 use crate::text::Vocabulary;
 
-/// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Characters.
     pub len: usize,
-    /// Longest window the model can look back on.
     pub context: usize,
-    /// The scores are divided by this before they become odds.
+    /// Divides the scores before the softmax.
     pub temperature: f64,
-    /// Decides every draw.
     pub seed: u64,
 }
 
 impl Sample {
-    /// Text that `model` thinks likely, beginning with a new line where the text has lines.
+    /// Generates text with `model`, beginning with a new line where the text has lines.
     pub fn generate(&self, model: &Gpt, vocabulary: &Vocabulary, device: &Device) -> String {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let first = vocabulary.token('\n').unwrap_or(0);
@@ -38,7 +33,6 @@ impl Sample {
     }
 }
 
-/// The scores of the characters that may follow `window`.
 fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
     let shape = [1, window.len()];
     let tokens = Tensor::from_data(TensorData::new(window.to_vec(), shape), device);

@@ -1,8 +1,8 @@
 //! Datasets of text: a file, the numbers of its characters, and the windows that a language model
 //! reads.
 //!
-//! Everything is a pure function of the text, so every rank that reads the same file has the same
-//! vocabulary and the same windows; a [`Loader`](bonfire::data::Loader) deals them.
+//! Everything is a pure function of the text, so every rank that reads the same file has the same vocabulary and the
+//! same windows; a [`Loader`](bonfire::data::Loader) distributes them.
 
 mod corpus;
 mod error;

@@ -28,16 +28,15 @@ use crate::optimizer;
 use crate::options::{OffloadKind, OptimizerKind, Settings};
 use crate::text::{TextBatch, TextWindows};
 
-/// A trained model and the account of its training.
+/// A trained model and the report of its training.
 #[derive(Debug)]
 pub struct Trained {
     /// The model, without autodiff: the same bits on every rank.
     pub model: Gpt,
-    /// What the training came to, as this rank saw it.
+    /// The report of the training, as this rank has it.
     pub report: Report,
 }
 
-/// Trains a model on all ranks of `world`.
 pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trained> {
     let mesh = world.mesh(settings.mesh)?;
     if mesh.sub(Axis::Pp).world_size() > WorldSize::ONE {
@@ -166,7 +165,6 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     Ok(Trained { model, report })
 }
 
-/// The model before its first step.
 pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -> Gpt {
     let config = settings.model.config(corpus.text.vocabulary().len());
     let model = config.init(settings.seed, device);
@@ -177,7 +175,7 @@ pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -
     }
 }
 
-/// That the settings go with a model that is divided among ranks, if it is.
+/// Checks that the settings fit a model that is divided among ranks, if it is.
 fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
     let grid = mesh.grid();
     ensure!(
@@ -203,7 +201,7 @@ fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Where the optimizer's state is, and parameters, if not in the device's memory.
+/// The offload of the optimizer's state and parameters, if they are outside of the device's memory.
 fn offload(world: &World, settings: &Settings) -> Result<Option<Offload>> {
     let device = world.device_name();
     let folder = settings.offload_folder.clone();
@@ -268,7 +266,7 @@ fn validation_loss(
     Ok(mean.over_ranks(data)?)
 }
 
-/// How the windows of a step come about.
+/// The samples of a step on all ranks.
 fn global_batch(data: &World, settings: &Settings) -> GlobalBatch {
     GlobalBatch {
         world_size: data.world_size(),
@@ -277,8 +275,8 @@ fn global_batch(data: &World, settings: &Settings) -> GlobalBatch {
     }
 }
 
-/// The decisions of a training. An epoch is as many windows as hold the text once; the rate is the
-/// one that was asked for, whatever the number of ranks.
+/// The settings of a training. An epoch is as many windows as hold the text once; the rate is the configured one,
+/// whatever the number of ranks.
 fn headline(data: &World, settings: &Settings, corpus: &Corpus, parameters: usize) -> String {
     format!(
         "{} parameters on {}; {} characters of {}, {} distinct; windows of {}; {}; {} steps",

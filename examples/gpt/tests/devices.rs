@@ -39,7 +39,7 @@ fn a_way_of_gradients_that_cannot_be_is_refused() {
     command.arg(folder.path());
     let end = Job::start(&mut command).end();
     assert!(!end.status.success(), "{:?}", end.stderr);
-    let says = "gradients cannot travel from device to device, as GradientRoute::Device asks: ";
+    let says = "gradients cannot be sent from device to device, as GradientRoute::Device asks: ";
     let said = end.stderr.iter().any(|line| line.contains(says));
     assert!(said, "{:?}", end.stderr);
 }
@@ -163,7 +163,7 @@ mod cuda {
                 return;
             };
             let case = format!("{options}, {layout:?}");
-            let says = "gradients travel from device to device";
+            let says = "gradients are sent from device to device";
             let said = cuda.log.contains(says);
             let is_cut = options.contains("zero3");
             assert_eq!(said, options != by_host && !is_cut, "{case}: {}", cuda.log);

@@ -15,7 +15,7 @@ pub struct ToyModel {
 }
 
 impl ToyModel {
-    /// With parameters drawn at random.
+    /// Makes a model with random parameters.
     pub fn new(device: &Device) -> Self {
         Self {
             first: LinearConfig::new(10, 10).init(device),
@@ -23,8 +23,8 @@ impl ToyModel {
         }
     }
 
-    /// From `[batch, 10]` to `[batch, 5]`. What goes into a layer moves to where the layer is, and what comes in and
-    /// out has 32 bits, whatever the layers compute in.
+    /// Applies the model: `[batch, 10]` to `[batch, 5]`. The input of a layer moves to its device, and input and
+    /// output have 32 bits, whatever the layers compute in.
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let x = x.to_device(&self.first.weight.device());
         let x = x.cast(self.first.weight.dtype());
@@ -33,7 +33,7 @@ impl ToyModel {
         self.second.forward(hidden).cast(DType::F32)
     }
 
-    /// The mean squared distance of what the model says to what is right.
+    /// Returns the mean squared distance of the output to the targets.
     pub fn loss(&self, (x, y): (Tensor<2>, Tensor<2>)) -> Tensor<1> {
         let said = self.forward(x);
         let y = y.to_device(&said.device());
@@ -41,7 +41,7 @@ impl ToyModel {
     }
 }
 
-/// Samples with these indices: ten numbers, and five of them as what is right.
+/// Makes samples with these indices: ten numbers, and five of them as targets.
 pub fn batch(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
     let numbers = |index: &usize| {
         let index = *index as f32;

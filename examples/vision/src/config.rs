@@ -1,8 +1,7 @@
 //! The configuration of a training: Distribuuuu's sections, keys and defaults, read from a YAML file
 //! and from `KEY VALUE` pairs of the command line, which come after the file.
 //!
-//! Every value is checked by itself as it comes in, so an error names its key and where it stands; no
-//! key is ever ignored because it is unknown.
+//! Every value is checked by itself when it is read, so an error names its key and position. Unknown keys are errors.
 
 mod assignment;
 mod check;
@@ -27,7 +26,7 @@ pub use sections::{
 };
 
 impl Config {
-    /// The defaults, changed by a file, then by `KEY VALUE` pairs.
+    /// Loads the defaults, changed by a file, then by `KEY VALUE` pairs.
     ///
     /// # Errors
     /// [`ConfigError`] names the key, and the line if it stands in a file.
@@ -72,13 +71,13 @@ impl Config {
         Ok(config)
     }
 
-    /// As a file that [`load`](Self::load) reads.
+    /// Formats it as a file that [`load`](Self::load) reads.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(self).expect("plain data can always be written")
     }
 
-    /// Writes the configuration into [`Config::out_dir`], which is made if it is not there: as a whole
-    /// or not at all.
+    /// Writes the configuration into [`Config::out_dir`], which is made if it does not exist: completely or not at
+    /// all.
     ///
     /// # Errors
     /// [`ConfigError::Unwritable`].
@@ -88,7 +87,7 @@ impl Config {
         Ok(path)
     }
 
-    /// The network that it describes.
+    /// Returns the options of the network.
     pub fn network(&self) -> ModelConfig {
         ModelConfig {
             arch: self.model.arch,
@@ -103,7 +102,7 @@ impl Config {
     }
 }
 
-/// Writes a file so that it is there as a whole or not at all.
+/// Writes a file completely or not at all.
 ///
 /// # Errors
 /// [`ConfigError::Unwritable`].
@@ -129,8 +128,7 @@ fn tree(config: &Config) -> Value {
     serde_json::to_value(config).expect("plain data can always be written")
 }
 
-/// The place of a value, by a key such as `TRAIN.BATCH_SIZE`; nothing if there is no such key, or if
-/// it is a section's.
+/// Finds a value by a key such as `TRAIN.BATCH_SIZE`; `None` if there is no such key, or if it is a section's.
 fn leaf<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let place = key
         .split('.')

@@ -1,4 +1,4 @@
-//! The pictures of a configuration: where they come from and how they are changed on the way.
+//! The pictures of a configuration, and their transforms.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -18,33 +18,26 @@ const DUMMY_COUNT: usize = 1000;
 /// Pixels by which a picture of CIFAR may be shifted.
 const CIFAR_SHIFT: usize = 4;
 
-/// The two splits of a data set.
 #[derive(Debug, Clone)]
 pub struct Data {
-    /// To learn from.
     pub training: Arc<dyn Pictures>,
-    /// To be judged by.
     pub test: Arc<dyn Pictures>,
 }
 
-/// A data set that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The pictures themselves, or the number of their classes.
+    /// The pictures, or the number of their classes, are at fault.
     #[error("{key}")]
     Pictures {
-        /// The key of the configuration that leads there.
         key: &'static str,
-        /// What is wrong.
         source: PictureError,
     },
-    /// A split without a picture.
+    /// A split has no pictures.
     #[error("{key}: {name} has no pictures; give the split that has them")]
     Empty {
-        /// The key of the configuration that leads there.
         key: &'static str,
-        /// Where they should be.
+        /// The place where they should be.
         name: String,
     },
     /// The classes of the splits have different names, so the same label would mean different things.
@@ -53,18 +46,14 @@ pub enum DataError {
          same class folders"
     )]
     OtherClasses {
-        /// Which class.
         index: usize,
-        /// Its name in the training split.
         training: String,
-        /// Its name in the test split.
         test: String,
     },
 }
 
 impl Data {
-    /// Finds the pictures of both splits, and checks that they are as the configuration says. No
-    /// picture is read yet.
+    /// Finds the pictures of both splits, and checks them against the configuration. No picture is read yet.
     ///
     /// # Errors
     /// [`DataError`] names the key of the configuration.
@@ -84,7 +73,7 @@ impl Data {
         Ok(Self { training, test })
     }
 
-    /// Batches to learn from.
+    /// Makes the batches of the training split.
     ///
     /// # Errors
     /// If the configuration's sizes fit no picture.
@@ -113,7 +102,7 @@ impl Data {
         ))
     }
 
-    /// Batches to be judged by.
+    /// Makes the batches of the test split.
     ///
     /// # Errors
     /// If the configuration's sizes fit no picture.
@@ -130,7 +119,6 @@ impl Data {
     }
 }
 
-/// How batches are prepared ahead.
 pub fn prefetch(config: &Config) -> Prefetch {
     Prefetch::default().with_workers(config.train.workers.get())
 }
@@ -207,7 +195,7 @@ fn evaluation(config: &Config) -> Result<Transforms, TransformError> {
     Transforms::evaluation(config.test.im_size.get(), config.train.im_size.get())
 }
 
-/// The figures of the data set that the augmentation is for.
+/// The figures of the data set for which the augmentation is made.
 fn normalize(config: &Config) -> Normalize {
     match config.train.augment {
         Augment::Cifar => Normalize::cifar10(),

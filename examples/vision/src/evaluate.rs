@@ -1,4 +1,4 @@
-//! How good a network is on pictures that it did not learn from.
+//! The accuracy of a network on test pictures.
 
 use anyhow::{Context, Result};
 use bonfire::data::{Loader, Remainder};
@@ -12,8 +12,8 @@ use crate::meters::Meters;
 use crate::model::Model;
 use crate::tally::{Figures, Tally};
 
-/// Scores every test picture on exactly one rank. The same figures, bit for bit, on every rank; nothing
-/// if the ranks stop on the way. The model is one without autodiff.
+/// Scores every test picture on exactly one rank. Returns the same figures, bit for bit, on every rank; `None` if the
+/// ranks stop on the way. The model has no autodiff.
 ///
 /// # Errors
 /// If a picture cannot be read, or a rank fails.

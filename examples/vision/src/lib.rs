@@ -2,6 +2,7 @@
 //!
 //! Read `main.rs`, then `train.rs`: the loop. `networks.rs` has the networks.
 
+#![expect(missing_docs, reason = "an example: the names say it")]
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,8 +1,8 @@
 //! Trains and tests image classifiers on one rank or many:
 //! `vision train --nproc 2 --cfg FILE KEY VALUE ...`.
 //!
-//! The program is its own launcher. What can be wrong with the configuration and the data set is found
-//! before any rank is started, so it is said once, and nothing is written. Ctrl-C keeps a checkpoint.
+//! The program is its own launcher. Errors of the configuration and the data set are found before any rank is started,
+//! so each is reported once, and nothing is written. Ctrl-C saves a checkpoint.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -106,7 +106,7 @@ fn run_test(options: &Options) -> Result<()> {
         let model = config.network().init(0, &world.device());
         let model = bonfire::all_or_none(&world, weights::load(model, &path, &world))?;
         let figures = evaluate(&world, &model, &data, &config, &StopRequest::never())?;
-        let figures = figures.context("nobody stops a test")?;
+        let figures = figures.context("a test is not stopped")?;
         if world.is_main() {
             println!(
                 "{} on {} pictures of {}: loss {:.4}, Acc@1 {:.3}, Acc@{} {:.3}",

@@ -12,10 +12,9 @@ struct Meter {
     steps: u32,
 }
 
-/// Watches the steps of an epoch.
 #[derive(Debug)]
 pub struct Meters {
-    /// What the line begins with.
+    /// The first part of the line.
     prefix: String,
     steps: usize,
     /// The k of the second accuracy.
@@ -44,7 +43,6 @@ impl Meter {
 }
 
 impl Meters {
-    /// For an epoch of so many steps.
     pub fn new(prefix: String, steps: usize, k: usize) -> Self {
         Self {
             prefix,
@@ -57,24 +55,22 @@ impl Meters {
         }
     }
 
-    /// The batch of the next step is here.
     pub fn data_ready(&mut self) {
         self.data.update(self.last.elapsed());
     }
 
-    /// A step is done.
     pub fn step(&mut self) {
         self.done += 1;
         self.time.update(self.last.elapsed());
         self.last = Instant::now();
     }
 
-    /// Whether a line is due, one being wanted every `interval` steps and after the last.
+    /// Returns true if a line is due: every `interval` steps and after the last.
     pub fn is_due(&self, interval: usize) -> bool {
         self.done.is_multiple_of(interval) || self.done == self.steps
     }
 
-    /// The line, with the latest loss; `steps_after` follow in later epochs.
+    /// Formats the line, with the latest loss; `steps_after` follow in later epochs.
     pub fn line(&self, loss: f64, figures: Figures, steps_after: usize) -> String {
         let left = (self.steps - self.done + steps_after) as f64;
         let eta = Duration::from_secs_f64(self.time.mean().as_secs_f64() * left);

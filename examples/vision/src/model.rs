@@ -16,15 +16,11 @@ use crate::nearest::{did_you_mean, nearest};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Arch {
-    /// A residual network.
     ResNet(Depth),
-    /// BoTNet-50.
     BotNet50,
-    /// DenseNet-121.
     DenseNet121,
 }
 
-/// Every name.
 const NAMES: [(&str, Arch); 11] = [
     ("resnet18", Arch::ResNet(Depth::ResNet18)),
     ("resnet34", Arch::ResNet(Depth::ResNet34)),
@@ -39,34 +35,26 @@ const NAMES: [(&str, Arch); 11] = [
     ("resnet20", Arch::ResNet(Depth::ResNet20)),
 ];
 
-/// What a [`Model`] is built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelConfig {
-    /// The network.
     pub arch: Arch,
-    /// Classes to tell apart.
     pub classes: usize,
-    /// Height and width of the pictures in pixels.
     pub image_size: usize,
-    /// How it begins; nothing is as it was made.
+    /// The first layers; `None` is the usual ones.
     pub stem: Option<Stem>,
-    /// Whether the last normalisation of every block starts with zeros.
+    /// Starts the last normalisation of every block with zeros.
     pub zero_init_residual: bool,
 }
 
-/// A network for pictures.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub enum Model {
-    /// Residual.
     ResNet(ResNet),
-    /// With attention.
     BotNet(BotNet),
-    /// Densely connected.
     DenseNet(DenseNet),
 }
 
-/// A name that no network has.
+/// The error of an unknown network's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no network is named `{name}`{suggestion}; there are {known}")]
 pub struct UnknownArch {
@@ -112,7 +100,7 @@ impl ModelConfig {
 }
 
 impl Model {
-    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    /// Returns the scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         match self {
             Self::ResNet(network) => network.forward(pictures),

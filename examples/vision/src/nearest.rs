@@ -1,6 +1,5 @@
-//! The known name that was probably meant.
+//! Finds the known name that is most similar to an unknown one.
 
-/// Of `known` the most similar to `name`, if any is similar at all.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Jaro and Winkler's measure is 1 for the same and 0 for nothing in common; a letter too many, too
     // few or swapped stays above this even in short names.
@@ -12,7 +11,6 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, known)| known)
 }
 
-/// A part of a sentence.
 pub(crate) fn did_you_mean(name: Option<&str>) -> String {
     name.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }

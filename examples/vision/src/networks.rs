@@ -1,6 +1,6 @@
-//! The networks of the examples that see pictures.
+//! The networks of the examples with pictures.
 //!
-//! `trunk.rs`, `resnet.rs`, `botnet.rs` and `densenet.rs` are the networks; nothing here knows of ranks.
+//! `trunk.rs`, `resnet.rs`, `botnet.rs` and `densenet.rs` are the networks; they do not depend on ranks.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -14,8 +14,8 @@ pub mod norm;
 pub mod resnet;
 pub mod trunk;
 
-/// How many numbers of a model are trained. The model is one that was made for training; means and
-/// variances that a normalisation keeps do not count.
+/// Counts the trained numbers of a model that was made for training. Means and variances that a normalisation keeps do
+/// not count.
 pub fn trained_numbers<M: Module>(model: &M) -> usize {
     struct Counter(usize);
     impl ModuleVisitor for Counter {

@@ -5,7 +5,6 @@ use burn::optim::ModuleOptimizer;
 
 use crate::config::OptimSection;
 
-/// The optimizer of a configuration.
 pub fn sgd(optim: &OptimSection) -> ModuleOptimizer {
     SgdConfig::new()
         .with_momentum(optim.momentum)

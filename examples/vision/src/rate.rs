@@ -5,12 +5,11 @@ use bonfire::optim::{Decay, Schedule};
 
 use crate::config::{LrPolicy, OptimSection};
 
-/// The rate of `epoch`, counted from 0; the same for all its steps.
+/// Returns the rate of `epoch`, counted from 0; the same for all its steps.
 pub fn rate(optim: &OptimSection, epoch: usize) -> f64 {
     warmup(optim, epoch) * policy(optim, epoch)
 }
 
-/// The rate without warm-up.
 fn policy(optim: &OptimSection, epoch: usize) -> f64 {
     let highest = Schedule::constant(optim.base_lr);
     match optim.lr_policy {
@@ -29,7 +28,7 @@ fn policy(optim: &OptimSection, epoch: usize) -> f64 {
     }
 }
 
-/// The part of the rate that is given in the warm-up.
+/// The factor of the rate in the warm-up.
 fn warmup(optim: &OptimSection, epoch: usize) -> f64 {
     if epoch >= optim.warmup_epochs {
         return 1.0;

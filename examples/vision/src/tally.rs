@@ -1,13 +1,12 @@
-//! Loss and right answers over samples, batches and ranks.
+//! Loss and accuracy over samples, batches and ranks.
 //!
-//! Only counts and sums travel, never means: ranks may have different numbers of samples.
+//! Only counts and sums are sent, never means: ranks may have different numbers of samples.
 
 use bonfire::World;
 use bonfire::collective::ReduceOp;
 use bonfire::ddp::TrainError;
 use burn::tensor::{Int, Tensor};
 
-/// What one rank has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
     /// The sum of all samples' losses.
@@ -19,7 +18,6 @@ pub struct Tally {
     samples: f64,
 }
 
-/// What all ranks have counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     /// The mean loss, in nats.
@@ -28,7 +26,6 @@ pub struct Figures {
     pub top1: f64,
     /// Per cent of the samples whose class is among the highest k.
     pub topk: f64,
-    /// How many samples.
     pub samples: u64,
 }
 
@@ -44,12 +41,13 @@ impl Tally {
         self.loss += loss * places.len() as f64;
     }
 
-    /// What this rank has counted alone.
+    /// Returns the figures of this rank alone.
     pub fn local(&self) -> Option<Figures> {
         figures([self.loss, self.first, self.among, self.samples])
     }
 
-    /// What all ranks have counted, if anything: the same bits on every rank. Every rank must call it.
+    /// Returns the figures of all ranks, or `None` without samples: the same bits on every rank. Every rank must call
+    /// it.
     ///
     /// # Errors
     /// [`TrainError::Collective`].
@@ -70,8 +68,8 @@ fn figures([loss, first, among, samples]: [f64; 4]) -> Option<Figures> {
     })
 }
 
-/// For each sample how many other classes have at least the score of its own: 0 is a right answer. So
-/// a network that scores all classes alike, or with something that is no number, is never right.
+/// For each sample the number of other classes with at least the score of its own: 0 is correct. So a network that
+/// scores all classes alike, or with NaN, is never correct.
 fn places(scores: Tensor<2>, labels: Tensor<1, Int>) -> Vec<usize> {
     let [samples, classes] = scores.dims();
     let own = scores.clone().gather(1, labels.reshape([samples, 1]));

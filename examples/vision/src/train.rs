@@ -37,34 +37,27 @@ pub const BEST_FILE: &str = "best.bpk";
 /// The parameters after each epoch, in [`Config::out_dir`].
 const WEIGHTS_FOLDER: &str = "weights";
 
-/// How a training ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What it came to.
     pub end: End,
-    /// The account of what this run did, the same on every rank.
     pub report: Report,
 }
 
-/// What a training came to.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub enum End {
-    /// All epochs are trained.
     Trained(Trained),
-    /// Somebody wanted it to stop, and its checkpoint is kept.
+    /// It was asked to stop, and its checkpoint is saved.
     Stopped {
-        /// Steps done, those of earlier runs included.
         steps: u64,
     },
 }
 
-/// What a whole training came to.
 #[derive(Debug)]
 pub struct Trained {
     /// The network after the last epoch, without autodiff: the same bits on every rank.
     pub model: Model,
-    /// On the test pictures, after the last epoch.
+    /// Figures of the test pictures, after the last epoch.
     pub test: Figures,
     /// The highest top-1 accuracy of any epoch, in per cent.
     pub best: f64,
@@ -72,7 +65,6 @@ pub struct Trained {
     pub losses: Vec<f64>,
 }
 
-/// All that a step needs and changes.
 struct Trainer<'a> {
     world: &'a World,
     config: &'a Config,
@@ -84,19 +76,16 @@ struct Trainer<'a> {
     progress: Progress,
     journal: Journal,
     checkpoints: Checkpoints,
-    /// Steps done, those of earlier runs included.
     steps: u64,
-    /// Steps at the newest checkpoint.
     steps_saved: u64,
-    /// Of every step, the mean over all ranks.
     losses: Vec<f64>,
 }
 
-/// Trains a network on all ranks of `world`, or goes on with it, to the end or until `stop` asks.
+/// Starts or continues a training on all ranks of `world`, to the end or until `stop` is requested.
 ///
 /// # Errors
-/// If the data, the checkpoint or the folder cannot be used, if a loss is not finite on any rank, or
-/// if a rank fails. What one rank finds, or all do, one rank tells: see [`all_or_none`].
+/// If the data, the checkpoint or the folder cannot be used, if a loss is not finite on any rank, or if a rank fails.
+/// An error of one rank, or of all, is reported by one rank: see [`all_or_none`].
 pub fn train(world: &World, config: &Config, data: &Data, stop: &StopRequest) -> Result<Outcome> {
     let mut trainer = Trainer::new(world, config, data, stop)?;
     let end = match trainer.train()? {
@@ -118,7 +107,7 @@ pub fn train(world: &World, config: &Config, data: &Data, stop: &StopRequest) ->
 }
 
 impl Trainer<'_> {
-    /// All epochs that are left; the figures of the last, or nothing if it stops.
+    /// Trains all remaining epochs; returns the figures of the last, or `None` if it stops.
     fn train(&mut self) -> Result<Option<Figures>> {
         let first = self.loader.epoch() as usize;
         let epochs = self.config.optim.max_epoch.get();
@@ -150,7 +139,7 @@ impl Trainer<'_> {
         Ok(test)
     }
 
-    /// Whether it came to the end of the epoch.
+    /// Returns true at the end of the epoch.
     fn train_epoch(&mut self, epoch: usize) -> Result<bool> {
         let (world, config) = (self.world, self.config);
         let (k, print_freq) = (config.train.topk.get(), config.train.print_freq.get());
@@ -189,7 +178,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Learns from a batch; the mean loss of all ranks.
+    /// Trains on a batch; returns the mean loss of all ranks.
     fn step(&mut self, batch: PictureBatch, rate: f64, tally: &mut Tally) -> Result<f64> {
         let (samples, labels) = (batch.labels.dims()[0], batch.labels.clone());
         let cross_entropy = CrossEntropyLossConfig::new().init(&batch.pictures.device());
@@ -200,7 +189,7 @@ impl Trainer<'_> {
             (Loss::mean_over(loss, samples), scores.detach())
         })?;
         self.journal.step(&step);
-        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher says so once.
+        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher reports it once.
         let loss = step.loss.over_ranks(self.world)?;
         self.journal.time(Activity::Optimizer, || {
             self.ddp.step(&mut self.optimizer, rate, step.gradients)
@@ -213,7 +202,6 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
-    /// Keeps the configuration once there is a step to be described by it.
     fn describe(&self) -> Result<()> {
         if self.losses.len() > 1 {
             return Ok(());
@@ -226,7 +214,7 @@ impl Trainer<'_> {
         Ok(all_or_none(self.world, written)?)
     }
 
-    /// Evaluates, and saves what there is now; nothing if it stops before.
+    /// Evaluates and saves; `None` if it stops before.
     fn finish_epoch(&mut self, epoch: usize) -> Result<Option<Figures>> {
         let Some(test) = self.evaluate()? else {
             return Ok(None);
@@ -268,7 +256,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// The parameters after an epoch, counted from 1, as PyTorch has them.
+    /// Writes the parameters after an epoch, counted from 1, in PyTorch's layout.
     fn write_weights(&mut self, epoch: usize) -> Result<()> {
         let folder = self.config.out_dir.join(WEIGHTS_FOLDER);
         let made = if self.world.is_main() {
@@ -299,7 +287,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// A checkpoint in the middle of an epoch, if there is none of this step.
+    /// Saves a checkpoint in the middle of an epoch, if there is none of this step.
     fn save_where_it_is(&mut self) -> Result<()> {
         if self.steps > self.steps_saved {
             self.save(None)?;
@@ -308,8 +296,10 @@ impl Trainer<'_> {
         let auto_resume = self.config.train.auto_resume;
         let line = match (steps, auto_resume) {
             (0, _) => "stopped before the first step".to_owned(),
-            (_, true) => format!("stopped after step {steps}; the same command goes on from there"),
-            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true goes on"),
+            (_, true) => {
+                format!("stopped after step {steps}; the same command continues from there")
+            }
+            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true continues"),
         };
         self.journal.note(&line);
         Ok(())

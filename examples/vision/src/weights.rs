@@ -1,4 +1,4 @@
-//! A network's parameters in a file, without a training around them.
+//! Reads and writes a network's parameters without its training.
 
 use std::fs;
 use std::path::Path;
@@ -13,15 +13,14 @@ use burn::tensor::Bytes;
 use crate::config::write_whole;
 use crate::model::Model;
 
-/// How the files are called that [`save`] writes.
 const OWN: &str = "bpk";
 
-/// Reads a network's parameters: what [`save`] has written, or a safetensors or PyTorch file of the
-/// same network, such as torchvision's. Every rank must call it.
+/// Reads a network's parameters: a file of [`save`], or a safetensors or PyTorch file of the same network, such as
+/// torchvision's. Every rank must call it.
 ///
 /// # Errors
-/// On all ranks, if rank 0 cannot read the file, or if it is not the whole network but for its last
-/// layer, which may be for other classes.
+/// On all ranks, if rank 0 cannot read the file, or if it lacks parameters of the network other than its last layer's,
+/// which may be for other classes.
 pub fn load(model: Model, path: &Path, world: &World) -> Result<Model> {
     if path.extension().is_some_and(|extension| extension == OWN) {
         return load_own(model, path);
@@ -44,7 +43,6 @@ pub fn load(model: Model, path: &Path, world: &World) -> Result<Model> {
     Ok(model)
 }
 
-/// Reads what [`save`] has written.
 fn load_own(model: Model, path: &Path) -> Result<Model> {
     let bytes = fs::read(path)
         .with_context(|| format!("cannot read the parameters in {}", path.display()))?;
@@ -57,7 +55,7 @@ fn load_own(model: Model, path: &Path) -> Result<Model> {
         })
 }
 
-/// Writes a network's parameters: the whole file or none.
+/// Writes a network's parameters: the complete file or none.
 ///
 /// # Errors
 /// If the file cannot be written.

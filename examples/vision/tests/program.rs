@@ -195,7 +195,7 @@ fn check_stop(moment: &str, (training, tests): (usize, usize), is_epoch_end: boo
         .find(|line| line.contains("stopped after step"));
     let line = line.unwrap_or_else(|| panic!("{end:#?}"));
     assert!(
-        line.ends_with("the same command goes on from there"),
+        line.ends_with("the same command continues from there"),
         "{line}"
     );
     let steps = figure(line, "stopped after step") as usize;

@@ -1,8 +1,7 @@
 //! Times the ring all-reduce of burn-collective 0.21 between threads, on Burn's CPU backend.
 //!
-//! `peer-burn-collective RANKS BYTES ITERATIONS WARMUP`; one JSON object on standard output. The
-//! input of every operation is a fresh tensor of its own, because the operation consumes it; making
-//! it and verifying every element of the result are off the clock.
+//! `peer-burn-collective RANKS BYTES ITERATIONS WARMUP`; one JSON object on standard output. Every operation gets a
+//! fresh input tensor, because it consumes it; making it and verifying every element of the result are off the clock.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +17,6 @@ use burn_collective::{AllReduceStrategy, CollectiveConfig, PeerId, ReduceOperati
 use burn_collective::{all_reduce, register};
 use burn_flex::Flex;
 
-/// What one rank saw.
 struct Report {
     seconds: Vec<f64>,
     wrong: usize,
@@ -94,7 +92,7 @@ fn run(rank: usize, ranks: usize, count: usize, operations: usize, line_up: &Bar
     report
 }
 
-/// A small whole number that looks random: every sum of them is exact.
+/// A small integer that looks random: every sum of them is exact.
 fn number(rank: usize, index: usize, operation: usize) -> f32 {
     let mixed = (index as u64 ^ (rank as u64) << 40 ^ (operation as u64) << 48)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -18,12 +18,12 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Where a file is to be written, for [`adopt`](Self::adopt).
+    /// Returns the path at which a file is to be written, for [`adopt`](Self::adopt).
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.unfinished.join(name)
     }
 
-    /// Takes in a file that has been written there.
+    /// Adds a file that has been written there.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -35,7 +35,7 @@ impl Draft<'_> {
         file.sync_all().map_err(io("sync", &path))
     }
 
-    /// Writes a file.
+    /// Writes a file with this content.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -44,7 +44,7 @@ impl Draft<'_> {
         write_synced(&self.unfinished.join(name), bytes)
     }
 
-    /// Gives the checkpoint its name.
+    /// Renames the draft, so that the checkpoint becomes visible.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].

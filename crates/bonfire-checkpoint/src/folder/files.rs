@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
 
-/// Writes a file.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let mut file = File::create(path).map_err(io("make", path))?;
     file.write_all(bytes).map_err(io("write", path))?;
     file.sync_all().map_err(io("sync", path))
 }
 
-/// Brings the entries of a folder to the disk.
 pub(super) fn sync(folder: &Path) -> Result<(), CheckpointError> {
     let file = File::open(folder).map_err(io("open", folder))?;
     file.sync_all().map_err(io("sync", folder))
@@ -43,7 +41,6 @@ pub(super) fn clear(folder: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-/// What is in a folder; nothing if it is not there.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Who saves in a folder: one training at a time.
+//! The lock of a folder: one training saves there at a time.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::CheckpointError;
 
 const NAME: &str = ".lock";
 
-/// One that only looks who holds the lock has it for a moment.
+/// A process that only looks for the holder has the lock for a moment.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -22,7 +22,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes it, and leaves a word of who did.
+    /// Takes the lock, and writes this process's name into it.
     ///
     /// # Errors
     /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
@@ -59,7 +59,6 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// Who holds it, if somebody does.
     pub(super) fn holder(folder: &Path) -> Option<String> {
         let mut file = File::open(folder.join(NAME)).ok()?;
         match file.try_lock_shared() {

@@ -1,4 +1,4 @@
-//! What can go wrong while ranks write or read together.
+//! Errors of ranks that write or read together.
 
 use bonfire_collective::{CollectiveError, Rank};
 
@@ -11,18 +11,18 @@ pub enum RecordError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A file or its content.
+    /// A file or its content is at fault.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Another rank says what this program cannot read.
+    /// Another rank sends a value that this program cannot read.
     #[error(
-        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+        "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
     OtherProgram {
-        /// The other rank.
+        /// The rank that sent the value.
         rank: Rank,
-        /// What is wrong with it.
+        /// A description of the fault.
         cause: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What ranks tell each other while one of them reads or writes files.
+//! Values that ranks exchange while one of them reads or writes files.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{RecordError, WRITER};
 
-/// What all ranks tell, in rank order.
+/// All-gathers a serialized value of each rank, in rank order.
 ///
 /// # Errors
 /// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
@@ -41,7 +41,7 @@ fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, RecordErr
     })
 }
 
-/// Gives everybody what the writer has.
+/// Broadcasts the writer's serialized value to all ranks.
 ///
 /// # Errors
 /// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
@@ -61,17 +61,17 @@ pub fn announced<T: Serialize + DeserializeOwned>(
     decoded(WRITER, &bytes)
 }
 
-/// Something for files, whose tensors the writer gathers while it writes. It is as it was when this was made,
-/// whatever becomes of the training.
+/// Content for files, whose tensors the writer gathers while it writes. It is a snapshot: later steps of the training
+/// do not change it.
 pub struct Recorded<T, E> {
-    /// What the writer writes.
+    /// The content that the writer writes.
     pub content: T,
-    /// Those of its tensors that are gathered.
+    /// The tensors of the content that are gathered.
     pub gathers: Gathers<E>,
 }
 
 impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
-    /// The same in another form.
+    /// Converts the content, with the same tensors to gather.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Recorded<U, E> {
         Recorded {
             content: form(self.content),
@@ -79,10 +79,10 @@ impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
         }
     }
 
-    /// Writes it, on the writer; the others give it what it asks for. Every rank must call it.
+    /// Writes it, on the writer; the others send the tensors that it requests. Every rank must call it.
     ///
     /// # Errors
-    /// Why a tensor did not come.
+    /// The error of a tensor that did not arrive.
     pub fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, E> {
         let is_writer = self.gathers.group.rank() == WRITER;
         let written = is_writer.then(|| write(self.content));
@@ -91,22 +91,21 @@ impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
     }
 }
 
-/// Tensors that are gathered on the writer, each when it asks for it.
+/// Tensors that the writer gathers, each on request.
 pub struct Gathers<E> {
     group: ProcessGroup,
-    /// The same on every rank.
     gathers: Vec<Arc<Gather<E>>>,
-    /// Why the writer did not get one.
+    /// The error of a tensor that the writer did not get.
     failure: Arc<Mutex<Option<E>>>,
 }
 
 type Gather<E> = dyn Fn() -> Result<Vec<u8>, E> + Send + Sync;
 
-/// What the writer asks for when it has all that it wants.
+/// Sent by the writer when it needs no more tensors.
 const NO_MORE: u64 = u64::MAX;
 
 impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
-    /// None yet. `group` waits as long as the writer may write one.
+    /// Makes an empty list. `group` waits as long as the writer may write one tensor.
     pub fn new(group: &ProcessGroup) -> Self {
         Self {
             group: group.clone(),
@@ -115,7 +114,7 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
         }
     }
 
-    /// One more, of this name, type, shape and parameter. All ranks add the same in the same order.
+    /// Adds a tensor of this name, type, shape and parameter. All ranks add the same in the same order.
     pub fn add(
         &mut self,
         name: String,
@@ -141,7 +140,7 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
         Packed::deferred(name, dtype, shape, Some(id), len, provider)
     }
 
-    /// On the writer when it has written, on the others instead.
+    /// Called on the writer when it has written, on the others instead of writing.
     fn finish(self) -> Result<(), E> {
         if self.group.rank() == WRITER {
             let failure = lock(&self.failure).take();
@@ -158,7 +157,6 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     }
 }
 
-/// Which one the writer asks for.
 fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, CollectiveError> {
     let mut index = [own];
     group.broadcast(&mut index, WRITER)?;

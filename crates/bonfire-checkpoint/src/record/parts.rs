@@ -1,8 +1,9 @@
 //! Files of a model of which ranks have different parts: stages of a pipeline, or pieces of divided layers.
 //!
-//! The ranks that have the same part make one record of it on the first of them, as ever. These first ranks, one for each
-//! part, then make one record of all: each tensor is under the name that it had before the model was cut, and whole.
-//! So it is the record of a model that was never cut. A tensor travels when it is written, and no rank has more than one.
+//! The ranks that have the same part make one record of it on the first of them, as ever. These first ranks, one for
+//! each part, then make one record of all: each tensor is complete, and has the name that it had before the model was
+//! cut. So the result is the record of an uncut model. A tensor is sent when it is written, and no rank holds more
+//! than one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -19,10 +20,10 @@ use super::gathers::{Gathers, Recorded, told_by_all};
 use super::{Record, RecordError, WRITER, unusable, unwritable};
 use crate::CheckpointError;
 
-/// The tensors of a model before it is cut among ranks: what a checkpoint knows them by.
+/// The tensors of an uncut model, by which a checkpoint knows them.
 ///
-/// Stages and divided layers that are made of a model keep the identities of its parameters, so a part is found in
-/// the whole again.
+/// Stages and divided layers that are made of a model keep the identities of its parameters, so a part can be located
+/// in it.
 #[derive(Clone, Debug, Default)]
 pub struct Whole {
     tensors: Vec<Named>,
@@ -37,20 +38,20 @@ struct Named {
 }
 
 impl Whole {
-    /// Those of a model. It may not have been cut yet; parameters that Burn has not initialised yet stay as they are.
+    /// Lists the tensors of an uncut model; parameters that Burn has not initialised yet stay as they are.
     pub fn of<M: Module>(model: &M) -> Self {
         let mut lister = Lister::default();
         model.visit(&mut lister);
         lister.whole
     }
 
-    /// Names and shapes, in the order of the model.
+    /// Returns names and shapes, in the order of the model.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &[usize])> + Clone {
         let tensors = self.tensors.iter();
         tensors.map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()))
     }
 
-    /// Identities, in the order of the model.
+    /// Returns parameter identities, in the order of the model.
     pub fn ids(&self) -> impl Iterator<Item = ParamId> {
         self.tensors.iter().map(|tensor| tensor.id)
     }
@@ -99,18 +100,18 @@ impl ModuleVisitor for Lister {
     }
 }
 
-/// How parameters are divided among some ranks. Clones are the same.
+/// The way in which parameters are divided among ranks. Clones share their entries.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts(Arc<Mutex<HashMap<ParamId, Cut>>>);
 
 impl Cuts {
-    /// One is.
+    /// Records how `parameter` is cut.
     pub fn note(&self, parameter: ParamId, cut: Cut) {
         let mut cuts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cuts.insert(parameter, cut);
     }
 
-    /// How one is, if it is.
+    /// Returns how `parameter` is cut, or `None` if it is not.
     pub fn get(&self, parameter: ParamId) -> Option<Cut> {
         let cuts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cuts.get(&parameter).copied()
@@ -120,37 +121,34 @@ impl Cuts {
 /// A rank's place among those that have pieces of the same parameters.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// How many there are.
+    /// The number of these ranks.
     pub ranks: WorldSize,
-    /// This one.
+    /// This rank, as one of them.
     pub rank: Rank,
-    /// Of which they have pieces.
+    /// The cuts of the parameters that they divide.
     pub cuts: Cuts,
 }
 
-/// Which parts ranks have of a model.
+/// The parts of a model that ranks have.
 #[derive(Clone, Debug)]
 pub struct Parts {
     whole: Arc<Whole>,
     place: Place,
-    /// The ranks that have the same part as this one.
     replicas: ProcessGroup,
     /// The first ranks of all parts, on these.
     leads: Option<ProcessGroup>,
 }
 
-/// A tensor that a first rank has, of the model or of an optimizer's state.
 #[derive(Serialize, Deserialize)]
 struct Piece {
     place: usize,
-    /// What its name has behind the identity of the parameter.
+    /// The rest of its name, behind the identity of the parameter.
     rest: String,
     dtype: DType,
     shape: Vec<usize>,
     cut: Option<Cut>,
 }
 
-/// What a first rank has.
 #[derive(Serialize, Deserialize)]
 struct Told {
     /// Its rank among those that have pieces of the same tensors.
@@ -160,18 +158,18 @@ struct Told {
     metadata: Vec<(usize, String, String)>,
 }
 
-/// How tensors are named in a file.
+/// The names of tensors in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// By where they are in a model.
+    /// Their paths in a model, as Burn names them.
     Path,
-    /// By the identity of a parameter, and what an optimizer keeps for it.
+    /// The identity of a parameter, and the optimizer's name of its state.
     Identity,
 }
 
 impl Parts {
-    /// Those of all ranks of a group, of which this rank has the same as those of `replicas`. Every rank must call it, with
-    /// the same whole.
+    /// Joins the parts of all ranks of a group, where the ranks of `replicas` have the same as this one. Every rank
+    /// must call it, with the same `whole`.
     ///
     /// # Errors
     /// [`RecordError::Collective`].
@@ -191,7 +189,7 @@ impl Parts {
         })
     }
 
-    /// The same, for work beside the training, in groups that nobody else uses. Every rank must call it.
+    /// Makes a copy for work beside the training, with groups that have no other users. Every rank must call it.
     ///
     /// # Errors
     /// [`RecordError::Collective`].
@@ -205,36 +203,36 @@ impl Parts {
         Self::new(whole, place, replicas, all)
     }
 
-    /// The same, whose ranks wait for each other as those of another group do.
+    /// Sets the timeouts to those of another group.
     #[must_use]
     pub fn as_patient_as(mut self, group: &ProcessGroup) -> Self {
         self.replicas = self.replicas.with_timeout(group.timeout());
         self
     }
 
-    /// The whole.
+    /// Returns the tensors of the uncut model.
     pub fn whole(&self) -> &Whole {
         &self.whole
     }
 
-    /// The ranks that have the same part as this one.
+    /// Returns the ranks that have the same part as this one.
     pub fn replicas(&self) -> &ProcessGroup {
         &self.replicas
     }
 
-    /// Whether this rank's pieces are the first ones: of what all ranks have, these count.
+    /// Returns true if this rank's pieces are the first ones: values that all ranks share are taken from these.
     pub fn has_first_pieces(&self) -> bool {
         self.place.rank == Rank::new(0)
     }
 
-    /// Has the first ranks of other parts not wait for this one.
+    /// Aborts the group of first ranks, so that the others do not wait for this one.
     pub fn abort(&self, cause: &str) {
         for group in self.leads.iter().chain([&self.replicas]) {
             group.abort(cause);
         }
     }
 
-    /// The name that a parameter of this rank has in the whole.
+    /// Returns the name that a parameter of this rank has in the uncut model.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritable`] if it is not there.
@@ -246,7 +244,7 @@ impl Parts {
         Ok(&self.whole.tensors[place].name)
     }
 
-    /// This rank's part of a tensor of a parameter that a file has as a whole.
+    /// Returns this rank's part of a complete tensor of a file.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritable`] for a tensor that has another shape than its parameter, which ranks divide.
@@ -273,12 +271,12 @@ impl Parts {
         Ok(Packed::new(name, dtype, shape, id, own))
     }
 
-    /// The record of the whole model, or of the optimizer's state for it, made of what this rank and the other first
-    /// ranks have. They call it, and the first of them writes.
+    /// Joins the records of all first ranks to that of the uncut model or its optimizer's state. All first ranks call
+    /// it, and the first of them writes.
     ///
     /// # Errors
-    /// [`RecordError::Collective`]; [`RecordError::Checkpoint`] for what is not in the whole, or is not divided as its
-    /// parameter is.
+    /// [`RecordError::Collective`]; [`RecordError::Checkpoint`] for a tensor that the uncut model lacks, or that is
+    /// not divided as its parameter is.
     ///
     /// # Panics
     /// On other ranks.
@@ -346,7 +344,6 @@ impl Parts {
         Ok(Recorded { content, gathers })
     }
 
-    /// What this rank tells of what it has.
     fn told(&self, own: &Record, naming: Naming) -> Result<Told, RecordError> {
         let piece = |tensor: &Packed| {
             let (place, rest) = self
@@ -377,7 +374,7 @@ impl Parts {
         })
     }
 
-    /// Whose a tensor is, and what its name has behind the identity.
+    /// The parameter of a tensor, and the rest of its name behind the identity.
     fn key<'a>(&self, tensor: &'a Packed, naming: Naming) -> Option<(usize, &'a str)> {
         match naming {
             Naming::Path => Some((self.whole.place(tensor.param_id?)?, "")),
@@ -398,7 +395,7 @@ impl Parts {
         }
     }
 
-    /// How a tensor is put together. All first ranks come to the same.
+    /// The assembly of a tensor. All first ranks compute the same.
     fn plan(&self, name: &str, place: usize, holders: &[Holder<'_>]) -> Result<Plan, RecordError> {
         let Holder { lead, piece, .. } = holders[0];
         let dtype = piece.dtype;
@@ -434,11 +431,10 @@ struct Holder<'a> {
     piece: &'a Piece,
 }
 
-/// Where the pieces of a tensor go.
 struct Plan {
     dtype: DType,
     shape: Vec<usize>,
-    /// The elements that each rank brings, of those that are asked.
+    /// The elements that each rank sends, of those that are requested.
     runs: BTreeMap<Rank, Vec<Range<usize>>>,
 }
 
@@ -458,11 +454,10 @@ impl Plan {
     }
 }
 
-/// A tensor that the whole model has not.
 fn unknown(name: &str) -> CheckpointError {
     unwritable(
         &format!("parameter {name}"),
-        "the whole model, as the checkpoints know it, has no such parameter; take Whole::of of the model that the parts \
+        "the uncut model of the checkpoints has no such parameter; take Whole::of of the model that the parts \
          are made of",
     )
 }

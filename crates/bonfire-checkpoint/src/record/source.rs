@@ -1,4 +1,4 @@
-//! A file that rank 0 has, read for all ranks one tensor at a time.
+//! A file on rank 0, read for all ranks one tensor at a time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::parts::{Parts, Whole};
 use super::{Record, RecordError, WRITER, announced, unusable};
 
-/// A tensor of a file, without its values.
+/// Describes a tensor of a file, without its values.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Described {
-    /// Its path in a model, or the identity of a parameter and what an optimizer keeps for it.
+    /// Its path in a model, or the identity of a parameter and the optimizer's name of its state.
     pub name: String,
     /// The identity of its parameter where it was saved.
     pub id: Option<u64>,
-    /// Of the values.
+    /// The shape of the values.
     pub shape: Vec<usize>,
-    /// Of the values.
+    /// The data type of the values.
     pub dtype: DType,
 }
 
@@ -36,13 +36,12 @@ impl From<&Packed> for Described {
     }
 }
 
-/// The tensors of a file, which rank 0 reads for all. All ranks call the same methods in the same order.
+/// The tensors of a file that rank 0 reads for all. All ranks call the same methods in the same order.
 pub struct Source<'a> {
     group: &'a ProcessGroup,
-    /// What is no tensor, as a file without any.
+    /// All but the tensors, as a file without any.
     others: Vec<u8>,
     all: Vec<Described>,
-    /// With their values, on rank 0.
     tensors: Vec<Packed>,
 }
 
@@ -75,12 +74,12 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Its tensors, in their order.
+    /// Returns its tensors, in the order of the file.
     pub fn all(&self) -> &[Described] {
         &self.all
     }
 
-    /// What is no tensor.
+    /// Returns the record without its tensors.
     ///
     /// # Errors
     /// [`RecordError::Checkpoint`].
@@ -94,7 +93,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A tensor with its values. Every rank must call it.
+    /// Reads a tensor with its values. Every rank must call it.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -114,20 +113,20 @@ impl<'a> Source<'a> {
         Ok(Packed::new(name.clone(), *dtype, shape.clone(), *id, bytes))
     }
 
-    /// A tensor that is there, by its name. Every rank must call it.
+    /// Reads the tensor of this name. Every rank must call it.
     ///
     /// # Errors
     /// [`RecordError`].
     ///
     /// # Panics
-    /// If it is not there.
+    /// If there is no such tensor.
     pub fn named(&self, name: &str) -> Result<Packed, RecordError> {
         let index = self.all.iter().position(|tensor| tensor.name == name);
         self.tensor(index.unwrap_or_else(|| panic!("the file has no tensor {name}")))
     }
 
-    /// This rank's parts of the tensors that its part of a model has. Every rank must call it, and reads all, in the order
-    /// of the file.
+    /// Reads this rank's parts of the tensors that its part of a model has. Every rank must call it, and reads all, in
+    /// the order of the file.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -150,7 +149,7 @@ impl<'a> Source<'a> {
         Ok(kept)
     }
 
-    /// What a model with tensors of these names and shapes has otherwise.
+    /// Describes how a model with tensors of these names and shapes differs.
     pub fn misfit<'e>(
         &self,
         here: impl Iterator<Item = (&'e str, &'e [usize])> + Clone,

@@ -1,4 +1,4 @@
-//! What a DeepSpeed file asks for, in Bonfire's own words.
+//! Converts a DeepSpeed file to Bonfire's own configuration.
 
 use super::{Compute, Config, KeptIn, MuonScale, OffloadTo, OptimizerKind, Wire};
 use crate::deepspeed::{
@@ -8,7 +8,7 @@ use crate::error::ConfigErrors;
 use crate::source::Source;
 
 impl Config {
-    /// Changed by a DeepSpeed file.
+    /// Applies a DeepSpeed file.
     ///
     /// # Errors
     /// Numbers that no training can have.
@@ -88,7 +88,7 @@ impl Config {
         });
     }
 
-    /// What differs from the defaults is the file's.
+    /// Marks each value that differs from the default as the file's.
     fn sourced(mut self) -> Self {
         let defaults = super::layers::leaves(&super::layers::tree(&Self::default()));
         let own = super::layers::leaves(&super::layers::tree(&self));
@@ -165,7 +165,6 @@ impl Config {
     }
 }
 
-/// Whether the file itself, or the program for it, has a key.
 fn is_said(file: &DeepSpeedConfig, path: &str) -> bool {
     let mut values = file.resolved.iter();
     values.any(|value| value.path == path && value.source != Source::Default)

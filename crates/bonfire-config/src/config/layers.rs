@@ -9,12 +9,10 @@ use crate::json::Json;
 use crate::nearest::nearest;
 use crate::source::Source;
 
-/// All keys and their values.
 pub(super) fn tree(config: &Config) -> Value {
     serde_json::to_value(config).expect("plain data can always be written")
 }
 
-/// The values of a tree with the paths of their keys.
 pub(super) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (name, value) in tree.as_object().into_iter().flatten() {
@@ -29,7 +27,6 @@ pub(super) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     all
 }
 
-/// A configuration, changed by a file.
 pub(super) fn with_file(config: Config, file: Json) -> Result<Config, ConfigErrors> {
     let Json::Object(entries) = file else {
         let cause = format!("it is {file} rather than an object");
@@ -95,11 +92,10 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// A value with the path of its key.
 struct Given {
     path: String,
     value: Value,
-    /// As it was written, where quotation marks may be left out: `2024` may be a folder.
+    /// The original text, in which quotation marks may be left out: `2024` may be a folder.
     text: Option<String>,
 }
 
@@ -193,7 +189,6 @@ fn with_rate(schedule: Schedule, before: f64, config: &Config) -> Result<Schedul
     }
 }
 
-/// What each number may be.
 pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     let mut errors = Vec::new();
     let mut must = |is_right: bool, path: &str, found: String, allowed: &str| {
@@ -274,7 +269,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     }
 }
 
-/// The place of a value; nothing if there is no such key, or if it is a section's.
+/// The place of a value; `None` if there is no such key, or if it is a section's.
 fn leaf<'a>(tree: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     let mut names = path.split('.');
     let place = names.try_fold(tree, |tree, name| tree.as_object_mut()?.get_mut(name))?;
@@ -328,7 +323,7 @@ fn unknown(path: String, keys: &[String]) -> ConfigError {
     }
 }
 
-/// What serde expects, without what it found.
+/// Serde's expectation, without the value that it found.
 fn allowed(cause: &str) -> String {
     match cause.rsplit_once("expected ") {
         Some((_, "f64")) => "a number".to_owned(),
@@ -338,7 +333,6 @@ fn allowed(cause: &str) -> String {
     }
 }
 
-/// The names that serde would take.
 fn quoted(cause: &str) -> impl Iterator<Item = &str> {
     cause.split('`').skip(3).step_by(2)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// How many samples a step has: `total = micro * accumulation * ranks`. What is missing follows from the rest.
+/// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BatchSection {
@@ -16,13 +16,13 @@ pub struct BatchSection {
     pub accumulation: Option<u64>,
 }
 
-/// How data is dealt.
+/// The distribution of samples to the ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DataSection {
-    /// Whether each epoch has an order of its own, by the seed.
+    /// Gives each epoch its own order, by the seed.
     pub shuffle: bool,
-    /// Whether samples that do not fill a batch on every rank are left out. Else some come twice.
+    /// Leaves out samples that do not fill a batch on every rank. Otherwise some come twice.
     pub drop_last: bool,
     /// Threads of a rank that make batches ahead.
     pub workers: usize,
@@ -38,7 +38,7 @@ impl Default for DataSection {
     }
 }
 
-/// The rule of an optimizer.
+/// The update rule of the optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
@@ -47,24 +47,24 @@ pub enum OptimizerKind {
     AdamW,
     /// Adam, whose weight decay is part of the gradient.
     Adam,
-    /// Stochastic gradient descent.
+    /// Stochastic gradient descent, with optional momentum.
     Sgd,
-    /// Lion.
+    /// The Lion rule: sign updates from one moment.
     Lion,
-    /// LAMB.
+    /// LAMB: Adam with a trust ratio per layer.
     Lamb,
     /// Muon for matrices, AdamW for all else.
     Muon,
 }
 
-/// How long the steps of Muon are.
+/// The scale of Muon's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MuonScale {
-    /// As those of AdamW, so that one rate serves all parameters.
+    /// Scaled like AdamW's, so that one rate serves all parameters.
     #[default]
     AdamW,
-    /// As Muon's authors and DeepSpeed have it: longer only where a layer has more outputs than inputs.
+    /// Scaled as by Muon's authors and DeepSpeed: longer only where a layer has more outputs than inputs.
     Original,
 }
 
@@ -72,24 +72,24 @@ pub enum MuonScale {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OptimizerSection {
-    /// Its rule.
+    /// The update rule, which decides the other values that apply.
     pub kind: OptimizerKind,
     /// The learning rate; the highest, where a schedule changes it.
     pub lr: f64,
-    /// How much of a parameter is taken away in a step, in the way of the rule. With nothing said it is 0, and not the 0.01
-    /// of `bonfire::optim::AdamWConfig`, which is PyTorch's, nor the 1e-4 of Burn's AdamW.
+    /// Weight decay, as the rule applies it. The default is 0, and not the 0.01 of `bonfire::optim::AdamWConfig`,
+    /// which is PyTorch's, nor the 1e-4 of Burn's AdamW.
     pub weight_decay: f64,
-    /// Of the moments: 0.9 and 0.999, Lion's 0.9 and 0.99, if nothing is said.
+    /// Decay rates of the moments; by default 0.9 and 0.999, for Lion 0.9 and 0.99.
     pub betas: Option<(f64, f64)>,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Of the moment of SGD and Muon: 0 and 0.95, if nothing is said.
+    /// Momentum of SGD and Muon; by default 0 and 0.95.
     pub momentum: Option<f64>,
-    /// How much of a gradient does not enter the moment of SGD.
+    /// The fraction of a gradient that does not enter the moment of SGD.
     pub dampening: f64,
-    /// Whether SGD looks ahead.
+    /// Enables Nesterov momentum for the SGD rule.
     pub nesterov: bool,
-    /// How long the steps of Muon are.
+    /// The scale of Muon's steps.
     pub muon_scale: MuonScale,
 }
 
@@ -109,16 +109,16 @@ impl Default for OptimizerSection {
     }
 }
 
-/// How a learning rate falls after its warm-up, until the last step.
+/// The decay of a learning rate after its warm-up, until the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// It does not.
+    /// Keeps the rate at its highest value.
     #[default]
     Constant,
-    /// In a straight line.
+    /// Decays in a straight line.
     Linear,
-    /// Down half a cosine.
+    /// Decays along half a cosine.
     Cosine,
 }
 
@@ -128,22 +128,22 @@ pub enum Decay {
 pub struct ScheduleSection {
     /// Steps in which the rate rises to `optimizer.lr`.
     pub warmup_steps: u64,
-    /// How it falls afterwards.
+    /// The curve of the rate after the warm-up.
     pub decay: Decay,
     /// The last rate, as a fraction of `optimizer.lr`.
     pub final_factor: f64,
 }
 
-/// What passes compute in. Parameters and moments keep 32 bits.
+/// The data type of forward and backward passes. Parameters and moments keep 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compute {
-    /// 32 bits.
+    /// Single precision: 32 bits per value.
     #[default]
     F32,
-    /// bf16.
+    /// bf16: 16 bits with the range of f32.
     Bf16,
-    /// IEEE's 16 bits, with a scaled loss.
+    /// IEEE half precision (f16), with a scaled loss.
     F16,
 }
 
@@ -151,21 +151,21 @@ pub enum Compute {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PrecisionSection {
-    /// What passes compute in.
+    /// The data type of forward and backward passes.
     pub compute: Compute,
     /// A scale that stays. Without it the scale adapts itself, by the four values below.
     pub loss_scale: Option<f64>,
-    /// The first scale.
+    /// The scale of the first step.
     pub initial_scale: f64,
     /// Steps without an overflow until it doubles.
     pub scale_window: u32,
-    /// At which overflow it halves.
+    /// Number of overflows until the scale halves.
     pub hysteresis: u32,
-    /// Whether only overflows in a row count.
+    /// Counts only overflows in a row.
     pub consecutive_hysteresis: bool,
-    /// It never falls below this.
+    /// The lower bound of the loss scale.
     pub min_scale: f64,
-    /// Whether all ranks skip a step whose gradients are infinite or NaN. Under f16 they always do.
+    /// Makes all ranks skip a step whose gradients are infinite or NaN. Under f16 they always do.
     pub skip_overflow: bool,
 }
 
@@ -184,49 +184,49 @@ impl Default for PrecisionSection {
     }
 }
 
-/// How gradients are kept from being too large. Only one of the two.
+/// Limits the size of gradients by norm or by value, not both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClipSection {
-    /// The largest norm of all gradients together.
+    /// The largest global norm of the gradients.
     pub norm: Option<f64>,
-    /// The largest magnitude of any number.
+    /// The largest absolute value of a gradient element.
     pub value: Option<f64>,
 }
 
-/// What gradients travel in.
+/// The data type in which gradients are communicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
-    /// Their own type.
+    /// The gradients' own data type, unchanged.
     #[default]
     Own,
-    /// bf16.
+    /// Gradients are sent as bf16.
     Bf16,
-    /// IEEE's 16 bits.
+    /// Gradients are sent as IEEE f16.
     F16,
 }
 
-/// How gradients travel.
+/// The data type and the buckets in which gradients are communicated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GradientSection {
-    /// What they travel in.
+    /// The data type in which gradients are communicated.
     pub wire: Wire,
     /// Bytes of a bucket, if not the default of `DdpConfig`.
     pub bucket_bytes: Option<usize>,
 }
 
-/// Where something is that a device has no room for.
+/// The place of state for which the device has no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum OffloadTo {
-    /// On the device.
+    /// Kept in the memory of the device.
     #[default]
     None,
-    /// In the memory of the host.
+    /// Kept in the memory of the host.
     Memory,
-    /// In files of this folder.
+    /// Kept in files of this folder.
     Files(PathBuf),
 }
 
@@ -250,55 +250,55 @@ impl From<OffloadTo> for String {
     }
 }
 
-/// Where something waits that may be in the memory of the host.
+/// The place of values that may wait in host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeptIn {
-    /// On the device.
+    /// Kept in the memory of the device.
     #[default]
     None,
-    /// In the memory of the host.
+    /// Kept in the memory of the host.
     Memory,
 }
 
-/// What lies elsewhere than on the device: `none`, `memory`, or a folder for files.
+/// State kept outside of device memory: `none`, `memory`, or a folder for files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OffloadSection {
-    /// The optimizer's state.
+    /// The place of the optimizer's state.
     pub optimizer: OffloadTo,
-    /// Parameters; in files the optimizer's state with them.
+    /// The place of parameters; in files, the optimizer's state is with them.
     pub parameters: OffloadTo,
-    /// What blocks begin with that are computed again in the backward pass: `none` or `memory`. For the blocks that the
-    /// model runs by `bonfire::trainer::recompute`.
+    /// The place of inputs of blocks that are computed again in the backward pass: `none` or `memory`. It applies to
+    /// blocks that the model runs by `bonfire::trainer::recompute`.
     pub activations: KeptIn,
 }
 
-/// Which metric is the best.
+/// The order that makes a metric the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Best {
-    /// Such as a loss.
+    /// Lowest value, as for a loss.
     Lowest,
-    /// Such as an accuracy.
+    /// Highest value, as for an accuracy.
     Highest,
 }
 
-/// Checkpoints.
+/// When and where checkpoints are written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointSection {
-    /// Where they are; none are written without it.
+    /// The folder of checkpoints; none are written without it.
     pub folder: Option<PathBuf>,
     /// Steps between two. Without it there is one when the training ends or is asked to stop.
     pub every: Option<u64>,
-    /// How many of the newest are kept.
+    /// The number of newest checkpoints that are kept.
     pub keep: usize,
-    /// What makes the best, which is kept besides: of the metrics that the program saves with.
+    /// The order of the metric that the program saves with; the best checkpoint is kept besides.
     pub best: Option<Best>,
-    /// Whether the training goes on while they are written.
+    /// Lets the training continue while they are written.
     pub background: bool,
-    /// Whether a training goes on from the newest that is there. If not, those that are there are set aside.
+    /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
     pub resume: bool,
 }
 
@@ -315,13 +315,13 @@ impl Default for CheckpointSection {
     }
 }
 
-/// What is told of a training.
+/// The title, the folder and the frequency of reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportSection {
-    /// The headline.
+    /// The headline of the report page.
     pub title: String,
-    /// Where curves and the page are written; nowhere without it.
+    /// The folder of curves and the page; none are written without it.
     pub folder: Option<PathBuf>,
     /// Steps between two lines of figures.
     pub every: u64,

@@ -7,90 +7,90 @@ use super::schedule::Schedule;
 use crate::Source;
 use crate::batch::BatchSizes;
 
-/// What a DeepSpeed JSON file asks for.
+/// The content of a DeepSpeed JSON file.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeepSpeedConfig {
-    /// How many samples a step has.
+    /// The number of samples in a step.
     pub batch: BatchSizes,
     /// The optimizer, where the file names one.
     pub optimizer: Option<Optimizer>,
     /// The learning rates, where the file names a scheduler.
     pub schedule: Option<Schedule>,
-    /// The largest norm of all gradients; 0 is no limit. DeepSpeed's default became 1.0.
+    /// The largest norm of all gradients; 0 disables it. DeepSpeed's default became 1.0.
     pub gradient_clipping: f64,
-    /// What passes compute in.
+    /// The data type of forward and backward passes.
     pub precision: Precision,
-    /// Whether all ranks skip a step whose gradients are infinite or NaN. Under fp16 they always do.
+    /// Makes all ranks skip a step whose gradients are infinite or NaN. Under fp16 they always do.
     pub skip_overflow: bool,
-    /// What gradients travel in, if not in their own type.
+    /// The data type of gradient communication, if not the gradients' own.
     pub communication: Option<DType>,
-    /// What is sharded.
+    /// ZeRO: what is sharded and offloaded.
     pub zero: Zero,
-    /// Whether what blocks begin with that are computed again is kept in the memory of the host.
+    /// Keeps the inputs of recomputed blocks in host memory.
     pub cpu_checkpointing: bool,
     /// Steps between two lines of progress.
     pub steps_per_print: Option<u64>,
     /// The folder of TensorBoard's files, if it is on.
     pub tensorboard: Option<PathBuf>,
-    /// Whether the last, smaller batch of an epoch is left out.
+    /// Leaves out the last, smaller batch of an epoch.
     pub drop_last: bool,
-    /// What changes nothing, and why, and old names.
+    /// Keys without effect, each with the reason, and old names.
     pub notes: Vec<Note>,
-    /// Every value: its key, as JSON, and where it is from.
+    /// Every value: its key, its JSON and its source.
     pub resolved: Vec<Resolved>,
 }
 
-/// A value and where it is from.
+/// A value with its key and source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// The key.
+    /// The path of the key, with dots.
     pub path: String,
-    /// The value, as JSON.
+    /// The value as a JSON text.
     pub value: String,
-    /// Where it is from.
+    /// The source of the value.
     pub source: Source,
 }
 
-/// A type of numbers.
+/// A floating-point type of a DeepSpeed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
-    /// 32 bits.
+    /// Single precision: 32 bits per value.
     F32,
-    /// IEEE's 16 bits.
+    /// IEEE half precision (f16), with a scaled loss.
     F16,
-    /// 16 bits with the range of 32.
+    /// bf16: 16 bits with the range of f32.
     Bf16,
 }
 
-/// What passes compute in. Parameters and moments have 32 bits.
+/// The data type of forward and backward passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Precision {
-    /// 32 bits.
+    /// Single precision: 32 bits per value.
     F32,
-    /// bf16.
+    /// bf16: 16 bits with the range of f32.
     Bf16,
-    /// f16, with a scaled loss.
+    /// f16, with a fixed or dynamic loss scale.
     F16(LossScale),
 }
 
-/// How the loss is scaled.
+/// The way the loss is scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// By this factor.
+    /// Scaled by this constant factor.
     Fixed(f64),
-    /// By one that adapts itself.
+    /// Scaled by a factor that adapts itself.
     Dynamic {
         /// The first factor: 2 to the power of `initial_scale_power`.
         initial: f64,
         /// Steps without an overflow until it doubles.
         window: u64,
-        /// At which overflow it halves.
+        /// Number of overflows until the scale halves.
         hysteresis: u64,
-        /// Whether only overflows in a row count.
+        /// Counts only overflows in a row.
         consecutive_hysteresis: bool,
-        /// It never falls below this.
+        /// The lower bound of the loss scale.
         min: f64,
     },
 }
@@ -99,53 +99,53 @@ pub enum LossScale {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Optimizer {
-    /// Its rule.
+    /// The update rule, which decides the other values that apply.
     pub rule: Rule,
-    /// The learning rate, where no schedule says another.
+    /// The learning rate, where no schedule sets another.
     pub lr: f64,
-    /// How much of a parameter is taken away each step, in the way of the rule.
+    /// Weight decay, as the rule applies it.
     pub weight_decay: f64,
 }
 
-/// The rule of an optimizer.
+/// The update rule of the optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Rule {
     /// Adam. DeepSpeed's `Adam` decays parameters as AdamW does, unless `adam_w_mode` is false.
     Adam {
-        /// Of the moments.
+        /// Decay rates of both moments.
         betas: (f64, f64),
         /// Added to the root of the second moment.
         eps: f64,
-        /// Whether parameters decay apart from gradients, as in AdamW.
+        /// Decays parameters apart from gradients, as in AdamW.
         decoupled: bool,
     },
-    /// Stochastic gradient descent.
+    /// Stochastic gradient descent, with optional momentum.
     Sgd {
-        /// Of the moment; 0 is none.
+        /// Momentum factor; 0 disables the moment.
         momentum: f64,
-        /// How much of a gradient does not enter the moment.
+        /// The fraction of a gradient that does not enter the moment.
         dampening: f64,
-        /// Whether it looks ahead.
+        /// Enables Nesterov momentum for the SGD rule.
         nesterov: bool,
     },
-    /// Lion.
+    /// The Lion rule: sign updates from one moment.
     Lion {
-        /// Of the moment: for the step, and for itself.
+        /// Decay rates of the moment: for the step, and for itself.
         betas: (f64, f64),
     },
     /// Muon for matrices, and Adam for all else.
     Muon {
-        /// Of the moment.
+        /// Momentum factor of the Muon rule.
         momentum: f64,
-        /// Of Adam's moments.
+        /// Decay rates of Adam's two moments.
         betas: (f64, f64),
-        /// Of Adam.
+        /// Added to the root of the second moment.
         eps: f64,
     },
 }
 
-/// What is sharded, and where it is.
+/// The ZeRO stage and the places of its state.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Zero {
@@ -155,19 +155,19 @@ pub struct Zero {
     pub reduce_bucket_size: u64,
     /// Ranks among which parameters are gathered (`zero_hpz_partition_size`, `mics_shard_size`), if not all.
     pub shard_among: Option<u64>,
-    /// Where the optimizer's state is.
+    /// The place of the optimizer's state.
     pub offload_optimizer: Offload,
-    /// Where parameters are.
+    /// The place of the parameters.
     pub offload_param: Offload,
 }
 
-/// Where something is that a device has no room for.
+/// The place of state for which the device has no room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// On the device.
+    /// Kept in the memory of the device.
     None,
-    /// In the memory of the host.
+    /// Kept in the memory of the host.
     Cpu,
-    /// In files of this folder.
+    /// Kept in files of this folder.
     Files(PathBuf),
 }

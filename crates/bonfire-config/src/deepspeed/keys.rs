@@ -1,4 +1,4 @@
-//! Every key of DeepSpeed, as data: what it takes, its default, and what Bonfire does with it.
+//! Table of DeepSpeed's keys: allowed values, default, and treatment by Bonfire.
 //!
 //! Keys and defaults are those of DeepSpeed 0.19: `runtime/config.py`, `runtime/zero/config.py`,
 //! `runtime/zero/offload_config.py`, and the page "DeepSpeed Configuration JSON" of its documentation.
@@ -11,53 +11,53 @@ use Treatment::{NoEffect, Refused, Used};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Key {
-    /// As `zero_optimization.stage`.
+    /// The full path, as in `zero_optimization.stage`.
     pub path: &'static str,
-    /// What it takes.
+    /// The values that it takes.
     pub kind: Kind,
-    /// What holds where the file says nothing, as JSON.
+    /// The default as a JSON text.
     pub default: &'static str,
-    /// What Bonfire does with it.
+    /// The treatment of the key by Bonfire.
     pub treatment: Treatment,
-    /// Whether it may be `"auto"`, which the program then says.
+    /// Allows `"auto"`, for which the program then gives the value.
     pub auto: bool,
 }
 
-/// What a key takes.
+/// The values that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// `true` or `false`.
+    /// A boolean: `true` or `false`.
     Bool,
-    /// A whole number from 0, also as `5e8`.
+    /// An integer from 0, also as `5e8`.
     Count,
-    /// A whole number from 1.
+    /// An integer from 1 on.
     Positive,
-    /// A number.
+    /// Any number, integer or float.
     Number,
-    /// A number from 0.
+    /// A number that is not negative.
     FromZero,
     /// Two numbers from 0 and below 1.
     Betas,
-    /// A stage of ZeRO.
+    /// A stage of ZeRO, 0 to 3.
     Stage,
     /// One of these texts, in whatever case.
     Text(&'static [&'static str]),
-    /// Any text.
+    /// A text that names a path.
     Path,
-    /// An object that is not looked into, because Bonfire has nothing like it.
+    /// An object that is not read, because Bonfire has no equivalent.
     Open,
 }
 
-/// What Bonfire does with a key.
+/// The treatment of the key by Bonfire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Treatment {
-    /// What DeepSpeed does. The value reaches the training: a test trains with another value for each such key.
+    /// Has DeepSpeed's effect. The value reaches the training: a test trains with another value for each such key.
     Used,
-    /// Nothing, because it changes nothing here. An `"auto"` of such a key needs no answer.
+    /// Has no effect here. An `"auto"` of such a key needs no answer.
     NoEffect(&'static str),
-    /// An error, unless the value is the default, or an object that switches the thing off.
+    /// Causes an error, unless the value is the default, or an object that switches the feature off.
     Refused(&'static str),
 }
 
@@ -89,7 +89,6 @@ const ABSENT: &str = "Bonfire has nothing like it; take the block out, or set en
 const COPYING: &str =
     "host memory is where the CPU computes; copies to GPUs are Bonfire's to arrange";
 
-/// The texts of `communication_data_type` and `grad_accum_dtype`.
 const DTYPES: &[&str] = &["fp32", "fp16", "bf16"];
 
 /// All keys but those of `optimizer.params` and `scheduler.params`, which depend on the type.
@@ -116,9 +115,9 @@ pub const KEYS: &[Key] = &[
     key("data_types.buffer_dtype", Text(DTYPES), "null", Refused("buffers have the type that the model gives them")),
     key("torch_autocast", Open, "null", Refused("use fp16 or bf16")),
     key("managed_gradient_accumulation", Bool, "true", Refused("steps are counted by the trainer")),
-    key("vocabulary_size", Positive, "null", NoEffect("the model says it")),
+    key("vocabulary_size", Positive, "null", NoEffect("the model sets it")),
     key("disable_python_gc", Bool, "false", NoEffect("there is no Python")),
-    key("log_level", Path, "null", NoEffect("BONFIRE_LOG says it")),
+    key("log_level", Path, "null", NoEffect("BONFIRE_LOG sets it")),
     key("expert_parallel", Open, "null", Refused(ABSENT)),
     key("use_data_before_expert_parallelism", Bool, "false", NoEffect("there are no experts")),
     auto("fp16.enabled", Bool, "false"),
@@ -144,9 +143,9 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.use_multi_rank_bucket_allreduce", Bool, "true", NoEffect(PLAN)),
     key("zero_optimization.allgather_partitions", Bool, "true", NoEffect(PLAN)),
     key("zero_optimization.allgather_bucket_size", Count, "5e8", NoEffect(PLAN)),
-    key("zero_optimization.overlap_comm", Bool, "null", NoEffect("gradients always travel while backward runs")),
+    key("zero_optimization.overlap_comm", Bool, "null", NoEffect("gradients are always sent while backward runs")),
     key("zero_optimization.load_from_fp32_weights", Bool, "true", NoEffect("parameters are saved in 32 bits")),
-    key("zero_optimization.elastic_checkpoint", Bool, "false", NoEffect("every checkpoint goes on on any number of ranks")),
+    key("zero_optimization.elastic_checkpoint", Bool, "false", NoEffect("every checkpoint resumes on any number of ranks")),
     auto("zero_optimization.offload_optimizer.device", Text(&OFFLOADS), "\"none\""),
     auto("zero_optimization.offload_optimizer.nvme_path", Path, "null"),
     key("zero_optimization.offload_optimizer.pin_memory", Bool, "true", NoEffect(COPYING)),
@@ -180,7 +179,7 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.stage3_use_all_reduce_for_fetch_params", Bool, "false", NoEffect(PLAN)),
     key("zero_optimization.ignore_unused_parameters", Bool, "true", NoEffect("unused parameters are seen, and named")),
     key("zero_optimization.legacy_stage1", Bool, "false", NoEffect("stage 1 is as it is now")),
-    key("zero_optimization.round_robin_gradients", Bool, "false", NoEffect("rows are dealt evenly")),
+    key("zero_optimization.round_robin_gradients", Bool, "false", NoEffect("rows are divided evenly")),
     key("zero_optimization.zero_hpz_partition_size", Positive, "1", Used),
     key("zero_optimization.zero_quantized_weights", Bool, "false", Refused(QUANTISED)),
     key("zero_optimization.zero_quantized_nontrainable_weights", Bool, "false", Refused(QUANTISED)),
@@ -241,7 +240,7 @@ pub const KEYS: &[Key] = &[
     key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Layers over several ranks in the book")),
 ];
 
-/// Old names: what became of them.
+/// Old names, each with its successor.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
     (
@@ -250,7 +249,7 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Old switches, for which an object with a device came.
+/// Old switches that an object with a device has replaced.
 pub(crate) const SWITCHES: &[(&str, &str)] = &[
     (
         "zero_optimization.cpu_offload",
@@ -272,7 +271,7 @@ pub(crate) const SWITCHES: &[(&str, &str)] = &[
 
 const OFFLOADS: [&str; 3] = ["none", "cpu", "nvme"];
 
-/// Those of DeepSpeed; [`of_optimizer`] knows which of them Bonfire has.
+/// DeepSpeed's optimizers; [`of_optimizer`] has those of Bonfire.
 const OPTIMIZERS: [&str; 11] = [
     "Adam",
     "AdamW",
@@ -300,7 +299,6 @@ const BETAS: Key = auto("betas", Betas, "[0.9, 0.999]");
 const EPS: Key = auto("eps", FromZero, "1e-8");
 const DECAY: Key = auto("weight_decay", FromZero, "0");
 
-/// The keys of `Adam` and `AdamW`.
 const fn adam(decay: &'static str, mode: Treatment) -> [Key; 8] {
     [
         LR,
@@ -324,8 +322,8 @@ const fn adam(decay: &'static str, mode: Treatment) -> [Key; 8] {
 
 const TORCH: &str = "every optimizer is fused; but weight_decay is 0.01 if the file does not say it, as it is torch's";
 
-/// The keys of `optimizer.params` of a type that Bonfire has. `is_torchs` is whether DeepSpeed would take torch's AdamW,
-/// whose weight decay is another.
+/// The keys of `optimizer.params` of a type that Bonfire has. `is_torchs` selects torch's AdamW, whose weight decay is
+/// another.
 pub(crate) fn of_optimizer(name: &str, is_torchs: bool) -> Option<&'static [Key]> {
     const ALWAYS: Treatment = NoEffect("AdamW always decays so");
     Some(match (name, is_torchs) {
@@ -400,7 +398,6 @@ const LAST: Key = key(
     NoEffect("checkpoints know the step"),
 );
 
-/// The keys of `scheduler.params` of a type.
 pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
     match name {
         "WarmupLR" => const { &[WARMUP_MIN, WARMUP_MAX, WARMUP_STEPS, WARMUP_TYPE, LAST] },

@@ -38,7 +38,6 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// All keys that hold here, with their paths.
     pub(crate) fn keys(&self) -> Vec<(String, Key)> {
         let of = |group: &'static str, keys: Option<&'static [Key]>| {
             let keys = keys.unwrap_or_default().iter();

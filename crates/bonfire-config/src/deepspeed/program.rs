@@ -1,4 +1,4 @@
-//! What the program says, for the `"auto"` of a file.
+//! The program's values for the `"auto"` of a file.
 
 use super::config::{DType, DeepSpeedConfig, Offload, Resolved};
 use super::keys::Treatment;
@@ -8,7 +8,7 @@ use crate::Source;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
 
-/// What the program says. What it does not say stays with the file.
+/// The program's values. For a field that is `None` the file decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Program {
@@ -18,32 +18,32 @@ pub struct Program {
     pub accumulation: Option<u64>,
     /// The optimizer's rate, which is also the highest of a warm-up.
     pub learning_rate: Option<f64>,
-    /// Of the optimizer.
+    /// Decay rates of the optimizer's moments.
     pub betas: Option<(f64, f64)>,
-    /// Of the optimizer.
+    /// The optimizer's `eps`, added to a root.
     pub eps: Option<f64>,
-    /// Of the optimizer.
+    /// The optimizer's weight decay factor.
     pub weight_decay: Option<f64>,
-    /// The largest norm of all gradients; 1.0 for an `"auto"` if the program does not say.
+    /// The largest norm of all gradients; 1.0 for an `"auto"` if the program gives none.
     pub max_grad_norm: Option<f64>,
-    /// Steps of the warm-up.
+    /// The number of warm-up steps.
     pub warmup_steps: Option<u64>,
-    /// All steps.
+    /// The number of all steps.
     pub total_steps: Option<u64>,
     /// The width of the model, from which the sizes of buckets follow. It is never guessed.
     pub hidden_size: Option<u64>,
-    /// What passes compute in.
+    /// The data type of forward and backward passes. Parameters and moments keep 32 bits.
     pub precision: Option<DType>,
     /// The stage of ZeRO, from 0 to 3.
     pub zero_stage: Option<u8>,
-    /// Where the optimizer's state is.
+    /// The place of the optimizer's state.
     pub offload_optimizer: Option<Offload>,
-    /// Where parameters are.
+    /// The place of the parameters.
     pub offload_param: Option<Offload>,
 }
 
 impl Program {
-    /// What it says for a key, and what it would have to say.
+    /// The program's value for a key, and the name of the missing value.
     ///
     /// # Panics
     /// If the stage is above 3.
@@ -115,7 +115,6 @@ impl Program {
         }
     }
 
-    /// Whether a value of the file has to be what the program says.
     fn must_agree(&self, path: &str) -> bool {
         match path {
             "gradient_clipping" => self.max_grad_norm.is_some(),
@@ -125,7 +124,7 @@ impl Program {
     }
 }
 
-/// Puts the program's values in the place of `"auto"`, and says where the two differ.
+/// Puts the program's values in the place of `"auto"`, and reports where the two differ.
 pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedConfig, ConfigErrors> {
     let auto = Json::Text("auto".to_owned());
     let mut errors = Vec::new();
@@ -138,7 +137,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         }
         let (said, needs) = program.says(&path);
         match values.found.get(&path) {
-            // It follows from the other two, or nobody needs it.
+            // It follows from the other two, or is not needed.
             Some(found)
                 if *found == auto
                     && (path == "train_batch_size"
@@ -183,7 +182,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
             path,
         }
     });
-    // A group that the file does not name says nothing.
+    // A group that the file does not name has no values.
     let named = |path: &str| match path.rsplit_once('.') {
         Some((group, _)) => values.found.keys().any(|found| found.starts_with(group)),
         None => true,
@@ -205,7 +204,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
     }
 }
 
-/// What does not go together in a file that has errors already, in those of its groups that have none.
+/// Conflicts in a file that has errors already, in those of its groups that have none.
 pub(crate) fn contradictions(values: &Values, errors: &[ConfigError]) -> Vec<ConfigError> {
     let group = |error: &ConfigError| {
         let path = error.path()?;

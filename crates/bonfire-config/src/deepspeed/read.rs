@@ -1,4 +1,4 @@
-//! A file against the table of keys.
+//! Reads a file against the table of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,16 @@ use crate::error::ConfigError;
 use crate::json::Json;
 use crate::nearest::nearest;
 
-/// Something to know about a file that is right.
+/// A remark on a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
-    /// The key.
+    /// The path of the key, with dots.
     pub path: String,
-    /// Why it changes nothing, or what its name is now.
+    /// The reason why the key has no effect, or its new name.
     pub text: String,
 }
 
-/// What a file says, key by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Values {
     pub(crate) found: BTreeMap<String, Json>,
@@ -43,7 +42,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The entries of an object at a path, which ends with a dot unless it is the whole file.
+    /// The entries of an object at a path, which ends with a dot unless it is the complete file.
     fn group(&mut self, prefix: &str, entries: Vec<(String, Json)>) {
         let mut seen = BTreeSet::new();
         // What the keys of the parameters are depends on it.
@@ -131,7 +130,6 @@ impl Reader {
         }
     }
 
-    /// What an optimizer or a scheduler of a type takes.
     fn parameters(&mut self, path: &str, kind: Option<&str>, entries: Vec<(String, Json)>) {
         let is_optimizer = path.starts_with("optimizer");
         let parent = path.trim_end_matches(".params");
@@ -145,7 +143,7 @@ impl Reader {
         let Some(Kind::Text(types)) = types.map(|key| key.kind) else {
             unreachable!("the table has the types");
         };
-        // Of an unknown type its own key says so.
+        // The key of an unknown type has its own error.
         let Some(kind) = types.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
             return;
         };
@@ -155,7 +153,7 @@ impl Reader {
             Some(of_scheduler(kind))
         };
         let mut seen = BTreeSet::new();
-        // Of one that Bonfire has not, its type says so.
+        // The type that Bonfire lacks has its own error.
         for (name, value) in entries {
             let Some(keys) = keys else { return };
             let path = format!("{path}.{name}");
@@ -215,7 +213,6 @@ impl Reader {
     }
 }
 
-/// Why an optimizer of DeepSpeed is none of Bonfire's.
 fn refused_optimizer(value: &Json) -> Option<&'static str> {
     let Json::Text(name) = value else { return None };
     let known = ["Adam", "AdamW", "SGD", "Lion", "Muon"];
@@ -230,7 +227,7 @@ fn refused_optimizer(value: &Json) -> Option<&'static str> {
     (!is_known).then_some(reason)
 }
 
-/// Whether a value switches off whatever it belongs to: an object does, while a single `false` may be the very thing that
+/// Returns true if a value switches its feature off: an object does, while a single `false` may be the very thing that
 /// Bonfire does not do.
 fn is_off(kind: Kind, value: &Json) -> bool {
     fn switches(value: &Json, found: &mut Vec<bool>) {
@@ -253,13 +250,11 @@ fn is_off(kind: Kind, value: &Json) -> bool {
     }
 }
 
-/// Whether a path is a group's, or in it.
 fn in_group(group: &str, path: &str) -> bool {
     let rest = path.strip_prefix(group);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The names that an object at a path may have.
 fn children(prefix: &str) -> BTreeSet<&'static str> {
     let old = ALIASES.iter().chain(SWITCHES).map(|(old, _)| *old);
     let paths = KEYS.iter().map(|key| key.path).chain(old);
@@ -267,12 +262,11 @@ fn children(prefix: &str) -> BTreeSet<&'static str> {
     names.filter_map(|rest| rest.split('.').next()).collect()
 }
 
-/// A default of the table.
 pub(crate) fn parsed(default: &str) -> Json {
     serde_json::from_str(default).expect("the table has JSON")
 }
 
-/// Whether a key takes a value; if not, what it takes, and the text most like the value.
+/// Checks that a key takes a value; if not, returns the allowed values and the most similar text.
 fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
     let is_whole = |number: f64| number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_991.0;
     let (fits, allowed) = match (kind, value) {

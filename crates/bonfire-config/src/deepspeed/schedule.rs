@@ -5,93 +5,93 @@
 
 use std::f64::consts::PI;
 
-/// How a warm-up rises.
+/// The curve of a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmupShape {
-    /// As the logarithm of the step.
+    /// Rises with the logarithm of the step.
     Log,
-    /// As the step.
+    /// Rises linearly with the step.
     Linear,
 }
 
 /// A warm-up of some steps; fewer than 2 count as 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warmup {
-    /// How many steps.
+    /// The number of warm-up steps.
     pub steps: u64,
-    /// How it rises.
+    /// The curve of a warm-up.
     pub shape: WarmupShape,
 }
 
-/// A schedule of DeepSpeed.
+/// A learning-rate schedule of DeepSpeed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
     /// `WarmupLR`: from `min` to `max`, then constant.
     Warmup {
-        /// The first rate.
+        /// The rate of the first step.
         min: f64,
-        /// The last.
+        /// The rate after the warm-up.
         max: f64,
-        /// Between them.
+        /// The steps and the curve between them.
         warmup: Warmup,
     },
     /// `WarmupDecayLR`: the same, and down to `min` in a line until `total` steps are done.
     WarmupDecay {
-        /// The first rate, and the last.
+        /// The first and the last rate.
         min: f64,
-        /// The highest.
+        /// The rate after the warm-up.
         max: f64,
-        /// Between them.
+        /// The steps and the curve between them.
         warmup: Warmup,
-        /// All steps.
+        /// The number of all steps.
         total: u64,
     },
     /// `WarmupCosineLR`: fractions of the optimizer's rate, down half a cosine.
     WarmupCosine {
-        /// The rate of the optimizer.
+        /// The learning rate of the optimizer.
         rate: f64,
-        /// The first fraction.
+        /// The first rate, as a fraction of `rate`.
         first: f64,
-        /// The last fraction.
+        /// The last rate, as a fraction of `rate`.
         last: f64,
-        /// Between 0 and 1.
+        /// The warm-up between fractions 0 and 1.
         warmup: Warmup,
-        /// All steps.
+        /// The number of all steps.
         total: u64,
     },
     /// `OneCycle`: up, down, and then decaying.
     OneCycle(OneCycle),
-    /// `LRRangeTest`: ever higher.
+    /// `LRRangeTest`: a rate that rises without end.
     RangeTest {
-        /// The first rate.
+        /// The rate of the first step.
         min: f64,
-        /// Steps of an interval.
+        /// The number of steps in an interval.
         step_size: u64,
-        /// What an interval adds, as a fraction of the first rate.
+        /// The increase of an interval, as a fraction of the first rate.
         step_rate: f64,
-        /// Whether it rises once an interval rather than with every step.
+        /// Raises the rate once an interval rather than with every step.
         staircase: bool,
     },
 }
 
-/// The parameters of `OneCycle`.
+/// The parameters of DeepSpeed's `OneCycle` schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycle {
     /// The rates between which it goes up and down.
     pub rates: (f64, f64),
-    /// How the rate falls afterwards; 0 does not.
+    /// The decay afterwards; 0 keeps the rate.
     pub decay_rate: f64,
-    /// Steps up, and down.
+    /// Numbers of steps up, and down.
     pub steps: (u64, u64),
-    /// Stairs up, and down; 0 is none.
+    /// Numbers of stairs up, and down; 0 is none.
     pub stairs: (u64, u64),
     /// Steps of an interval afterwards; 0 keeps the rate.
     pub decay_steps: u64,
 }
 
 impl Warmup {
-    /// How far it is, from 0 to 1; nothing when it is over.
+    /// The progress of the warm-up, from 0 to 1; `None` when it is over.
     fn progress(self, step: u64) -> Option<f64> {
         let steps = self.steps.max(2);
         (step < steps).then(|| match self.shape {
@@ -102,7 +102,7 @@ impl Warmup {
 }
 
 impl Schedule {
-    /// The learning rate of a step of the optimizer, counted from 0.
+    /// Returns the learning rate of a step of the optimizer, counted from 0.
     pub fn rate(&self, step: u64) -> f64 {
         match (step.checked_sub(1), *self) {
             (Some(iteration), _) => self.rate_of(iteration),
@@ -113,7 +113,7 @@ impl Schedule {
         }
     }
 
-    /// The highest rate; of `LRRangeTest`, which has none, the first.
+    /// Returns the highest rate; for `LRRangeTest`, which has none, the first.
     pub fn highest(&self) -> f64 {
         match self {
             Self::Warmup { max, .. } | Self::WarmupDecay { max, .. } => *max,
@@ -123,7 +123,6 @@ impl Schedule {
         }
     }
 
-    /// The same with all rates multiplied.
     pub(crate) fn scaled(mut self, factor: f64) -> Self {
         let rates: &mut [&mut f64] = match &mut self {
             Self::Warmup { min, max, .. } | Self::WarmupDecay { min, max, .. } => &mut [min, max],
@@ -135,7 +134,7 @@ impl Schedule {
         self
     }
 
-    /// That of DeepSpeed's `last_batch_iteration`.
+    /// The rate at DeepSpeed's `last_batch_iteration`.
     fn rate_of(&self, step: u64) -> f64 {
         match *self {
             Self::Warmup { min, max, warmup } => {
@@ -194,7 +193,7 @@ impl OneCycle {
         self.steps.0 as f64 + self.steps.1 as f64
     }
 
-    /// How far from the lower end, from 0 to 1.
+    /// The distance from the lower end, from 0 to 1.
     fn scale(&self, step: u64) -> f64 {
         let (total, first) = (self.total(), self.steps.0 as f64);
         let (iteration, ratio) = (step as f64 + 1.0, first / self.total());

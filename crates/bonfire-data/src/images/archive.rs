@@ -10,10 +10,9 @@ use tar::EntryType;
 
 use super::PictureError;
 
-/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 
-/// A tar archive is made of blocks of so many bytes, and ends with blocks of zeros.
+/// Bytes of a block. An archive ends with blocks of zeros.
 const BLOCK: usize = 512;
 
 /// Links from link to link that are followed, as the system does.
@@ -23,28 +22,23 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Archive {
     path: PathBuf,
     file: File,
-    /// What is in it and cannot be read in place.
     others: Vec<Other>,
 }
 
-/// A link to what is no file in the archive, or a file in parts.
+/// A link whose target is not a file in the archive, or a file in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
-    /// Its path in the archive.
     pub(super) path: PathBuf,
-    /// What it names, if it is a link.
     pub(super) target: Option<PathBuf>,
 }
 
-/// A file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Its path in the archive.
     pub(super) path: PathBuf,
     pub(super) place: Place,
 }
 
-/// Where the bytes of a file are in its archive.
+/// Offset and length of a file's bytes in its archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     offset: u64,
@@ -57,7 +51,7 @@ impl Archive {
         let entries = || -> Result<(File, Listed), ListError> {
             // A pipe would be waited for, and could not be read in any order.
             if !path.metadata()?.is_file() {
-                let cause = "it is no regular file; give a tar archive on disk";
+                let cause = "it is not a regular file; give a tar archive on disk";
                 return Err(io::Error::new(ErrorKind::InvalidInput, cause).into());
             }
             let file = File::open(path)?;
@@ -76,12 +70,10 @@ impl Archive {
         }
     }
 
-    /// What is in it besides files and folders, and cannot be read.
     pub(super) fn others(&self) -> &[Other] {
         &self.others
     }
 
-    /// The bytes of a file.
     pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, PictureError> {
         let mut bytes = vec![0; place.bytes];
         match self.file.read_exact_at(&mut bytes, place.offset) {
@@ -126,7 +118,7 @@ fn list(file: &File) -> io::Result<Listed> {
             _ => entry.size(),
         };
         let offset = entry.raw_file_position();
-        // Checked here, once, so that a cut archive is no surprise in the middle of an epoch.
+        // Checked here, once, so that a cut archive does not fail in the middle of an epoch.
         let after = offset.checked_add(bytes).filter(|&end| end <= total);
         let Some(after) = after else {
             return Err(cut(&format!("in the middle of {}", path.display())));
@@ -148,7 +140,7 @@ fn list(file: &File) -> io::Result<Listed> {
             }
         }
     }
-    // One that was cut between two files is whole but for this.
+    // One that was cut between two files lacks only this.
     let mut mark = [1; BLOCK];
     if file.read_at(&mut mark, end)? < mark.len() || mark != [0; BLOCK] {
         return Err(cut("without the blocks of zeros that end an archive"));
@@ -157,7 +149,6 @@ fn list(file: &File) -> io::Result<Listed> {
 }
 
 impl Listed {
-    /// With the files that links name.
     fn linked(mut self) -> Self {
         if self.others.is_empty() {
             return self;
@@ -194,7 +185,7 @@ impl Listed {
     }
 }
 
-/// A path without `.` and `..`, in which names of one file differ.
+/// Normalizes a path without `.` and `..`, so that all names of a file are equal.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

@@ -7,12 +7,12 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::picture::CHANNELS;
 use super::{Normalize, PictureError, PictureSample, Pictures, Transforms};
 
-/// Pictures with their labels.
+/// Pictures with their labels, as tensors on one device.
 #[derive(Clone, Debug)]
 pub struct PictureBatch {
-    /// `[batch, 3, height, width]`, f32, normalized.
+    /// The pictures: `[batch, 3, height, width]`, f32, normalized.
     pub pictures: Tensor<4>,
-    /// `[batch]`, places in [`Pictures::classes`].
+    /// The labels: `[batch]`, indices in [`Pictures::classes`].
     pub labels: Tensor<1, Int>,
 }
 
@@ -57,8 +57,8 @@ pub struct PictureBatches {
 }
 
 impl PictureBatches {
-    /// Batches of `source` on `device`. What is random in the transforms depends on `seed`, which
-    /// is the same on every rank.
+    /// Makes batches of `source` on `device`. The random part of the transforms depends on `seed`, which is the same
+    /// on every rank.
     pub fn new(
         source: Arc<dyn Pictures>,
         transforms: Transforms,
@@ -75,7 +75,7 @@ impl PictureBatches {
         }
     }
 
-    /// The pictures at `indices`, transformed as in `epoch`.
+    /// Returns the pictures at `indices`, transformed as in `epoch`.
     ///
     /// # Errors
     /// [`PictureError`] if there is no index or one is outside, if a picture cannot be read or

@@ -10,7 +10,6 @@ use super::archive::Archive;
 use super::picture::CHANNELS;
 use super::{Picture, PictureError, PictureSize, Pictures};
 
-/// The side of every picture.
 const SIDE: usize = 32;
 const PIXELS: usize = SIDE * SIDE;
 const RECORD_BYTES: usize = 1 + PIXELS * CHANNELS;
@@ -28,15 +27,15 @@ const CLASSES: [&str; 10] = [
     "truck",
 ];
 
-/// Where the files are, if not in the folder itself.
+/// The folder of the files, if they are not in the given one.
 const INNER_FOLDER: &str = "cifar-10-batches-bin";
 
-/// Which pictures of CIFAR-10.
+/// A part of the CIFAR-10 data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CifarPart {
-    /// To learn from: `data_batch_*.bin`, 50,000 pictures in all.
+    /// The training part: `data_batch_*.bin`, 50,000 pictures in all.
     Train,
-    /// To be judged by: `test_batch.bin`, 10,000 pictures.
+    /// The test part: `test_batch.bin`, 10,000 pictures.
     Test,
 }
 
@@ -66,7 +65,6 @@ pub struct Cifar10 {
     name: String,
     classes: Vec<String>,
     labels: Vec<usize>,
-    /// The records one after the other.
     records: Vec<u8>,
 }
 
@@ -104,7 +102,6 @@ impl Cifar10 {
         Ok(cifar)
     }
 
-    /// Adds the records of a file.
     fn append(&mut self, name: &Path, bytes: &[u8]) -> Result<(), PictureError> {
         let other = |cause: String| PictureError::NotCifar {
             name: name.display().to_string(),
@@ -113,7 +110,7 @@ impl Cifar10 {
         if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD_BYTES) {
             let found = bytes.len();
             return Err(other(format!(
-                "it has {found} bytes, which is no multiple of {RECORD_BYTES}; get it again"
+                "it has {found} bytes, which is not a multiple of {RECORD_BYTES}; get it again"
             )));
         }
         for (index, record) in bytes.chunks_exact(RECORD_BYTES).enumerate() {
@@ -152,7 +149,6 @@ impl Pictures for Cifar10 {
     }
 }
 
-/// The files of a part, with their names.
 type Found = Vec<(PathBuf, Vec<u8>)>;
 
 fn in_folder(folder: &Path, part: CifarPart) -> Result<Found, PictureError> {

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use super::picture::CHANNELS;
 use super::{Picture, PictureError, PictureSize, Pictures};
 
-/// Pictures of noise, made when they are asked for; each depends on the seed and its index only.
+/// Pictures of noise, made on demand; each depends on the seed and its index only.
 #[derive(Debug)]
 pub struct DummyPictures {
     classes: Vec<String>,
@@ -15,21 +15,21 @@ pub struct DummyPictures {
     seed: u64,
 }
 
-/// What [`DummyPictures`] are like.
+/// Options of [`DummyPictures`]: count, classes, size and seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DummyConfig {
-    /// How many pictures.
+    /// The number of pictures in the source.
     pub count: usize,
-    /// How many classes, which follow each other in turn.
+    /// The number of classes, which follow each other in turn.
     pub classes: usize,
     /// The size of every picture.
     pub size: PictureSize,
-    /// What the noise depends on.
+    /// The seed of the noise.
     pub seed: u64,
 }
 
 impl DummyPictures {
-    /// Pictures as a configuration says.
+    /// Makes pictures of noise as `config` says.
     ///
     /// # Panics
     /// If there are no classes, or the pictures have no pixels.

@@ -1,4 +1,4 @@
-//! What can be wrong with pictures, always with the file at fault.
+//! Errors of pictures, each with the file at fault.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,32 +12,32 @@ pub enum PictureError {
     /// A file or a folder cannot be read.
     #[error("cannot read {}; check that it is there and that this user may read it", .path.display())]
     Unreadable {
-        /// Which one.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A compressed archive, of which no single file can be read.
     #[error("{} is compressed; unpack it to a tar archive with `gunzip` first", .path.display())]
     Compressed {
-        /// The archive.
+        /// The path of the archive.
         path: PathBuf,
     },
     /// A picture in an archive that is a link to something else than a file in it, or a file with gaps.
     #[error(
-        "{} in {archive} is no whole file{}; make the archive anew with `tar --dereference`", .path.display(),
+        "{} in {archive} is not a complete file{}; make the archive again with `tar --dereference`", .path.display(),
         if .target.as_os_str().is_empty() {
             String::new()
         } else {
-            format!(", but a link to {}, which is no file in it", .target.display())
+            format!(", but a link to {}, which is not a file in it", .target.display())
         }
     )]
     Unlinked {
-        /// The archive.
+        /// The path of the archive.
         archive: String,
         /// The picture, or the class, in it.
         path: PathBuf,
-        /// What it is a link to, if it is one.
+        /// The link's target, if it is a link.
         target: PathBuf,
     },
     /// There is no folder of a class.
@@ -48,33 +48,33 @@ pub enum PictureError {
         /// The folder that should have them.
         name: String,
     },
-    /// A class without pictures.
+    /// A class folder has no pictures in it.
     #[error("class folder {name} has no jpg, jpeg or png picture; add some, or remove the folder")]
     EmptyClass {
-        /// Its folder.
+        /// The folder of the class.
         name: String,
     },
-    /// Another number of classes than the model has.
+    /// The number of classes differs from the model's.
     #[error(
         "{name} has {found} classes ({classes}), but {expected} are expected; give the model as many \
          classes as there are class folders"
     )]
     ClassCount {
-        /// Where the pictures come from.
+        /// The name of the source.
         name: String,
-        /// How many classes there are.
+        /// The number that was found.
         found: usize,
-        /// The first of them, for people.
+        /// The first class names, for the message.
         classes: String,
-        /// How many there should be.
+        /// The number of the model's classes.
         expected: usize,
     },
-    /// A file that is no picture, or a damaged one.
+    /// A file that is not a picture, or a damaged one.
     #[error("{name} is not a picture that can be read ({cause}); replace it, or remove it")]
     Undecodable {
-        /// The file.
+        /// The name of the file.
         name: String,
-        /// The decoder's words.
+        /// The error of the decoder.
         cause: String,
     },
     /// A picture whose end is missing.
@@ -82,53 +82,53 @@ pub enum PictureError {
         "{name} ends after {bytes} bytes, in the middle of the picture; copy it again, or remove it"
     )]
     Truncated {
-        /// The file.
+        /// The name of the file.
         name: String,
-        /// Its size.
+        /// The size of the file in bytes.
         bytes: usize,
     },
-    /// A place without the files of CIFAR-10.
+    /// A folder or archive without the files of CIFAR-10.
     #[error(
         "{} has no {wanted}; give the folder or the tar archive of CIFAR-10's binary version", .path.display()
     )]
     NoCifar {
         /// The folder or the archive.
         path: PathBuf,
-        /// What the files are called.
+        /// The expected names of the files.
         wanted: &'static str,
     },
-    /// A file of CIFAR-10 with something else in it.
-    #[error("{name} is no file of CIFAR-10's binary version: {cause}")]
+    /// A file of CIFAR-10 with unexpected content.
+    #[error("{name} is not a file of CIFAR-10's binary version: {cause}")]
     NotCifar {
-        /// The file.
+        /// The name of the file.
         name: String,
-        /// What is wrong with it.
+        /// A description of the fault.
         cause: String,
     },
-    /// A batch of no pictures, which would have no size.
+    /// A batch of no pictures, whose size is undefined.
     #[error(
         "a batch of {name} was asked for without an index; skip it, or weight its loss by 0 samples"
     )]
     EmptyBatch {
-        /// Where the pictures come from.
+        /// The name of the source.
         name: String,
     },
-    /// A picture that the source has not.
+    /// The index of a picture is out of range.
     #[error("{name} has {count} pictures, and none at {index}; give the sampler their number")]
     NoSuchPicture {
-        /// Where the pictures come from.
+        /// The name of the source.
         name: String,
-        /// Which one was asked for.
+        /// The index that was requested.
         index: usize,
-        /// How many there are.
+        /// The number that was found.
         count: usize,
     },
     /// A picture cannot be transformed as asked.
     #[error("picture {name}: {source}")]
     Transform {
-        /// The picture.
+        /// The name of the picture.
         name: String,
-        /// Why not.
+        /// The error of the transform.
         source: TransformError,
     },
     /// The pictures of a batch do not have one size.
@@ -137,9 +137,9 @@ pub enum PictureError {
          crop to one size"
     )]
     UnequalSizes {
-        /// The picture.
+        /// The name of the picture.
         name: String,
-        /// Its size.
+        /// The size of this picture.
         found: PictureSize,
         /// The size of the batch's first picture.
         expected: PictureSize,
@@ -147,9 +147,9 @@ pub enum PictureError {
     /// A class has too few pictures to be divided.
     #[error("{name} cannot be split: {cause}")]
     Unsplittable {
-        /// Where the pictures come from.
+        /// The name of the source.
         name: String,
-        /// What is in the way.
+        /// The reason why it cannot be divided.
         cause: String,
     },
 }
@@ -158,18 +158,18 @@ pub enum PictureError {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransformError {
-    /// A random crop has no room.
+    /// A random crop is larger than the picture.
     #[error("a crop of {size} x {size} does not fit into {found}; resize first, or pad more")]
     TooSmall {
-        /// The side of the crop.
+        /// The side of the crop in pixels.
         size: usize,
-        /// The padded picture.
+        /// The size of the padded picture.
         found: PictureSize,
     },
-    /// A transform that makes no sense for any picture.
+    /// A transform that fits no picture.
     #[error("{transform:?} fits no picture; give sizes above 0, and bounds with 0 < least <= most")]
     Senseless {
-        /// Which one.
+        /// The transform that is refused.
         transform: Transform,
     },
 }

@@ -39,7 +39,7 @@ enum Files {
 type ByClass<F> = BTreeMap<OsString, Vec<F>>;
 
 impl ImageFolder {
-    /// Lists the pictures below a folder. None is read yet.
+    /// Lists the pictures below a folder without reading them.
     ///
     /// # Errors
     /// [`PictureError::Unreadable`], [`PictureError::NoClasses`] or [`PictureError::EmptyClass`].
@@ -107,10 +107,10 @@ impl ImageFolder {
         })
     }
 
-    /// The path of a picture, in its archive if it is in one.
+    /// Returns the path of a picture, in its archive if it is in one.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of range.
     pub fn path(&self, index: usize) -> &Path {
         match &self.files {
             Files::OnDisk(files) => &files[index],
@@ -142,7 +142,6 @@ impl Pictures for ImageFolder {
     }
 }
 
-/// Files with their labels, and the names of those.
 struct Flattened<F> {
     classes: Vec<String>,
     labels: Vec<usize>,
@@ -175,7 +174,6 @@ fn flattened<F: Ord>(name: &str, by_class: ByClass<F>) -> Result<Flattened<F>, P
     Ok(all)
 }
 
-/// All pictures below the folder of a class.
 fn pictures_below(class: &Path) -> Result<Vec<PathBuf>, PictureError> {
     let mut pictures = Vec::new();
     let mut open = vec![class.to_path_buf()];
@@ -192,7 +190,6 @@ fn pictures_below(class: &Path) -> Result<Vec<PathBuf>, PictureError> {
     Ok(pictures)
 }
 
-/// What is in a folder and not hidden.
 fn visible(folder: &Path) -> Result<Vec<PathBuf>, PictureError> {
     let entries = fs::read_dir(folder).map_err(|source| unreadable(folder, source))?;
     let mut paths = Vec::new();
@@ -222,7 +219,7 @@ fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".")
 }
 
-/// Without `.` and the like, in which archives differ.
+/// Normalizes `.` and the like, in which archives differ.
 fn plain(path: &Path) -> PathBuf {
     let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_));
     path.components().filter(is_name).collect()

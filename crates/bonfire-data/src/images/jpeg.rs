@@ -1,17 +1,15 @@
-//! Whether a JPEG file is whole: ITU-T T.81, annex B.
+//! Finds out if a JPEG file is complete: ITU-T T.81, annex B.
 //!
 //! The end marker may also stand in a thumbnail, so it is not enough to look for it: segments are
 //! skipped by their lengths, and entropy-coded data, in which a marker cannot occur by chance, is
 //! searched for the next one.
 
-/// Starts every marker.
 const PREFIX: u8 = 0xFF;
 const START_OF_IMAGE: u8 = 0xD8;
 const END_OF_IMAGE: u8 = 0xD9;
 /// Markers without a length inside of entropy-coded data.
 const RESTARTS: std::ops::RangeInclusive<u8> = 0xD0..=0xD7;
 
-/// Whether the picture's own end marker is there.
 pub(super) fn is_complete(file: &[u8]) -> bool {
     if file.get(..2) != Some(&[PREFIX, START_OF_IMAGE]) {
         return false;

@@ -2,15 +2,15 @@
 
 use super::picture::CHANNELS;
 
-/// Subtracts a mean and divides by a deviation, for each colour, after bringing bytes to 0..=1.
+/// Brings bytes to 0..=1, subtracts a mean and divides by a deviation, for each colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
-    /// What each byte becomes, for each colour.
+    /// The normalized value of each byte, for each colour.
     values: [[f32; 256]; CHANNELS],
 }
 
 impl Normalize {
-    /// A mean and a standard deviation for red, green and blue.
+    /// Sets a mean and a standard deviation for red, green and blue.
     ///
     /// # Panics
     /// If a deviation is not above 0.
@@ -29,20 +29,19 @@ impl Normalize {
         }
     }
 
-    /// The figures of CIFAR-10's training pictures that are usually used.
+    /// Returns the usual figures of CIFAR-10's training pictures.
     pub fn cifar10() -> Self {
         Self::new([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
     }
 
-    /// The figures of ImageNet that pretrained models expect.
+    /// Returns the figures of ImageNet that pretrained models expect.
     pub fn imagenet() -> Self {
         Self::new([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     }
 
-    /// Appends the planes of red, green and blue of a picture's bytes.
     pub(super) fn append_planes(&self, bytes: &[u8], planes: &mut Vec<f32>) {
         let (pixels, rest) = bytes.as_chunks::<CHANNELS>();
-        assert!(rest.is_empty(), "{} bytes are no pixel", rest.len());
+        assert!(rest.is_empty(), "{} bytes are not a pixel", rest.len());
         for (channel, values) in self.values.iter().enumerate() {
             planes.extend(
                 pixels

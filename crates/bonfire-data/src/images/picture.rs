@@ -7,20 +7,19 @@ use image::{ImageFormat, ImageReader};
 
 use super::{PictureError, jpeg};
 
-/// Red, green, blue.
 pub(super) const CHANNELS: usize = 3;
 
 /// Width and height in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureSize {
-    /// Pixels in a row.
+    /// The number of pixels in a row.
     pub width: usize,
-    /// Rows.
+    /// The number of pixel rows.
     pub height: usize,
 }
 
 impl PictureSize {
-    /// As wide as high.
+    /// Returns a square size of `side` × `side` pixels.
     pub const fn square(side: usize) -> Self {
         Self {
             width: side,
@@ -28,7 +27,7 @@ impl PictureSize {
         }
     }
 
-    /// The number of pixels.
+    /// Returns the number of pixels: `width * height`.
     pub const fn pixels(self) -> usize {
         self.width * self.height
     }
@@ -48,7 +47,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A picture of its bytes.
+    /// Makes a picture of its bytes.
     ///
     /// # Panics
     /// If it has no pixels, or not three bytes for each.
@@ -62,7 +61,7 @@ impl Picture {
         Self { size, bytes }
     }
 
-    /// A picture of one colour for each place.
+    /// Makes a picture from the colour of each place.
     ///
     /// # Panics
     /// If it has no pixels.
@@ -76,9 +75,8 @@ impl Picture {
         Self::new(size, bytes)
     }
 
-    /// The picture in the bytes of a JPEG or PNG file, whatever the file is called; `name` is for
-    /// errors. Grey becomes equal parts of the three colours, transparency and orientation tags are
-    /// left aside, as Pillow's `convert("RGB")` does.
+    /// Decodes the bytes of a JPEG or PNG file, whatever the file is called; `name` is for errors. Grey becomes equal
+    /// parts of the three colours; transparency and orientation tags are ignored, as Pillow's `convert("RGB")` does.
     ///
     /// # Errors
     /// [`PictureError::Undecodable`] or [`PictureError::Truncated`].
@@ -93,7 +91,7 @@ impl Picture {
         let Some(format) = reader.format() else {
             return Err(undecodable("neither JPEG nor PNG".to_owned()));
         };
-        // The decoder paints what is missing of a JPEG grey, and says nothing.
+        // The decoder paints missing parts of a JPEG grey, without an error.
         if format == ImageFormat::Jpeg && !jpeg::is_complete(encoded) {
             return Err(PictureError::Truncated {
                 name: name.to_owned(),
@@ -114,17 +112,17 @@ impl Picture {
         Ok(Self::new(size, picture.into_raw()))
     }
 
-    /// Width and height.
+    /// Returns width and height in pixels.
     pub fn size(&self) -> PictureSize {
         self.size
     }
 
-    /// The bytes, `[height, width, 3]`.
+    /// Returns the bytes, `[height, width, 3]`.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Red, green and blue at a place.
+    /// Returns red, green and blue at a place.
     ///
     /// # Panics
     /// If the place is outside.
@@ -143,7 +141,6 @@ impl Picture {
         ]
     }
 
-    /// A row of bytes.
     pub(super) fn row(&self, y: usize) -> &[u8] {
         let len = self.size.width * CHANNELS;
         &self.bytes[y * len..(y + 1) * len]
@@ -166,7 +163,6 @@ impl Picture {
         Self::new(size, bytes)
     }
 
-    /// Left and right exchanged.
     pub(super) fn mirrored(mut self) -> Self {
         for row in self.bytes.chunks_exact_mut(self.size.width * CHANNELS) {
             let (pixels, _) = row.as_chunks_mut::<CHANNELS>();
@@ -176,14 +172,14 @@ impl Picture {
     }
 }
 
-/// Where a window begins; before the picture's own corner if negative.
+/// The corner of a window; negative if it is before the picture's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Corner {
     pub(super) left: isize,
     pub(super) top: isize,
 }
 
-/// Where a window and a picture share places, in one direction.
+/// The range that a window and a picture share, in one direction.
 struct Overlap {
     source: usize,
     target: usize,

@@ -1,4 +1,4 @@
-//! What every source of pictures offers.
+//! The interface of a source of pictures.
 
 use std::fmt::Debug;
 
@@ -6,14 +6,14 @@ use super::{Picture, PictureError};
 
 /// Pictures that can be read in any order, from several threads at once.
 pub trait Pictures: Debug + Send + Sync {
-    /// Where they come from, for messages.
+    /// Returns the name of the source, for messages.
     fn name(&self) -> &str;
 
-    /// The names of the classes; a label is a place in them.
+    /// Returns the names of the classes; a label is an index in them.
     fn classes(&self) -> &[String];
 
-    /// The class of each picture. [`SampleWeights::balanced`](crate::SampleWeights::balanced) takes
-    /// them as they are.
+    /// Returns the class of each picture. [`SampleWeights::balanced`](crate::SampleWeights::balanced) takes these
+    /// labels.
     fn labels(&self) -> &[usize];
 
     /// Reads one picture.
@@ -22,15 +22,15 @@ pub trait Pictures: Debug + Send + Sync {
     /// [`PictureError`] names the file.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of range.
     fn picture(&self, index: usize) -> Result<Picture, PictureError>;
 
-    /// How many pictures there are.
+    /// Returns the number of pictures.
     fn count(&self) -> usize {
         self.labels().len()
     }
 
-    /// That there are as many classes as the model has.
+    /// Checks that there are as many classes as the model has.
     ///
     /// # Errors
     /// [`PictureError::ClassCount`].

@@ -9,7 +9,6 @@ use super::{Picture, PictureSize};
 /// Bits behind the point of a weight: 32, less 8 for a byte and 2 to stay clear of the sign.
 const WEIGHT_BITS: u32 = 32 - 8 - 2;
 
-/// A picture of another size with the same content.
 pub(super) fn resized(picture: Picture, size: PictureSize) -> Picture {
     let picture = if size.width == picture.size().width {
         picture
@@ -61,7 +60,7 @@ fn vertically(picture: &Picture, height: usize) -> Picture {
     Picture::new(size, bytes)
 }
 
-/// What makes the cut of [`rounded`] a rounding.
+/// Added before the shift in [`rounded`], so that it rounds.
 const HALF: i32 = 1 << (WEIGHT_BITS - 1);
 
 fn rounded(sum: i32) -> u8 {
@@ -72,7 +71,6 @@ fn rounded(sum: i32) -> u8 {
 struct Taps {
     /// The first source place and the number of places, for each target place.
     spans: Vec<(usize, usize)>,
-    /// The weights of all spans, one after the other.
     weights: Vec<i32>,
 }
 

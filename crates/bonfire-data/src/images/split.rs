@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use super::{Picture, PictureError, Pictures};
 use crate::random::below;
 
-/// Some pictures of a source, in an order of their own, with all its classes.
+/// Some pictures of a source, in their own order, with all its classes.
 #[derive(Clone, Debug)]
 pub struct Subset {
     source: Arc<dyn Pictures>,
@@ -17,7 +17,7 @@ pub struct Subset {
 }
 
 impl Subset {
-    /// The pictures of `source` at `indices`.
+    /// Selects the pictures of `source` at `indices`.
     ///
     /// # Panics
     /// If an index is outside.
@@ -33,7 +33,7 @@ impl Subset {
         }
     }
 
-    /// Where its pictures are in their source.
+    /// Returns the indices of its pictures in their source.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -57,11 +57,10 @@ impl Pictures for Subset {
     }
 }
 
-/// Holds out a share of each class, so that both parts have all classes as often as the whole: the
-/// first part is to learn from, the second is what was held out. Which pictures depends on the seed
-/// only, so every rank finds the same.
+/// Holds out a share of each class, so that both parts have the source's proportions. The first part is for training,
+/// the second is held out. The choice depends on the seed only, so every rank makes the same.
 ///
-/// Of a class of n pictures, n × `held_out` rounded are held out, at least one and never all.
+/// For a class of n pictures, n × `held_out` rounded are held out, at least one and never all.
 ///
 /// # Errors
 /// [`PictureError::Unsplittable`] if `held_out` is not between 0 and 1, or a class has one picture.
@@ -76,7 +75,7 @@ pub fn split_pictures(
     };
     if !(held_out > 0.0 && held_out < 1.0) {
         return Err(unsplittable(format!(
-            "{held_out} is no share to hold out; give a number between 0 and 1"
+            "{held_out} is not a share to hold out; give a number between 0 and 1"
         )));
     }
     let mut of_class = vec![Vec::new(); source.classes().len()];

@@ -1,4 +1,4 @@
-//! What is done to a picture before a model sees it.
+//! Transforms of pictures before a model gets them.
 
 use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
@@ -8,15 +8,15 @@ use super::resample::resized;
 use super::{Picture, PictureSize, TransformError};
 use crate::random::{below, unit};
 
-/// One change of a picture, with the meaning that torchvision gives it.
+/// One transform of a picture, with torchvision's meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Transform {
     /// A square of `size` from a random place, after adding `padding` black pixels on each side.
     RandomCrop {
-        /// The side of the square.
+        /// The side of the square in pixels.
         size: usize,
-        /// Pixels added on each side.
+        /// Black pixels added on each side.
         padding: usize,
     },
     /// Left and right exchanged, in every second picture on average.
@@ -25,7 +25,7 @@ pub enum Transform {
     /// `(3.0 / 4.0, 4.0 / 3.0)` this is what ImageNet is usually trained with; see
     /// [`Transform::random_resized_crop`].
     RandomResizedCrop {
-        /// The side of the result.
+        /// The side of the result in pixels.
         size: usize,
         /// The least and the largest share of the picture's area, drawn uniformly.
         scale: (f64, f64),
@@ -35,38 +35,38 @@ pub enum Transform {
     /// Resized so that the shorter side has `shorter` pixels. Bilinear, averaging over all pixels
     /// where the picture gets smaller.
     Resize {
-        /// The shorter side of the result.
+        /// The shorter side of the result, in pixels.
         shorter: usize,
     },
     /// A square of `size` from the middle; what a smaller picture lacks is black.
     CenterCrop {
-        /// The side of the square.
+        /// The side of the result in pixels.
         size: usize,
     },
 }
 
-/// Which picture of which epoch: all that chance depends on.
+/// Identifies a picture of an epoch: all that random transforms depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureSample {
-    /// The same on every rank.
+    /// The seed, the same on every rank.
     pub seed: u64,
-    /// The epoch, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
     /// The picture's index in the data set.
     pub index: usize,
 }
 
-/// Changes that are made one after the other.
+/// Transforms that are applied one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transforms {
     steps: Vec<Transform>,
 }
 
-/// How often a random part is drawn anew if it does not fit, as in torchvision.
+/// Attempts to draw a random part that fits, as in torchvision.
 const ATTEMPTS: usize = 10;
 
 impl Transform {
-    /// The random part with the usual bounds: 8% to 100% of the area, 3:4 to 4:3.
+    /// Returns the random part with the usual bounds: 8% to 100% of the area, 3:4 to 4:3.
     pub const fn random_resized_crop(size: usize) -> Self {
         Self::RandomResizedCrop {
             size,
@@ -75,7 +75,6 @@ impl Transform {
         }
     }
 
-    /// Whether it makes sense for any picture.
     fn is_sensible(&self) -> bool {
         match *self {
             Self::RandomCrop { size, .. } | Self::CenterCrop { size } => size > 0,
@@ -108,7 +107,7 @@ impl Transform {
 }
 
 impl Transforms {
-    /// The changes in their order.
+    /// Takes the transforms in their order.
     ///
     /// # Errors
     /// [`TransformError::Senseless`] names the first that fits no picture: a size of 0, or bounds that
@@ -121,7 +120,7 @@ impl Transforms {
         }
     }
 
-    /// The usual ones for training on ImageNet: a random part of 8% to 100%, flipped or not.
+    /// Returns the usual transforms for training on ImageNet: a random part of 8% to 100%, flipped or not.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -132,7 +131,7 @@ impl Transforms {
         ])
     }
 
-    /// The usual ones for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
+    /// Returns the usual transforms for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -143,8 +142,7 @@ impl Transforms {
         ])
     }
 
-    /// Changes a picture. The same sample gives the same result wherever and whenever it is asked
-    /// for.
+    /// Transforms a picture. The same sample gives the same result wherever and whenever it is applied.
     ///
     /// # Errors
     /// [`TransformError`].
@@ -162,7 +160,7 @@ impl Transforms {
     }
 }
 
-/// Random numbers of one sample: a key of its own for each, so that none are shared.
+/// Random numbers of one sample: each has its own key, so that none are shared.
 fn generator(sample: PictureSample) -> ChaCha8Rng {
     let PictureSample { seed, epoch, index } = sample;
     let words = [seed, epoch, index as u64, u64::from_le_bytes(*b"pictures")];
@@ -196,7 +194,7 @@ fn random_crop(
     Ok(picture.window(Corner { left, top }, PictureSize::square(size)))
 }
 
-/// Where a random part begins and how large it is: torchvision's `RandomResizedCrop.get_params`.
+/// Corner and size of a random part: torchvision's `RandomResizedCrop.get_params`.
 fn random_part(
     whole: PictureSize,
     scale: (f64, f64),
@@ -279,7 +277,7 @@ fn center_crop(picture: &Picture, size: usize) -> Picture {
     picture.window(corner, PictureSize::square(size))
 }
 
-/// A uniform number from 0 to `most`, which may be drawn itself.
+/// A uniform number from 0 to `most`, inclusive.
 fn draw(rng: &mut ChaCha8Rng, most: usize) -> usize {
     below(rng, most as u64 + 1) as usize
 }

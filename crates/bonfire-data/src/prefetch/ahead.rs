@@ -14,19 +14,18 @@ use bonfire_collective::panic_message;
 use super::Prefetch;
 use crate::error::BoxError;
 
-/// What is on its way, each with what its user knows about it. Once it is dropped, the threads end with
-/// the batch that each has in hand.
+/// Batches in preparation, each with its caller's data. Once it is dropped, the threads end with the batch that each
+/// has in hand.
 #[derive(Debug)]
 pub(crate) struct Ahead<A, B> {
     pending: VecDeque<Ordered<A, B>>,
-    /// Gone once nothing more is to be prepared.
+    /// `None` once no more batches are needed.
     jobs: Option<Sender<Job<B>>>,
-    /// Set when nobody wants the rest.
+    /// Set when the rest is not needed any more.
     dropped: Arc<AtomicBool>,
     timeout: Duration,
 }
 
-/// A batch that was asked for.
 #[derive(Debug)]
 pub(crate) struct Ordered<A, B> {
     about: A,
@@ -58,12 +57,12 @@ impl<A, B: Send + 'static> Ahead<A, B> {
             let dropped = Arc::clone(&ahead.dropped);
             let prepare = move |indices: &[usize]| {
                 if dropped.load(Ordering::Relaxed) {
-                    Err("nobody wants it any more".into())
+                    Err("the receiver has gone".into())
                 } else {
                     prepare(indices)
                 }
             };
-            // Not joined: a batch that hangs must not hang whoever drops the rest.
+            // Not joined: a batch that hangs must not block the drop of the rest.
             thread::Builder::new()
                 .name(format!("bonfire-data-{worker}"))
                 .spawn(move || work(&queue, prepare))?;
@@ -73,7 +72,7 @@ impl<A, B: Send + 'static> Ahead<A, B> {
 }
 
 impl<A, B> Ahead<A, B> {
-    /// Asks for one more batch. Nothing comes after [`close`](Self::close).
+    /// Requests one more batch. Nothing comes after [`close`](Self::close).
     pub(crate) fn order(&mut self, indices: Vec<usize>, about: A) {
         let Some(jobs) = &self.jobs else {
             return;
@@ -87,22 +86,19 @@ impl<A, B> Ahead<A, B> {
         });
     }
 
-    /// Nothing more will be asked for.
     pub(crate) fn close(&mut self) {
         self.jobs = None;
     }
 
-    /// How many are on their way.
     pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// The batch that was asked for first, whether it is ready or not.
+    /// Takes the batch that was requested first, ready or not.
     pub(crate) fn pop(&mut self) -> Option<Ordered<A, B>> {
         self.pending.pop_front()
     }
 
-    /// Waits until it is ready.
     pub(crate) fn wait(&self, ordered: Ordered<A, B>) -> (A, Result<B, BoxError>) {
         let Ordered { about, answer } = ordered;
         let batch = match answer.recv_timeout(self.timeout) {
@@ -122,7 +118,7 @@ impl<A, B> Drop for Ahead<A, B> {
     }
 }
 
-/// Prepares batches until there are no more. An answer that nobody waits for any more is dropped.
+/// Prepares batches until there are no more. Drops a result that has no receiver any more.
 fn work<B>(queue: &Mutex<Receiver<Job<B>>>, prepare: impl Fn(&[usize]) -> Result<B, BoxError>) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -1,23 +1,21 @@
-//! How far the ranks have come in their data, for a checkpoint.
+//! The progress of the ranks in their data, for a checkpoint.
 
 use serde::{Deserialize, Serialize};
 
 use super::Order;
 
-/// How far all ranks together have come in a data set. A checkpoint keeps it; the number of ranks
-/// that go on from there may be another.
+/// The progress of all ranks together in a data set. A checkpoint keeps it; the number of ranks that continue may
+/// differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerState {
-    /// The epoch, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
-    /// How many samples of the epoch's order have been seen.
+    /// The number of samples of the epoch's order that have been seen.
     pub offset: usize,
-    /// Of how many.
     len: usize,
     order: OrderState,
 }
 
-/// What an order depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum OrderState {
@@ -44,14 +42,13 @@ impl SamplerState {
         }
     }
 
-    /// Whether both speak of the same samples in the same order.
+    /// Compares data set and order, not progress.
     pub(crate) fn same_data(&self, other: &Self) -> bool {
         (self.len, &self.order) == (other.len, &other.order)
     }
 }
 
 impl std::fmt::Display for SamplerState {
-    /// The data that the state belongs to.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let len = self.len;
         match &self.order {

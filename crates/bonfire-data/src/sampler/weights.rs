@@ -1,4 +1,4 @@
-//! How often each sample is drawn.
+//! Weights of samples that are drawn at random.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ pub struct SampleWeights {
     cumulative: Arc<[f64]>,
 }
 
-/// Weights that nothing can be drawn by.
+/// Weights that do not define a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableWeights {
-    /// A weight says nothing about how often.
+    /// A weight is negative, infinite or NaN.
     #[error("sample {index} has the weight {weight}; give a finite number that is not negative")]
     NotAWeight {
-        /// Which sample.
+        /// The index of the sample.
         index: usize,
-        /// Its weight.
+        /// The weight of the sample.
         weight: f64,
     },
-    /// No sample may be drawn, or the sum of the weights is too large to be a number.
+    /// All weights are 0, or their sum is infinite.
     #[error("the weights add up to {sum}; at least one must be above 0, and their sum finite")]
     NoSum {
-        /// What they add up to.
+        /// The sum of all weights.
         sum: f64,
     },
 }
 
 impl SampleWeights {
-    /// Weights of the samples 0, 1, 2 and so on; they need not add up to one.
+    /// Takes the weights of the samples 0, 1, 2 and so on; they need not add up to one.
     ///
     /// # Errors
     /// [`UnusableWeights`].
@@ -58,8 +58,7 @@ impl SampleWeights {
         })
     }
 
-    /// A weight for every sample, so that all classes are drawn equally often. `classes` has the
-    /// class of every sample.
+    /// Weights every sample so that all classes are drawn equally often. `classes` has the class of every sample.
     ///
     /// # Errors
     /// [`UnusableWeights`] if there is no sample.
@@ -83,7 +82,7 @@ impl SampleWeights {
             .min(self.last())
     }
 
-    /// What tells these weights from others.
+    /// A hash that tells these weights from others.
     pub(super) fn digest(&self) -> String {
         let mut hash = Context::new(&SHA256);
         for until in self.cumulative.iter() {

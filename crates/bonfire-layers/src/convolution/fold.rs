@@ -5,19 +5,15 @@
 
 use super::Window;
 
-/// Channels from which on nothing is folded.
+/// Number of channels from which inputs are not folded.
 const MANY: usize = 8;
 
-/// How an input is folded.
 #[derive(Clone, Debug)]
 pub(super) struct Fold {
-    /// Of the input.
     height: usize,
     /// Width of the input, and of the folded one.
     width: [usize; 2],
-    /// Height of the kernel.
     rows: usize,
-    /// Width of the kernel.
     columns: usize,
     stride: usize,
     dilation: usize,
@@ -25,7 +21,8 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    /// The fold, the shapes of folded inputs and weights, and the window that is left; nothing where it is of no use.
+    /// Returns the fold, the shapes of folded inputs and weights, and the window that is left; `None` where folding
+    /// does not pay.
     #[allow(clippy::type_complexity, reason = "what a convolution is made of")]
     pub(super) fn of(
         input: [usize; 4],
@@ -97,14 +94,14 @@ impl Fold {
         transposed(folded, [self.columns, self.rows])
     }
 
-    /// The pixel of a line that a pixel of the folded line shows.
+    /// The input column that a pixel of the folded line shows.
     fn seen(&self, index: usize, column: usize) -> Option<usize> {
         let seen = (index * self.stride + column * self.dilation).checked_sub(self.padding)?;
         (seen < self.width[0]).then_some(seen)
     }
 
-    /// Goes through lines of an input of so many values, and columns of the kernel: `run` gets where the line begins, the
-    /// column, and where the folded line begins.
+    /// Iterates over lines of an input of `elems` values, and columns of the kernel: `run` gets where the line begins,
+    /// the column, and where the folded line begins.
     fn each_line(&self, elems: usize, mut run: impl FnMut(usize, usize, usize)) {
         let [from, to] = self.width;
         let plane = self.height * from;
@@ -118,7 +115,6 @@ impl Fold {
     }
 }
 
-/// Matrices of this shape, transposed.
 fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let mut target = vec![0.0; values.len()];
     let matrices = values.chunks_exact(rows * columns);

@@ -1,19 +1,15 @@
-//! Which pixels of the input a pixel of the output sees, and through which tap of the kernel. Pixels and taps are
-//! numbered row by row. A tap that lies in the padding is not listed, so nobody multiplies with its zeros.
+//! Links between pixels of the output and of the input, each with its tap of the kernel. Pixels and taps are numbered
+//! row by row. A tap that lies in the padding is not listed, so its zeros are not multiplied.
 
 use super::Window;
 
-/// The sizes of a convolution, of one of its groups.
 #[derive(Clone, Debug)]
 pub(super) struct Geometry {
     pub(super) samples: usize,
-    /// Channels of one group.
     pub(super) source_channels: usize,
     pub(super) target_channels: usize,
     pub(super) groups: usize,
-    /// Height and width of the input.
     pub(super) source: [usize; 2],
-    /// Height and width of the output.
     pub(super) target: [usize; 2],
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -29,10 +25,9 @@ pub(super) struct Link {
     pub(super) pixel: usize,
 }
 
-/// What each pixel of one side sees of the other side.
 #[derive(Clone, Debug)]
 pub(super) struct Links {
-    /// Where the links of a pixel begin, and where the last ones end.
+    /// The start of each pixel's links, and the end of the last.
     starts: Vec<usize>,
     links: Vec<Link>,
 }
@@ -103,13 +98,11 @@ impl Geometry {
         self.target[0] * self.target[1]
     }
 
-    /// Taps of the kernel, used or not.
     pub(super) fn kernel_taps(&self) -> usize {
         self.kernel[0] * self.kernel[1]
     }
 
-    /// The taps through which any pixel is seen, what pixels of the output see of the input, and pixels of the input
-    /// of the output.
+    /// The taps in use, the links of output pixels, and the links of input pixels.
     pub(super) fn links(&self) -> (Vec<usize>, Links, Links) {
         let mut forward = vec![Vec::new(); self.target_pixels()];
         let mut backward = vec![Vec::new(); self.source_pixels()];

@@ -7,7 +7,6 @@
 use super::geometry::Geometry;
 use crate::in_pieces;
 
-/// Channels in a row.
 pub(super) const SIDE: usize = 16;
 
 pub(super) type Row = [f32; SIDE];
@@ -15,19 +14,17 @@ pub(super) type Row = [f32; SIDE];
 /// Samples whose pixels are copied together.
 const SAMPLES: usize = 16;
 
-/// Which channels of a tensor `[samples, channels, pixels]`.
+/// A range of channels of a tensor `[samples, channels, pixels]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channels {
     pub(super) all: usize,
     /// The first of a group.
     pub(super) first: usize,
-    /// How many a group has.
     pub(super) count: usize,
     pub(super) pixels: usize,
 }
 
 impl Channels {
-    /// The input's in a group.
     pub(super) fn source(geometry: &Geometry, group: usize) -> Self {
         Self::of(
             geometry,
@@ -37,7 +34,6 @@ impl Channels {
         )
     }
 
-    /// The output's in a group.
     pub(super) fn target(geometry: &Geometry, group: usize) -> Self {
         Self::of(
             geometry,
@@ -60,14 +56,13 @@ impl Channels {
         self.count.div_ceil(SIDE)
     }
 
-    /// Where the channels of a panel begin in a sample, and how many they are.
+    /// The offset of a panel's channels in a sample, and their number.
     fn panel(self, panel: usize) -> (usize, usize) {
         let depth = (self.count - panel * SIDE).min(SIDE);
         ((self.first + panel * SIDE) * self.pixels, depth)
     }
 }
 
-/// Some channels of a tensor.
 pub(super) fn gathered(values: &[f32], samples: usize, channels: Channels) -> Vec<Row> {
     let pixels = channels.pixels;
     let mut rows = vec![[0.0; SIDE]; channels.panels() * pixels * samples];
@@ -127,8 +122,8 @@ pub(super) fn scatter(
     });
 }
 
-/// Goes through blocks of up to [`SIDE`] pixels of some samples, so that the same few memory pages are used for a while:
-/// `run` gets the sample, the first pixel, and how many there are.
+/// Iterates over blocks of up to [`SIDE`] pixels of some samples, so that the same few memory pages are used for a
+/// while: `run` gets the sample, the first pixel, and their number.
 fn for_blocks(samples: usize, pixels: usize, mut run: impl FnMut(usize, usize, usize)) {
     for first in (0..samples).step_by(SAMPLES) {
         for begin in (0..pixels).step_by(SIDE) {
@@ -139,7 +134,6 @@ fn for_blocks(samples: usize, pixels: usize, mut run: impl FnMut(usize, usize, u
     }
 }
 
-/// A block with columns for rows; only the first `width` of them.
 #[inline]
 fn transposed(block: &[Row; SIDE], width: usize) -> [Row; SIDE] {
     let mut target = [[0.0; SIDE]; SIDE];
@@ -151,12 +145,11 @@ fn transposed(block: &[Row; SIDE], width: usize) -> [Row; SIDE] {
     target
 }
 
-/// What the columns of a product of weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Columns {
-    /// The channels of the output: forwards.
+    /// The channels of the output: for the forward pass.
     Target,
-    /// Those of the input: backwards.
+    /// The channels of the input: for the backward pass.
     Source,
 }
 

@@ -1,7 +1,7 @@
 //! The products of a convolution, in vectors as wide as the machine has them.
 //!
 //! A convolution is a sum of products of matrices, one for each tap: the samples of a pixel by channels of the input,
-//! times the tap's weights. What is multiplied lies as [`panels`](super::panels) has it, so nothing is copied for a
+//! times the tap's weights. The operands are in the layout of [`panels`](super::panels), so nothing is copied for a
 //! product, and sums stay in registers over all taps and channels. Sums have a fixed order, whatever the number of
 //! threads; processors with fused multiplication and addition round less often than others.
 
@@ -11,7 +11,7 @@ use super::geometry::{Link, Links};
 use super::panels::{Channels, Row, SIDE};
 use crate::in_pieces;
 
-/// The samples of one side, and how many channels and pixels it has.
+/// The samples of one side, with its numbers of channels and pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side<'a> {
     rows: &'a [Row],
@@ -180,11 +180,9 @@ pub(super) fn outer_sums(
     rows
 }
 
-/// Adds the sum over samples of `source` times `target`.
 struct OuterSum<'a> {
     source: &'a [Row],
     target: &'a [Row],
-    /// Channels of the source.
     depth: usize,
     sums: &'a mut [Row],
 }

@@ -1,5 +1,4 @@
-//! The state of compression, step by step, for a keeper that another decides for: Burn's learner says what is
-//! saved and deleted, and when.
+//! The state of compression, step by step. Burn's learner decides when it is saved and deleted.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +9,22 @@ use bonfire_train::CompressionState;
 
 const STATE: &str = "compression.cbor";
 
-/// A folder with the [`CompressionState`] of several steps, for a program that keeps model and optimizer
-/// elsewhere. Only rank 0 writes and reads it. A step's state appears as a whole or not at all, with the
-/// hash of its content.
+/// A folder with the [`CompressionState`] of several steps, for a program that keeps model and optimizer elsewhere.
+/// Only rank 0 writes and reads it. A step's state appears completely or not at all, with the hash of its content.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressionFolder(Folder);
 
 impl CompressionFolder {
-    /// At a path, which the first state makes.
+    /// Uses the folder at `path`, which the first state makes.
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self(Folder::new(path.into()))
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Sees that the folder can be made and written to.
+    /// Checks that the folder can be made and written to.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -35,7 +32,7 @@ impl CompressionFolder {
         self.0.prepare()
     }
 
-    /// Saves the state of so many ranks after a step, in the place of an earlier one of that step.
+    /// Saves the state of `ranks` ranks after a step, in place of an earlier one of that step.
     ///
     /// # Errors
     /// [`CheckpointError::Io`], [`CheckpointError::Unwritable`].
@@ -60,11 +57,11 @@ impl CompressionFolder {
         found.iter().try_for_each(|path| self.0.remove(path))
     }
 
-    /// The bytes of the state of a step, for [`parse`](Self::parse), on other ranks, too; none if it was not
+    /// Reads the bytes of the state of a step, for [`parse`](Self::parse), on other ranks, too; empty if it was not
     /// saved.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`]; [`CheckpointError::Damaged`] if it is not whole.
+    /// [`CheckpointError::Io`]; [`CheckpointError::Damaged`] if it is damaged.
     pub(crate) fn read(&self, step: u64) -> Result<Vec<u8>, CheckpointError> {
         match self.0.revisions(step)?.pop() {
             Some(path) => Found::at(path)?.read(STATE),
@@ -72,7 +69,7 @@ impl CompressionFolder {
         }
     }
 
-    /// The state that these bytes are.
+    /// Parses the bytes of a state.
     ///
     /// # Errors
     /// [`CheckpointError::Other`].

@@ -1,4 +1,4 @@
-//! Tensors on their way from one rank to another, as bytes.
+//! Tensors as bytes, sent from one rank to another.
 
 use std::collections::VecDeque;
 
@@ -47,7 +47,7 @@ impl Parcel {
         put_bool take_bool Bool, "a tensor of truth values";
     }
 
-    /// Whether nothing is left in it.
+    /// Returns true if all tensors have been taken out.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
@@ -105,5 +105,4 @@ impl Parcel {
     }
 }
 
-/// Bytes of the length in front.
 const LENGTH_BYTES: usize = size_of::<u64>();

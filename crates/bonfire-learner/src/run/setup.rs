@@ -1,4 +1,4 @@
-//! What a training does before its first epoch.
+//! The work of a training before its first epoch.
 
 use crate::error::LearnerError;
 use crate::model::DistributedModel;
@@ -7,7 +7,7 @@ use crate::run::Run;
 use bonfire_train::{Ddp, GradientCompression, GradientSync, Precision, patient_with_files};
 
 impl<M: DistributedModel> Run<'_, M> {
-    /// That the learner can train as the configuration says, and what it cannot keep.
+    /// Checks that the learner can train with this configuration, and warns of state that it cannot save.
     pub(crate) fn check_config(&self) -> Result<(), LearnerError> {
         let config = &self.config.ddp;
         if config.sync != GradientSync::Bucketed {
@@ -31,7 +31,6 @@ impl<M: DistributedModel> Run<'_, M> {
         Ok(())
     }
 
-    /// Whether there is something of compression to keep.
     pub(crate) fn compresses(&self) -> bool {
         matches!(
             self.config.ddp.compression,
@@ -39,7 +38,6 @@ impl<M: DistributedModel> Run<'_, M> {
         )
     }
 
-    /// Gives all ranks the state of rank 0.
     pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
         let group = patient_with_files(self.world.group(), &self.learner.model());
@@ -50,7 +48,7 @@ impl<M: DistributedModel> Run<'_, M> {
             (true, true) => records::send(&self.learner, store, &group)?,
             (false, true) => {}
             (is_main, false) => {
-                // Models that differ are an error that says how, before anything is loaded.
+                // Models that differ are an error with the difference, before anything is loaded.
                 Ddp::compare(&self.learner.model(), self.world, &self.config.ddp)?;
                 if is_main {
                     records::send(&self.learner, store, &group)?;

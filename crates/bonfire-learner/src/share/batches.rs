@@ -7,19 +7,17 @@ use burn::data::dataloader::DataLoaderIterator;
 use crate::error::LearnerError;
 use crate::share::Share;
 
-/// One batch.
 pub(crate) struct Batch<O> {
     pub(crate) item: O,
     pub(crate) samples: usize,
 }
 
-/// The batches that are left. Looks one ahead, so that it is known before a step whether there is
-/// another after it.
+/// The batches that are left. Looks one ahead, so that it is known before a step if another follows.
 pub(crate) struct Batches<'a, O> {
-    /// Nothing once it has ended.
+    /// `None` once it has ended.
     iterator: Option<Box<dyn DataLoaderIterator<O> + 'a>>,
     ahead: VecDeque<Batch<O>>,
-    /// Items that the iterator says it has given.
+    /// Number of items that the iterator reports so far.
     counted: usize,
 }
 

@@ -1,5 +1,4 @@
-//! What all ranks say before a step: how many samples they have, whether more follow, whether
-//! somebody wants to stop.
+//! Values that all ranks exchange before a step: samples, further batches, and requests to stop.
 
 use bonfire_collective::{ProcessGroup, Rank};
 
@@ -9,25 +8,23 @@ use crate::error::LearnerError;
 pub(crate) struct Own {
     /// Samples of its batch; 0 without one.
     pub(crate) samples: usize,
-    /// Whether it has another batch after that.
+    /// True if it has another batch after that.
     pub(crate) more: bool,
-    /// Whether its user asked to stop.
+    /// True if its user asked to stop.
     pub(crate) stop: bool,
 }
 
-/// What all of them said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outlook {
     /// The samples of each rank in the step to come.
     pub(crate) samples: Vec<usize>,
-    /// Whether any rank has a batch after it.
+    /// True if any rank has a batch after it.
     pub(crate) more: bool,
     /// The lowest rank that wants to stop.
     pub(crate) stop: Option<Rank>,
 }
 
 impl Outlook {
-    /// Asks all ranks; all must call it.
     #[track_caller]
     pub(crate) fn of(group: &ProcessGroup, own: Own) -> Result<Self, LearnerError> {
         let said = [own.samples as i64, own.more.into(), own.stop.into()];

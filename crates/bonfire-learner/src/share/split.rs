@@ -1,4 +1,4 @@
-//! A split of the data on its way through all ranks.
+//! A split of the data, step by step through all ranks.
 
 use burn::data::dataloader::Progress;
 
@@ -6,17 +6,16 @@ use crate::share::Share;
 use crate::share::batches::{Batch, Batches};
 use crate::share::outlook::Outlook;
 
-/// The batches of this rank that are left, and how far all ranks are.
+/// The remaining batches of this rank, and the progress of all ranks.
 pub(crate) struct Split<'a, O> {
     pub(crate) batches: Batches<'a, O>,
     /// Samples of all ranks, done and to do.
     processed: usize,
     total: usize,
-    /// Steps done, together.
+    /// Steps done by all ranks together.
     iteration: usize,
 }
 
-/// A step that all ranks are about to take.
 pub(crate) struct Turn<O> {
     /// This rank's batch, if it has one left.
     pub(crate) batch: Option<Batch<O>>,
@@ -33,7 +32,6 @@ impl<'a, O> Split<'a, O> {
         }
     }
 
-    /// A step over so many samples of all ranks begins.
     pub(crate) fn advance(&mut self, samples: usize) {
         self.processed += samples;
         self.iteration += 1;

@@ -27,7 +27,6 @@ pub struct AdamConfig {
 }
 
 impl Default for AdamConfig {
-    /// 0.9, 0.999, 1e-8, 0.
     fn default() -> Self {
         Self {
             beta_1: 0.9,
@@ -39,30 +38,30 @@ impl Default for AdamConfig {
 }
 
 impl AdamConfig {
-    /// The defaults.
+    /// Returns the defaults: 0.9, 0.999, 1e-8 and 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with another [`beta_1`](Self::beta_1).
+    /// Sets [`beta_1`](Self::beta_1), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_1(self, beta_1: f32) -> Self {
         Self { beta_1, ..self }
     }
 
-    /// The same with another [`beta_2`](Self::beta_2).
+    /// Sets [`beta_2`](Self::beta_2), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_2(self, beta_2: f32) -> Self {
         Self { beta_2, ..self }
     }
 
-    /// The same with another [`epsilon`](Self::epsilon).
+    /// Sets [`epsilon`](Self::epsilon), added to a root.
     #[must_use]
     pub fn with_epsilon(self, epsilon: f32) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// The same with another [`weight_decay`](Self::weight_decay).
+    /// Sets the L2 penalty [`weight_decay`](Self::weight_decay).
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {
@@ -71,7 +70,7 @@ impl AdamConfig {
         }
     }
 
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
     ///
     /// # Panics
     /// If a beta is not in its range.
@@ -83,7 +82,7 @@ impl AdamConfig {
         }
     }
 
-    /// The optimizer of a module.
+    /// Builds the optimizer of a complete module.
     ///
     /// # Panics
     /// As [`build`](Self::build).
@@ -109,14 +108,14 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
+    /// Places the state outside of the parameters' memory, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let around = self.around.with_offload(offload.into());
         Self { around, ..self }
     }
 
-    /// The same with a handle on the factors of its gradients, or with `None` without.
+    /// Sets a handle on the factors of its gradients, or removes it with `None`.
     #[must_use]
     pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
@@ -144,7 +143,7 @@ impl Optimizer for Adam {
         super::step(rule, tensor, grad, state, &self.around)
     }
 
-    /// The step moves it where it is needed.
+    /// Returns the state unchanged: the step moves it to the device that it needs.
     fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
         state
     }
@@ -156,14 +155,13 @@ pub(crate) struct AdamRule {
     penalty: f64,
     betas: [f64; 2],
     factors: [f64; 2],
-    /// Of both moments together.
+    /// The bias correction of both moments together.
     correction: f64,
     epsilon: f64,
     rate: f64,
 }
 
 impl AdamRule {
-    /// Step `time`, from 1.
     pub(crate) fn new(config: AdamConfig, rate: LearningRate, time: usize) -> Self {
         let betas = [config.beta_1, config.beta_2];
         let corrections = betas.map(|beta| 1.0 - beta.powi(time as i32));

@@ -39,7 +39,6 @@ pub struct AdamWConfig {
 }
 
 impl Default for AdamWConfig {
-    /// 0.9, 0.999, 1e-8, 1e-2.
     fn default() -> Self {
         Self {
             beta_1: 0.9,
@@ -51,30 +50,30 @@ impl Default for AdamWConfig {
 }
 
 impl AdamWConfig {
-    /// The defaults.
+    /// Returns the defaults: 0.9, 0.999, 1e-8 and 1e-2.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with another [`beta_1`](Self::beta_1).
+    /// Sets [`beta_1`](Self::beta_1), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_1(self, beta_1: f32) -> Self {
         Self { beta_1, ..self }
     }
 
-    /// The same with another [`beta_2`](Self::beta_2).
+    /// Sets [`beta_2`](Self::beta_2), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_2(self, beta_2: f32) -> Self {
         Self { beta_2, ..self }
     }
 
-    /// The same with another [`epsilon`](Self::epsilon).
+    /// Sets [`epsilon`](Self::epsilon), added to a root.
     #[must_use]
     pub fn with_epsilon(self, epsilon: f32) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// The same with another [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), apart from the gradient.
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {
@@ -83,7 +82,7 @@ impl AdamWConfig {
         }
     }
 
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
     ///
     /// # Panics
     /// If a beta is not in its range.
@@ -95,7 +94,7 @@ impl AdamWConfig {
         }
     }
 
-    /// The optimizer of a module.
+    /// Builds the optimizer of a complete module.
     ///
     /// # Panics
     /// As [`build`](Self::build).
@@ -120,14 +119,14 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
+    /// Places the state outside of the parameters' memory, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let around = self.around.with_offload(offload.into());
         Self { around, ..self }
     }
 
-    /// The same with a handle on the factors of its gradients, or with `None` without.
+    /// Sets a handle on the factors of its gradients, or removes it with `None`.
     #[must_use]
     pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
@@ -155,7 +154,7 @@ impl Optimizer for AdamW {
         super::step(rule, tensor, grad, state, &self.around)
     }
 
-    /// The step moves it where it is needed.
+    /// Returns the state unchanged: the step moves it to the device that it needs.
     fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
         state
     }
@@ -173,7 +172,6 @@ pub(crate) struct AdamWRule {
 }
 
 impl AdamWRule {
-    /// Step `time`, from 1.
     pub(crate) fn new(config: AdamWConfig, rate: LearningRate, time: usize) -> Self {
         let betas = [config.beta_1, config.beta_2];
         Self {

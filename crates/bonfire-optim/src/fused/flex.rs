@@ -17,7 +17,7 @@ use super::stored::Stored;
 use crate::gradient::Factors;
 use crate::offload::FileTensor;
 
-/// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
+/// One step. Copies only memory that is shared or not row-major.
 ///
 /// # Panics
 /// If a tensor is of another backend.
@@ -53,7 +53,7 @@ pub(super) fn step<const D: usize, const M: usize>(
     (weights, moments.map(Own::idle))
 }
 
-/// A parameter in its file. One that has none, or that somebody else has changed, gets a new one.
+/// A parameter in its file. Makes a new file if there is none, or if the parameter was changed elsewhere.
 pub(super) fn in_file<const D: usize>(
     parameter: Tensor<D>,
     file: Option<FileTensor>,
@@ -82,7 +82,7 @@ impl Gradient {
     }
 }
 
-/// A tensor that nobody else sees.
+/// A tensor whose memory is not shared.
 enum Own {
     Memory(FlexTensor),
     File(FileTensor),
@@ -96,7 +96,7 @@ impl Own {
         }
     }
 
-    /// The same, which is not needed before the next step.
+    /// The tensor between steps: marks its memory as idle.
     fn idle<const D: usize>(self) -> Kept<D> {
         if let Self::File(file) = &self {
             file.set_idle();
@@ -165,13 +165,13 @@ fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     primitive.expect("its device is Flex")
 }
 
-/// The tensor in row-major memory that nobody else sees: its own where that is such.
+/// The tensor in unshared row-major memory, copied only if it is not.
 fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     FlexTensor::from_data(primitive(tensor).into_data())
 }
 
 fn values_mut<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {
     let (start, end) = tensor.layout().contiguous_offsets().expect("row-major");
-    let values = tensor.try_storage_mut().expect("nobody else sees it");
+    let values = tensor.try_storage_mut().expect("its memory is not shared");
     &mut values[start..end]
 }

@@ -5,7 +5,6 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::compute::{cast, on};
 use crate::offload::{FileTensor, Offload};
 
-/// What is kept from step to step.
 #[derive(Clone)]
 pub(super) enum Kept<const D: usize> {
     Memory(Tensor<D>),
@@ -28,7 +27,7 @@ impl<const D: usize> Kept<D> {
         Self::File(zeros)
     }
 
-    /// The same where it belongs, in a type and on the device of the step.
+    /// Moves it to its place, in a type and on the device of the step.
     pub(super) fn placed(self, dtype: DType, device: &Device, offload: Option<&Offload>) -> Self {
         let tensor = match self {
             Self::File(file) if offload.is_some() && file.dtype() == dtype => {
@@ -42,7 +41,6 @@ impl<const D: usize> Kept<D> {
         }
     }
 
-    /// In the memory of `device`.
     pub(super) fn into_tensor(self, device: &Device) -> Tensor<D> {
         match self {
             Self::Memory(tensor) => on(tensor, device),

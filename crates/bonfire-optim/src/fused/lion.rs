@@ -25,7 +25,6 @@ pub struct LionConfig {
 }
 
 impl Default for LionConfig {
-    /// 0.9, 0.99, 0.
     fn default() -> Self {
         Self {
             beta_1: 0.9,
@@ -36,24 +35,24 @@ impl Default for LionConfig {
 }
 
 impl LionConfig {
-    /// The defaults.
+    /// Returns the defaults: 0.9, 0.99 and 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with another [`beta_1`](Self::beta_1).
+    /// Sets [`beta_1`](Self::beta_1), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_1(self, beta_1: f32) -> Self {
         Self { beta_1, ..self }
     }
 
-    /// The same with another [`beta_2`](Self::beta_2).
+    /// Sets [`beta_2`](Self::beta_2), from 0 to less than 1.
     #[must_use]
     pub fn with_beta_2(self, beta_2: f32) -> Self {
         Self { beta_2, ..self }
     }
 
-    /// The same with another [`weight_decay`](Self::weight_decay).
+    /// Sets [`weight_decay`](Self::weight_decay), apart from the gradient.
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {
@@ -62,7 +61,7 @@ impl LionConfig {
         }
     }
 
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
     ///
     /// # Panics
     /// If a beta is not in its range.
@@ -74,7 +73,7 @@ impl LionConfig {
         }
     }
 
-    /// The optimizer of a module.
+    /// Builds the optimizer of a complete module.
     ///
     /// # Panics
     /// As [`build`](Self::build).
@@ -99,14 +98,14 @@ pub struct Lion {
 }
 
 impl Lion {
-    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
+    /// Places the state outside of the parameters' memory, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let around = self.around.with_offload(offload.into());
         Self { around, ..self }
     }
 
-    /// The same with a handle on the factors of its gradients, or with `None` without.
+    /// Sets a handle on the factors of its gradients, or removes it with `None`.
     #[must_use]
     pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
@@ -133,7 +132,7 @@ impl Optimizer for Lion {
         super::step(rule, tensor, grad, state, &self.around)
     }
 
-    /// The step moves it where it is needed.
+    /// Returns the state unchanged: the step moves it to the device that it needs.
     fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
         state
     }

@@ -1,11 +1,11 @@
-//! What a rule computes with: one number on the CPU, a tensor on any other device.
+//! Operands of a rule: one number on the CPU, a tensor on any other device.
 
 use std::ops::{Add, Div, Mul, Sub};
 
 use burn::tensor::Tensor;
 
-/// The operations of optimizers. Constants are rounded to the type of the numbers, as Burn does it, and
-/// nothing is contracted, so that numbers and tensors have the same bits.
+/// The operations of optimizers. Constants are rounded to the type of the numbers, as in Burn, and nothing is
+/// contracted, so that numbers and tensors have the same bits.
 pub(crate) trait Number:
     Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
@@ -17,11 +17,11 @@ pub(crate) trait Number:
 
     fn sqrt(self) -> Self;
 
-    /// -1, 0 or 1; 0 for what is no number.
+    /// -1, 0 or 1; 0 for NaN.
     fn sign(self) -> Self;
 }
 
-/// A number that a CPU has instructions for.
+/// A number type with CPU instructions.
 pub(crate) trait Real: Number + Copy + Send + Sync {}
 
 macro_rules! real {

@@ -11,47 +11,47 @@ use super::state::{Names, State};
 use crate::factor::DeferredScale;
 use crate::offload::Offload;
 
-/// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum,
-/// where it is asked for, has a dampening of 0.1 unless told otherwise.
+/// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum has a
+/// dampening of 0.1 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct SgdConfig {
-    /// How much of the velocity a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
+    /// The share of the velocity that a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
     pub momentum: f64,
-    /// How much of a gradient does not enter the velocity. The first gradient enters it whole.
+    /// The fraction of a gradient that does not enter the velocity. The first gradient enters it undamped.
     pub dampening: f64,
-    /// Whether a step goes from where momentum leads (Nesterov).
+    /// Evaluates the gradient where momentum leads (Nesterov).
     pub nesterov: bool,
     /// The part of a parameter that is added to its gradient (L2 penalty).
     pub weight_decay: f32,
 }
 
 impl SgdConfig {
-    /// The defaults.
+    /// Returns the defaults: every field 0 or false.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with another [`momentum`](Self::momentum).
+    /// Sets [`momentum`](Self::momentum), from 0 to less than 1.
     #[must_use]
     pub fn with_momentum(self, momentum: f64) -> Self {
         Self { momentum, ..self }
     }
 
-    /// The same with another [`dampening`](Self::dampening).
+    /// Sets [`dampening`](Self::dampening), 0 by default.
     #[must_use]
     pub fn with_dampening(self, dampening: f64) -> Self {
         Self { dampening, ..self }
     }
 
-    /// The same with another [`nesterov`](Self::nesterov).
+    /// Sets [`nesterov`](Self::nesterov), which needs a momentum above 0.
     #[must_use]
     pub fn with_nesterov(self, nesterov: bool) -> Self {
         Self { nesterov, ..self }
     }
 
-    /// The same with another [`weight_decay`](Self::weight_decay).
+    /// Sets the L2 penalty [`weight_decay`](Self::weight_decay).
     #[must_use]
     pub fn with_weight_decay(self, weight_decay: f32) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl SgdConfig {
         }
     }
 
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
     ///
     /// # Panics
     /// If the momentum is not in its range, or with Nesterov's momentum of 0.
@@ -77,7 +77,7 @@ impl SgdConfig {
         }
     }
 
-    /// The optimizer of a module.
+    /// Builds the optimizer of a complete module.
     ///
     /// # Panics
     /// As [`build`](Self::build).
@@ -102,14 +102,14 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
+    /// Places the state outside of the parameters' memory, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let around = self.around.with_offload(offload.into());
         Self { around, ..self }
     }
 
-    /// The same with a handle on the factors of its gradients, or with `None` without.
+    /// Sets a handle on the factors of its gradients, or removes it with `None`.
     #[must_use]
     pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
         let around = self.around.with_factor(factor.into());
@@ -153,13 +153,12 @@ impl Optimizer for Sgd {
         super::step(momentum, tensor, grad, state, &self.around)
     }
 
-    /// The step moves it where it is needed.
+    /// Returns the state unchanged: the step moves it to the device that it needs.
     fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
         state
     }
 }
 
-/// A step down the gradient.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descent {
     penalty: f64,
@@ -178,7 +177,7 @@ impl Rule<0> for Descent {
 pub(crate) struct Momentum {
     descent: Descent,
     momentum: f64,
-    /// How much of the gradient enters the velocity.
+    /// The fraction of the gradient that enters the velocity.
     entering: f64,
     nesterov: bool,
 }

@@ -1,8 +1,8 @@
 //! An optimizer's step over slices of host memory: each element of parameter, gradient and moments is read
 //! once and written once.
 //!
-//! Elements do not know of each other. So the bits depend neither on the number of threads nor on how a
-//! parameter is cut: a step of rows is the rows of the step.
+//! Elements are independent. So the bits depend neither on the number of threads nor on how a parameter is cut: a step
+//! of rows is the rows of the step.
 
 use pulp::Arch;
 use rayon::prelude::*;
@@ -12,8 +12,7 @@ use super::stored::Stored;
 use crate::compute::is_alone;
 use crate::gradient::Factors;
 
-/// A step of an optimizer for elements that do not know of each other, with M moments. Moments begin as
-/// [negative zeros](super::NEUTRAL).
+/// An element-wise step of an optimizer with M moments. Moments begin as [negative zeros](super::NEUTRAL).
 pub(crate) trait Rule<const M: usize>: Copy + Send + Sync {
     /// The parameter and the moments after a step. To be inlined.
     fn update<N: Number>(self, parameter: N, gradient: N, moments: [N; M]) -> (N, [N; M]);
@@ -63,9 +62,8 @@ pub(crate) fn step<T: Real, const M: usize>(
         });
 }
 
-/// [`step`] for parameters of 16 bits with `masters`, which take part in 32 bits and are rounded once.
-/// Gradients have either type. Where a master does not round to its parameter, somebody else has changed
-/// the parameter, and it is the master.
+/// [`step`] for parameters of 16 bits with `masters`, which take part in 32 bits and are rounded once. Gradients have
+/// either type. A parameter that its master does not round to was changed elsewhere, and becomes the master.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -99,7 +97,6 @@ fn assert_lengths<T, U, const M: usize>(elems: usize, gradients: &[T], moments: 
     }
 }
 
-/// The moments of every piece.
 fn cut<T, const M: usize>(moments: [&mut [T]; M], elems: usize) -> Vec<[&mut [T]; M]> {
     let mut pieces = moments.map(|moment| moment.chunks_mut(PIECE_ELEMS));
     let next = |_| {
@@ -189,7 +186,7 @@ fn update_half<H: Stored, G: Stored, const M: usize>(
     }
 }
 
-/// Gives masters that round to something else than their parameter its value.
+/// Copies each parameter that its master does not round to into the master.
 fn follow<H: Stored>(masters: &mut [f32], parameters: &[H], rounded: &[H]) {
     let pairs = parameters.iter().zip(rounded);
     for (master, (parameter, rounded)) in masters.iter_mut().zip(pairs) {

@@ -1,5 +1,5 @@
-//! What an optimizer keeps of a parameter, under the names that Burn's own optimizer gives it: a record of
-//! either continues with the other.
+//! The state of an optimizer for a parameter, under the names of Burn's own optimizer: a record of either continues
+//! with the other.
 
 use std::marker::PhantomData;
 
@@ -14,20 +14,20 @@ use crate::offload::FileTensor;
 pub trait Names: Send + Sync + 'static {
     /// The number of steps taken, where the optimizer counts them.
     const TIME: Option<&'static str>;
-    /// The moments.
+    /// The moments' names, in the order of the rule.
     const MOMENTS: &'static [&'static str];
 }
 
 /// The master weights of a parameter of 16 bits; Burn's optimizers have none.
 const MASTER: &str = "master";
 
-/// The state of one parameter.
+/// The optimizer's state of one parameter.
 pub struct State<N, const D: usize> {
     /// The number of steps taken.
     pub(super) time: usize,
     pub(super) moments: Vec<Kept<D>>,
     pub(super) master: Option<Kept<D>>,
-    /// The memory of the parameter, where that is a file. No part of a record.
+    /// The memory of the parameter, where that is a file. It is not part of a record.
     pub(super) parameter: Option<FileTensor>,
     names: PhantomData<fn() -> N>,
 }
@@ -89,8 +89,8 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
     }
 }
 
-/// Where what a record has waits for the step that places it: on the host. Burn says its default device, which may be
-/// one that another rank has, or that is not there.
+/// The device of a record's values until a step places them: the host. Burn passes its default device, which may be
+/// another rank's, or missing.
 fn resting_place(said: &Device) -> Device {
     if cfg!(feature = "flex") {
         host()

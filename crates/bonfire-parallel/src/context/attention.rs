@@ -8,13 +8,13 @@ use std::fmt;
 use bonfire_train::custom_gradient;
 use burn::tensor::{Bool, Tensor, activation};
 
-/// Which tokens a token looks at.
+/// The tokens to which a token attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttentionMask {
-    /// All of its sequence.
+    /// All tokens of its sequence.
     All,
-    /// Itself and those in front of it.
+    /// The token itself and those before it.
     Causal,
 }
 
@@ -27,11 +27,11 @@ impl fmt::Display for AttentionMask {
     }
 }
 
-/// The attention of tokens to those of their sequence: `softmax(query * key^T / sqrt(F)) * value`.
+/// Computes the attention of tokens to those of their sequence: `softmax(query * key^T / sqrt(F)) * value`.
 ///
-/// `packed` has the queries, the keys and the values one behind the other along its first dimension: `[3 N, .., T, F]`, N
-/// sequences or heads of `T` tokens with `F` features each. The output is `[N, .., T, F]`. Packed, they have one gradient, in
-/// which nothing is put together or added up; flash-attn's `qkvpacked` has the same reason.
+/// `packed` has the queries, the keys and the values one behind the other along its first dimension: `[3 N, .., T,
+/// F]`, N sequences or heads of `T` tokens with `F` features each. The output is `[N, .., T, F]`. Packed, they have
+/// one gradient, without concatenation or addition; flash-attn's `qkvpacked` has the same reason.
 ///
 /// For the backward pass it keeps the softmax, `N T²` values. Written with Burn's operations the same attention keeps
 /// several tensors of that size, and computes the exponentials twice.
@@ -54,7 +54,7 @@ impl fmt::Display for AttentionMask {
 /// ```
 ///
 /// # Panics
-/// If the first dimension is no multiple of 3.
+/// If the first dimension is not a multiple of 3.
 #[must_use]
 pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: AttentionMask) -> Tensor<D> {
     const { assert!(D >= 3, "queries, keys and values; tokens; features") };
@@ -86,7 +86,7 @@ pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: AttentionMask) 
     custom_gradient(packed, |_| output, backward)
 }
 
-/// The scores without those of tokens that are not looked at: `[.., T, T]`.
+/// The scores without those of masked tokens: `[.., T, T]`.
 fn seen<const D: usize>(scores: Tensor<D>, attend: AttentionMask) -> Tensor<D> {
     if attend == AttentionMask::All {
         return scores;

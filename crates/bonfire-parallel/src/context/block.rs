@@ -1,6 +1,6 @@
-//! Attention of some queries to some keys, without a graph, such that the results for several runs of keys can be put
-//! together: with each comes the logarithm of its sum of exponentials (Milakov and Gimelshein 2018, arXiv 1805.02867;
-//! Dao et al. 2022, arXiv 2205.14135).
+//! Attention of some queries to some keys, without a graph, such that the results for several runs of keys can be
+//! combined: each has the logarithm of its sum of exponentials (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et
+//! al. 2022, arXiv 2205.14135).
 //!
 //! Queries are `[.., T, F]` and scaled already, keys and values `[.., S, F]`, scores `[.., T, S]`; there is one number
 //! per query in `[.., T, 1]`.
@@ -9,12 +9,12 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Tensor};
 
-/// Some tokens.
+/// The tokens of a range, along the second-last dimension.
 pub(super) fn run<const D: usize>(x: Tensor<D>, tokens: &Range<usize>) -> Tensor<D> {
     x.narrow(D - 2, tokens.start, tokens.len())
 }
 
-/// The same tensor with other values for some tokens.
+/// Replaces the values of the tokens of a range.
 pub(super) fn with_run<const D: usize>(
     x: Tensor<D>,
     tokens: &Range<usize>,
@@ -28,7 +28,7 @@ pub(super) fn with_run<const D: usize>(
     x.slice_assign(places, values)
 }
 
-/// How much queries look at keys. Where both are of the same tokens, one may not see later ones.
+/// The scores of queries for keys. With `only_past`, both are of the same tokens, and later ones are masked.
 pub(super) fn scores<const D: usize>(
     queries: Tensor<D>,
     keys: Tensor<D>,
@@ -43,7 +43,6 @@ pub(super) fn scores<const D: usize>(
     scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
 }
 
-/// What queries found in some keys.
 #[derive(Clone, Debug)]
 pub(super) struct Found<const D: usize> {
     /// The mean of the values, weighted with the exponentials of the scores: `[.., T, F]`.
@@ -53,7 +52,6 @@ pub(super) struct Found<const D: usize> {
 }
 
 impl<const D: usize> Found<D> {
-    /// In keys with these scores and values.
     pub(super) fn new(scores: Tensor<D>, values: Tensor<D>) -> Self {
         let largest = scores.clone().max_dim(D - 1);
         let weights = (scores - largest.clone()).exp();
@@ -64,7 +62,7 @@ impl<const D: usize> Found<D> {
         }
     }
 
-    /// With what some of the queries found in other keys.
+    /// Combines it with the attention of some of the queries to other keys.
     pub(super) fn and(self, queries: &Range<usize>, more: Self) -> Self {
         let [output, log_sum] = [&self.output, &self.log_sum].map(|x| run(x.clone(), queries));
         let largest = log_sum.clone().max_pair(more.log_sum.clone());
@@ -79,20 +77,19 @@ impl<const D: usize> Found<D> {
     }
 }
 
-/// What the backward pass knows of the queries after the forward pass.
+/// The values of queries that the backward pass needs from the forward pass.
 #[derive(Clone)]
 pub(super) struct Known<const D: usize> {
     pub(super) queries: Tensor<D>,
-    /// The gradient of the output.
     pub(super) gradient: Tensor<D>,
-    /// Of [`Found`], for all keys.
+    /// The log sum of [`Found`], for all keys.
     pub(super) log_sum: Tensor<D>,
     /// The inner product of the output and its gradient: `[.., T, 1]`.
     pub(super) inner: Tensor<D>,
 }
 
 impl<const D: usize> Known<D> {
-    /// For some of the queries.
+    /// The values for a range of the queries.
     pub(super) fn run(&self, tokens: &Range<usize>) -> Self {
         let some = |x: &Tensor<D>| run(x.clone(), tokens);
         Self {
@@ -103,7 +100,6 @@ impl<const D: usize> Known<D> {
         }
     }
 
-    /// The gradients of queries, keys and values.
     pub(super) fn gradients(
         self,
         keys: Tensor<D>,

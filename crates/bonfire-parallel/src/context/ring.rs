@@ -12,15 +12,15 @@ use super::block::{Found, Known, run, scores, with_run};
 use crate::ParallelError;
 use crate::error::unreadable;
 
-/// The attention of this rank's tokens to those of all ranks of `cp`: `softmax(query * key^T / sqrt(F)) * value`, of three
-/// tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on every rank. With
-/// [`AttentionMask::Causal`] ranks have the tokens that [`zigzag_split`](crate::zigzag_split) deals them.
+/// Computes the attention of this rank's tokens to those of all ranks of `cp`: `softmax(query * key^T / sqrt(F)) *
+/// value`, of three tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on
+/// every rank. With [`AttentionMask::Causal`] ranks have the tokens of [`zigzag_split`](crate::zigzag_split).
 ///
-/// Keys and values travel in the background while the rank computes with those that are with it. It holds two blocks of
+/// Keys and values are sent in the background while the rank computes with its present block. It holds two blocks of
 /// them, and scores of its own tokens with those of one other rank. It is computed in f32, or f64 for such tensors.
 ///
-/// Sums are in an order of their own on each rank, the same in every run. All ranks of `cp` must call it in the same
-/// order, and run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
+/// Each rank has its own order of sums, the same in every run. All ranks of `cp` must call it in the same order, and
+/// run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
 ///
 /// ```
 /// # mod bonfire { pub use bonfire_train::World; pub use bonfire_parallel as parallel; pub use bonfire_parallel as nn; }
@@ -39,8 +39,8 @@ use crate::error::unreadable;
 /// ```
 ///
 /// # Errors
-/// [`ParallelError::OtherShape`] on all ranks if shapes, types or `attend` differ; [`ParallelError::Odd`] if a rank has
-/// an odd number of tokens, of which each looks at the past; [`ParallelError::Collective`] if a rank fails;
+/// [`ParallelError::OtherShape`] on all ranks if shapes, types or `attend` differ; [`ParallelError::Odd`] if a rank
+/// has an odd number of tokens under a causal mask; [`ParallelError::Collective`] if a rank fails;
 /// [`ParallelError::Unreadable`].
 ///
 /// # Panics
@@ -80,25 +80,25 @@ pub fn ring_attention<const D: usize>(
     Ok(custom_gradient(all, |_| output, backward))
 }
 
-/// The ranks with the tokens of a sequence, and what each has.
+/// The ranks with the tokens of a sequence, and their tensors.
 struct Ring<const D: usize> {
     cp: World,
     attend: AttentionMask,
-    /// Of the queries of a rank, and of its keys and its values.
+    /// The shape of a rank's queries, and of its keys and values.
     shape: [usize; D],
     dtype: DType,
 }
 
-/// Which of this rank's queries see which keys of a block.
+/// The queries of this rank that see keys of a block, and those keys.
 struct Sight {
     queries: Range<usize>,
     keys: Range<usize>,
-    /// Whether a query sees none behind it: the block is this rank's own.
+    /// True if queries attend only to earlier tokens: the block is this rank's own.
     only_past: bool,
 }
 
 impl<const D: usize> Ring<D> {
-    /// That all ranks have tensors that go together.
+    /// Checks that all ranks have tensors of one shape and type.
     #[track_caller]
     fn agree(&self) -> Result<(), ParallelError> {
         let ranks = self.cp.world_size();
@@ -128,7 +128,7 @@ impl<const D: usize> Ring<D> {
         Ok(())
     }
 
-    /// The output in the type that it is computed in, and what its gradient needs.
+    /// The output in the type of the computation, with the values that its gradient needs.
     fn forward(&self, all: &Tensor<D>) -> Result<Found<D>, ParallelError> {
         let queries = self.queries(all);
         let mut block = self.keys_and_values(all);
@@ -198,13 +198,13 @@ impl<const D: usize> Ring<D> {
         Ok(Tensor::cat(vec![of_queries, rest], 0).cast(self.dtype))
     }
 
-    /// Whose keys and values are here, one after the other: those of this rank first.
+    /// The ranks whose keys and values arrive, one after the other: this rank first.
     fn sources(&self) -> impl Iterator<Item = Rank> {
         let (own, ranks) = (self.cp.rank().get(), self.cp.world_size().get());
         (0..ranks).map(move |step| Rank::new((own + ranks - step) % ranks))
     }
 
-    /// Sends on the block that is here, unless all ranks have seen it.
+    /// Sends the present block on, unless all ranks have seen it.
     fn next(&self, block: &Tensor<D>, source: Rank) -> Result<Option<Shift<D>>, ParallelError> {
         let (own, ranks) = (self.cp.rank().get(), self.cp.world_size().get());
         let is_last = (own + 1) % ranks == source.get();
@@ -233,7 +233,7 @@ impl<const D: usize> Ring<D> {
         }
     }
 
-    /// Scaled, because that is less work than to scale the scores.
+    /// The queries, scaled because that is less work than to scale the scores.
     fn queries(&self, all: &Tensor<D>) -> Tensor<D> {
         let queries = all.clone().narrow(0, 0, self.shape[0]);
         wide(queries).div_scalar(self.scale())
@@ -247,14 +247,14 @@ impl<const D: usize> Ring<D> {
         all.clone().narrow(0, self.shape[0], 2 * self.shape[0])
     }
 
-    /// Keys and values, or their gradients.
+    /// Splits keys and values, or their gradients.
     fn halves(&self, block: Tensor<D>) -> [Tensor<D>; 2] {
         let size = self.shape[0];
         [0, size].map(|start| wide(block.clone().narrow(0, start, size)))
     }
 }
 
-/// In the type that it is computed in.
+/// Casts to the type of the computation.
 fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     match x.dtype() {
         DType::F64 => x,
@@ -262,7 +262,7 @@ fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     }
 }
 
-/// A sum, to which is added for some tokens. The first summand is for all.
+/// Adds to a sum for some tokens. The first summand is for all.
 fn added<const D: usize>(
     sum: Option<Tensor<D>>,
     tokens: &Range<usize>,
@@ -277,7 +277,7 @@ fn added<const D: usize>(
     }
 }
 
-/// A tensor on its way to the next rank, while the one from the rank before is on its way here.
+/// A tensor that is sent to the next rank, while that of the previous rank is received.
 struct Shift<const D: usize> {
     work: Work<Vec<u8>>,
     shape: [usize; D],

@@ -188,7 +188,7 @@ fn ranks_have_chunks_from_both_ends() {
 fn what_does_not_fit_is_refused_on_all_ranks_and_ends_nothing() {
     on_ranks(3, |cp| {
         let error = zigzag_split(values([2, 16], 0, &autodiff()), 1, &cp).unwrap_err();
-        let words = "dimension 1 has 16 tokens on 3 ranks, which are no 6 equal chunks";
+        let words = "dimension 1 has 16 tokens on 3 ranks, which are not 6 equal chunks";
         assert!(error.to_string().contains(words), "{error}");
         let attend = |x: Tensor<2>, attend| ring_attention(x.clone(), x.clone(), x, attend, &cp);
         let error = attend(values([5, 2], 0, &autodiff()), AttentionMask::Causal).unwrap_err();

@@ -1,4 +1,4 @@
-//! Which tokens of a sequence a rank has, and how much its loss counts.
+//! The distribution of a sequence's tokens to ranks, and the weight of a rank's loss.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use burn::tensor::kind::Basic;
 
 use crate::ParallelError;
 
-/// Where this rank's tokens are in a sequence of so many: in two runs of equal length, in this order. Of `n` ranks, the
-/// r-th has the chunks `r` and `2n - 1 - r` of `2n`.
+/// Returns the positions of this rank's tokens in a sequence of `length`: two runs of equal length, in this order. Of
+/// `n` ranks, the r-th has the chunks `r` and `2n - 1 - r` of `2n`.
 ///
 /// # Errors
 /// [`ParallelError::Indivisible`] on all ranks if there is no such number of equal chunks.
@@ -18,8 +18,8 @@ pub fn zigzag_ranges(length: usize, cp: &World) -> Result<[Range<usize>; 2], Par
     ranges(length, cp, 0)
 }
 
-/// This rank's tokens, along `dim`, of a tensor that is the same on all ranks, such as a batch or a table of positions.
-/// The gradient is that of these tokens; it is not summed over the ranks.
+/// Returns this rank's tokens, along `dim`, of a tensor that is the same on all ranks, such as a batch or a table of
+/// positions. The gradient is that of these tokens; it is not summed over the ranks.
 ///
 /// # Errors
 /// As [`zigzag_ranges`].
@@ -40,8 +40,8 @@ pub fn zigzag_split<const D: usize, K: Basic>(
     Ok(Tensor::cat(runs.to_vec(), dim))
 }
 
-/// The loss of this rank's tokens where ranks may count different numbers of them: `sum` over its tokens, of which
-/// `tokens` count. The mean of a step is then over all tokens of all sequences. Every rank must call it.
+/// Returns the loss of this rank's tokens where ranks may count different numbers of them: `sum` over its tokens, of
+/// which `tokens` count. The mean of a step is then over all tokens of all sequences. Every rank must call it.
 ///
 /// [`Loss::mean_over`] would not do: a gradient of this rank comes from the losses of other ranks, too, through
 /// keys and values, so losses must be weighted before the backward pass. Where all tokens count, each rank has as many,

@@ -33,7 +33,7 @@ pub(super) fn join<const D: usize>(
     }
 }
 
-/// How many runs there are along `dim` and behind it, and the length of each.
+/// The number of runs along `dim` and behind it, and the length of each.
 fn around(shape: &[usize], dim: usize) -> (usize, usize) {
     let (before, behind) = shape.split_at(dim);
     (before.iter().product(), behind.iter().product())

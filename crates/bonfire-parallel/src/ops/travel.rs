@@ -1,7 +1,6 @@
-//! Tensors without autodiff, from rank to rank through host memory.
+//! Sends tensors without autodiff from rank to rank through host memory.
 //!
-//! On the CPU the memory of a tensor travels as it is: nothing is copied if nobody else has the tensor and it is in
-//! row-major order.
+//! On the CPU the memory of a tensor is sent as it is, without a copy if it is not shared and in row-major order.
 
 use bonfire_collective::{Element, ProcessGroup, ReduceOp, WorldSize};
 use bonfire_train::World;
@@ -13,10 +12,9 @@ use super::blocks::{join, split};
 use crate::ParallelError;
 use crate::error::unreadable;
 
-/// What ranks do with values that have as many equal blocks as there are ranks.
+/// Operations of ranks on values that have as many equal blocks as there are ranks.
 #[derive(Clone, Copy, Debug)]
 enum Travel {
-    /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with the blocks of all, in their order.
     AllGather,
@@ -26,7 +24,6 @@ enum Travel {
     AllToAll,
 }
 
-/// The reduction of all ranks' tensors.
 #[track_caller]
 pub(crate) fn all_reduce<const D: usize>(
     x: Tensor<D>,
@@ -41,7 +38,6 @@ pub(crate) fn all_reduce<const D: usize>(
     Ok(travelled(flat, world, Travel::AllReduce(reduce))?.reshape(shape))
 }
 
-/// The tensors of all ranks along a dimension.
 #[track_caller]
 pub(super) fn gathered<const D: usize>(
     x: Tensor<D>,
@@ -54,7 +50,6 @@ pub(super) fn gathered<const D: usize>(
     Ok(join(all, dim, shape, world.world_size().len()))
 }
 
-/// This rank's part of a tensor along a dimension.
 pub(super) fn own_part<const D: usize>(
     x: Tensor<D>,
     dim: usize,
@@ -64,7 +59,6 @@ pub(super) fn own_part<const D: usize>(
     Ok(x.narrow(dim, world.rank().index() * size, size))
 }
 
-/// This rank's part of the sum of all ranks' tensors along a dimension.
 #[track_caller]
 pub(super) fn scattered_sum<const D: usize>(
     x: Tensor<D>,
@@ -76,7 +70,6 @@ pub(super) fn scattered_sum<const D: usize>(
     Ok(travelled(blocks, world, Travel::ReduceScatter)?.reshape(shape))
 }
 
-/// From parts along one dimension to parts along another.
 #[track_caller]
 pub(super) fn exchanged<const D: usize>(
     x: Tensor<D>,
@@ -89,7 +82,6 @@ pub(super) fn exchanged<const D: usize>(
     Ok(join(blocks, from, shape, ranks))
 }
 
-/// The shape of a rank's part of a tensor along a dimension.
 fn part<const D: usize>(
     x: &Tensor<D>,
     dim: usize,

@@ -1,12 +1,12 @@
-//! How activations and gradients get from rank to rank while the ranks compute.
+//! Sends activations and gradients from rank to rank while the ranks compute.
 //!
-//! Each ordered pair of ranks that exchange messages has a group of its own, whose background thread sends or
-//! receives one message after the other. So a message waits only for those that the schedule puts in front of it
-//! on the same way, and never for a pass: what the simulator takes for granted. The verifier has proved that both
-//! ends of a way have the same order.
+//! Each ordered pair of ranks that exchange messages has its own group, whose background thread sends or receives one
+//! message after the other. So a message waits only for those that the schedule puts before it in the same channel,
+//! and never for a pass, as the simulator assumes. The verifier has proved that both ends of a channel have the same
+//! order.
 //!
-//! A failure ends the group of the world, and then the groups of this rank's pairs. Whoever waits here looks at the
-//! world, too, so every rank hears of it at once, from the rank that failed.
+//! A failure ends the group of the world, and then the groups of this rank's pairs. A waiting rank checks the world,
+//! too, so every rank gets the failure at once, from the rank that failed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -21,18 +21,17 @@ use super::error::PipelineError;
 use super::output::Layout;
 use super::wire;
 
-/// The ranks of a group of two.
+/// The sending rank of a group of two.
 pub(super) const SOURCE: Rank = Rank::new(0);
 pub(super) const TARGET: Rank = Rank::new(1);
 
-/// How often a rank that waits for a message looks whether another one has failed.
+/// The interval at which a waiting rank checks the world for a failure.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How long the news of a failure may take from the rank that failed, where a neighbour's end is known before:
-/// a packet that is lost twice takes a second and a half.
+/// Time for a failure to arrive from the rank that failed, where a neighbour's end is known before: a packet that is
+/// lost twice takes a second and a half.
 const NEWS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// This rank's ends of the ways to others.
 #[derive(Debug)]
 pub(super) struct Channels {
     world: World,
@@ -40,14 +39,14 @@ pub(super) struct Channels {
     from: BTreeMap<Rank, ProcessGroup>,
     /// Other groups of two that end with the world.
     others: Vec<ProcessGroup>,
-    /// What crosses each boundary, once it is known.
+    /// The layout at each boundary, once it is known.
     layouts: Vec<Arc<OnceLock<Layout>>>,
-    /// Messages on their way out, in order.
+    /// Messages that are being sent, in order.
     sending: VecDeque<Work<Vec<TensorData>>>,
 }
 
 impl Channels {
-    /// For a schedule with messages. Every rank calls it.
+    /// Makes the channels of a schedule with messages. Every rank calls it.
     #[track_caller]
     pub(super) fn new(world: &World, schedule: &Schedule) -> Result<Self, CollectiveError> {
         let sends = schedule
@@ -83,12 +82,12 @@ impl Channels {
         })
     }
 
-    /// Has a failure end this group, too.
+    /// Lets a failure end this group, too.
     pub(super) fn add(&mut self, pair: &ProcessGroup) {
         self.others.push(pair.clone());
     }
 
-    /// That what a stage hands on is what it has handed on so far. Whether it has handed on anything.
+    /// Checks that a stage's output has the layout of its earlier ones. Returns if there was an earlier one.
     pub(super) fn agree(&self, message: Message, found: Layout) -> Result<Agreed, PipelineError> {
         let known = &self.layouts[message.boundary as usize];
         if let Some(agreed) = known.get() {
@@ -117,13 +116,12 @@ impl Channels {
         self.sending.push_back(work);
     }
 
-    /// Receives in the background.
     pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
         let known = Arc::clone(&self.layouts[message.boundary as usize]);
         self.receive_as(known, message.payload, source)
     }
 
-    /// Receives in the background what may be of any layout: it was sent with [`Agreed::Now`].
+    /// Receives in the background a message of any layout: it was sent with [`Agreed::Now`].
     pub(super) fn receive_described(&self, source: Rank) -> Work<Vec<TensorData>> {
         self.receive_as(Arc::default(), Payload::Activation, source)
     }
@@ -158,17 +156,16 @@ impl Channels {
         work.wait().map_err(|error| self.first(error))
     }
 
-    /// That no rank has failed.
+    /// Returns the failure of any rank.
     pub(super) fn check(&self) -> Result<(), CollectiveError> {
         self.world.group().failure().map_or(Ok(()), Err)
     }
 
-    /// What an operation between ranks inside of a pass has kept.
+    /// Takes the failure that an operation inside of a pass has kept.
     pub(super) fn take_failure(&self) -> Option<TrainError> {
         self.world.take_failure()
     }
 
-    /// Gives back the memory of what has been sent.
     pub(super) fn release_sent(&mut self) -> Result<(), CollectiveError> {
         while let Some(work) = self.sending.pop_front_if(|work| work.is_completed()) {
             work.wait().map_err(|error| self.first(error))?;
@@ -176,7 +173,6 @@ impl Channels {
         Ok(())
     }
 
-    /// Waits until all has been sent.
     pub(super) fn finish(&mut self) -> Result<(), CollectiveError> {
         while let Some(work) = self.sending.pop_front() {
             self.wait(work)?;
@@ -184,7 +180,7 @@ impl Channels {
         Ok(())
     }
 
-    /// What failed first: a neighbour may have ended because another rank did.
+    /// The first failure: a neighbour may have ended because another rank did.
     fn first(&self, error: CollectiveError) -> CollectiveError {
         let start = Instant::now();
         while start.elapsed() < NEWS_PATIENCE {
@@ -196,7 +192,6 @@ impl Channels {
         error
     }
 
-    /// Ends all that other ranks may wait in.
     pub(super) fn abort(&self, cause: &str) {
         // The world first: it is where the others look for whose fault it is. Then the axes beside it.
         self.world.group().abort(cause);
@@ -210,7 +205,7 @@ impl Channels {
     }
 }
 
-/// Whether the layout of a boundary has been known before.
+/// If the layout of a boundary was known before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Agreed {
     Before,

@@ -1,7 +1,7 @@
 //! Forward passes alone: validation.
 //!
-//! A rank does one stage after the other, each for as many micro-batches as a step has, and messages travel meanwhile.
-//! No backward pass needs an activation, so there is nothing to order.
+//! A rank runs one stage after the other, each for as many micro-batches as a step has, while messages are sent. No
+//! backward pass needs an activation, so there is nothing to order.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ use super::run::ended;
 use super::weights::WeightGradients;
 
 impl<M: Module> Pipeline<M> {
-    /// The loss of each micro-batch, the same on all ranks of the pipeline, of forward passes alone: without autodiff,
-    /// as [`valid`](burn::module::Module::valid) modules, on tensors that have none. `forward` is that of
+    /// Returns the loss of each micro-batch, the same on all ranks of the pipeline, from forward passes alone: without
+    /// autodiff, as [`valid`](burn::module::Module::valid) modules, on tensors that have none. `forward` is that of
     /// [`backward`](Self::backward).
     ///
     /// All ranks of a pipeline call it with as many micro-batches; those that have other data may have more or fewer.
@@ -32,7 +32,7 @@ impl<M: Module> Pipeline<M> {
     /// [`backward`](Self::backward). The pipeline has ended then, on all ranks.
     ///
     /// # Panics
-    /// If `forward` panics, after telling the other ranks.
+    /// If `forward` panics, after reporting it to the other ranks.
     #[track_caller]
     pub fn evaluate<B, R: IntoOutput>(
         &mut self,
@@ -72,7 +72,7 @@ impl<M: Module> Pipeline<M> {
         Ok(losses)
     }
 
-    /// The losses of some micro-batches; none on ranks without the last stage.
+    /// The losses of some micro-batches; empty on ranks without the last stage.
     fn round<B, R: IntoOutput>(
         &mut self,
         stages: &[M],

@@ -1,4 +1,4 @@
-//! The stages of all ranks on every rank.
+//! Gathers the stages of all ranks on every rank.
 
 use bonfire_collective::{ProcessGroup, Rank};
 use bonfire_train::TrainError;
@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::error::PipelineError;
 use super::output::read;
 
-/// The float parameters of `module` as the owner has them. Every rank of the group calls it, with a module of the same
+/// Copies the owner's float parameters into `module`. Every rank of the group calls it, with a module of the same
 /// shape.
 #[track_caller]
 pub(super) fn broadcast<M: Module>(

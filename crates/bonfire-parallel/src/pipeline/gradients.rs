@@ -1,4 +1,4 @@
-//! The gradients of a stage: summed over micro-batches, and handed to a [`Ddp`](bonfire_train::Ddp).
+//! The gradients of a stage: summed over micro-batches, and passed to a [`Ddp`](bonfire_train::Ddp).
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{DType, Device, Tensor};
 
-/// The sum of a stage's gradients over the micro-batches, in their order, so that it has the same bits in whatever
-/// order they come.
+/// The sum of a stage's gradients over the micro-batches, added in their order, so that its bits do not depend on
+/// their arrival.
 pub(super) struct Sum<M> {
     sum: GradientsAccumulator<M>,
     turns: Turns<GradientsParams>,
@@ -33,7 +33,7 @@ impl<M: Module> Sum<M> {
     }
 }
 
-/// Gives out what micro-batches bring in their order, and keeps what comes too early until its turn.
+/// Returns the values of micro-batches in their order, and keeps early ones until their turn.
 #[derive(Debug)]
 pub(super) struct Turns<T> {
     next: u32,
@@ -50,7 +50,7 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// What it is the turn of now that a micro-batch has brought something.
+    /// The values whose turn it is after this one.
     pub(super) fn next(&mut self, micro_batch: u32, brought: T) -> Vec<T> {
         self.early.insert(micro_batch, brought);
         let mut ready = Vec::new();
@@ -62,7 +62,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// A loss of some stages whose gradients are those that are given, times a factor. Its value means nothing.
+/// A loss of some stages with these gradients, times a factor. Its value has no meaning.
 pub(super) fn given(
     stages: &impl Module,
     gradients: Vec<GradientsParams>,
@@ -83,7 +83,6 @@ pub(super) fn given(
 }
 
 struct Given {
-    /// Of each stage.
     gradients: Vec<GradientsParams>,
     factor: f64,
     numbers: Vec<Tensor<1>>,

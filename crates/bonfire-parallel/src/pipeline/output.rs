@@ -1,4 +1,4 @@
-//! What a stage returns, and what it is between two stages.
+//! The output of a stage, and its form between two stages.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
 use super::error::{BoxError, PipelineError};
 
-/// What a stage returns for one micro-batch: one float tensor or several, of any numbers of dimensions.
+/// The output of a stage for one micro-batch: one float tensor or several, of any numbers of dimensions.
 ///
 /// ```
 /// # use bonfire_parallel::Output;
@@ -20,12 +20,12 @@ use super::error::{BoxError, PipelineError};
 /// ```
 pub struct Output {
     pub(super) tensors: Vec<Box<dyn AnyRank>>,
-    /// What the backward pass multiplies a loss with.
+    /// The factor of a loss in the backward pass.
     pub(super) factor: f64,
 }
 
 impl Output {
-    /// The loss that it is.
+    /// The output as a loss.
     ///
     /// # Errors
     /// [`PipelineError::NoLoss`].
@@ -39,12 +39,12 @@ impl Output {
         }
     }
 
-    /// Its values, out of their graph. It waits for the device.
+    /// Its values, detached from the graph. Waits for the device.
     pub(super) fn values(&self) -> Result<Vec<TensorData>, TrainError> {
         self.tensors.iter().map(|tensor| tensor.values()).collect()
     }
 
-    /// The same with one more tensor behind the others.
+    /// Appends a tensor behind the others.
     #[must_use]
     pub fn and<const D: usize>(mut self, tensor: Tensor<D>) -> Self {
         self.tensors.push(Box::new(tensor));
@@ -67,7 +67,7 @@ impl<const D: usize> From<Tensor<D>> for Output {
 }
 
 impl From<Loss> for Output {
-    /// How much the loss counts is not looked at: all micro-batches count equally.
+    /// Ignores the weight of the loss: all micro-batches count equally.
     fn from(loss: Loss) -> Self {
         Self {
             factor: loss.factor(),
@@ -82,12 +82,12 @@ impl fmt::Debug for Output {
     }
 }
 
-/// What a forward pass may return: a tensor, an [`Output`], a [`Loss`], or one of them in a `Result`.
+/// The result of a forward pass: a tensor, an [`Output`], a [`Loss`], or one of them in a `Result`.
 pub trait IntoOutput {
-    /// The output.
+    /// Converts it into an output.
     ///
     /// # Errors
-    /// That of the program.
+    /// The error of the program.
     fn into_output(self) -> Result<Output, BoxError>;
 }
 
@@ -115,18 +115,16 @@ impl<T: IntoOutput, E: Into<BoxError>> IntoOutput for Result<T, E> {
     }
 }
 
-/// The types and shapes of what a stage hands to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout(pub(super) Vec<Extent>);
 
-/// The type and the shape of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
 }
 
-/// The types that float tensors have. Their places in this list are their codes in a message.
+/// The types of float tensors. Their indices in this list are their codes in a message.
 const FLOATS: [DType; 5] = [
     DType::F32,
     DType::F64,
@@ -136,7 +134,7 @@ const FLOATS: [DType; 5] = [
 ];
 
 impl Layout {
-    /// As numbers for a message: for each tensor its type, how many dimensions it has, and these.
+    /// Numbers for a message: for each tensor its type, its number of dimensions, and these.
     pub(super) fn to_words(&self) -> Vec<u64> {
         let mut words = Vec::new();
         for Extent { dtype, shape } in &self.0 {
@@ -148,10 +146,10 @@ impl Layout {
         words
     }
 
-    /// Reads what [`to_words`](Self::to_words) has written.
+    /// Reads the numbers of [`to_words`](Self::to_words).
     ///
     /// # Panics
-    /// If it is something else.
+    /// If they are not from there.
     pub(super) fn of_words(mut words: &[u64]) -> Self {
         let mut tensors = Vec::new();
         while let [code, rank, rest @ ..] = words {
@@ -165,7 +163,6 @@ impl Layout {
         Self(tensors)
     }
 
-    /// That of values.
     pub(super) fn of(values: &[TensorData]) -> Self {
         let extent = |data: &TensorData| Extent {
             dtype: data.dtype(),
@@ -189,18 +186,16 @@ impl fmt::Display for Layout {
     }
 }
 
-/// The beginning of a backward pass, which keeps no values of the tensor that it begins at.
+/// The start of a backward pass, which keeps no values of its tensor.
 pub(super) struct Start {
-    /// A number that depends on the tensor; its value means nothing.
+    /// A number that depends on the tensor; its value has no meaning.
     number: Tensor<1>,
-    /// The gradient of the tensor.
     gradient: Slot,
 }
 
 type Slot = Arc<Mutex<Option<TensorData>>>;
 
 impl Start {
-    /// Runs a backward pass from some tensors whose gradients are these.
     pub(super) fn backward(
         starts: Vec<Option<Self>>,
         gradients: Vec<TensorData>,
@@ -218,17 +213,15 @@ impl Start {
     }
 }
 
-/// A float tensor of any number of dimensions.
 pub(super) trait AnyRank {
     fn extent(&self) -> Extent;
 
-    /// The values, out of their graph. It waits for the device.
+    /// The values, detached from the graph. Waits for the device.
     fn values(&self) -> Result<TensorData, TrainError>;
 
-    /// Where a backward pass from this tensor begins; nothing if no graph leads here.
+    /// The start of a backward pass from this tensor; `None` without a graph.
     fn start(&self) -> Option<Start>;
 
-    /// The gradient of a leaf, zeros if there is none.
     fn gradient(&self, all: Option<&mut Gradients>) -> Result<TensorData, TrainError>;
 
     /// The gradient of a leaf, if there is one, where it is; all elements in a row.
@@ -284,13 +277,11 @@ impl<const D: usize> AnyRank for Tensor<D> {
     }
 }
 
-/// The value of a loss without a graph.
 pub(super) fn loss_value(loss: Tensor<1>) -> Result<f64, TrainError> {
     let data = read(loss, "the loss")?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }
 
-/// The values of a tensor.
 pub(super) fn read<const D: usize>(
     tensor: Tensor<D>,
     what: &str,

@@ -1,4 +1,4 @@
-//! What the forward pass of a stage is given.
+//! The context of a stage's forward pass.
 
 use std::any::Any;
 
@@ -9,49 +9,49 @@ use super::error::PipelineError;
 use super::output::{AnyRank, Layout};
 use super::weights::WeightGradients;
 
-/// What the forward pass of a stage is given for one micro-batch.
+/// The inputs and the position of a stage's forward pass, for one micro-batch.
 pub struct Pass<'a, B> {
     pub(super) compute: Compute,
     pub(super) stages: u32,
     pub(super) micro_batch: &'a B,
     pub(super) device: &'a Device,
     pub(super) inputs: Vec<TensorData>,
-    /// The inputs that were asked for, as leaves of this stage's graph.
+    /// The inputs that were taken, as leaves of this stage's graph.
     pub(super) leaves: Vec<Box<dyn AnyRank>>,
-    /// What the last stage has of the first.
+    /// The tied parameter, on the last stage.
     pub(super) tied: Option<&'a dyn Any>,
-    /// As leaves of the last stage's graph.
+    /// Its uses, as leaves of the last stage's graph.
     pub(super) tied_leaves: Vec<Box<dyn AnyRank>>,
     pub(super) weights: WeightGradients,
 }
 
 impl<B> Pass<'_, B> {
-    /// The stage, counted from 0 in the order of the layers.
+    /// Returns the stage, counted from 0 in the order of the layers.
     pub fn stage(&self) -> u32 {
         self.compute.stage
     }
 
-    /// Whether this is the stage that has the micro-batch as its input, and no other.
+    /// Returns true for the first stage, whose input is the micro-batch.
     pub fn is_first(&self) -> bool {
         self.stage() == 0
     }
 
-    /// Whether this is the stage that returns the loss.
+    /// Returns true for the last stage, which returns the loss.
     pub fn is_last(&self) -> bool {
         self.stage() + 1 == self.stages
     }
 
-    /// The micro-batch, of which the first stage needs the input and the last the target.
+    /// Returns the micro-batch, of which the first stage needs the input and the last the target.
     pub fn micro_batch(&self) -> &B {
         self.micro_batch
     }
 
-    /// The number of the micro-batch, counted from 0.
+    /// Returns the number of the micro-batch, counted from 0.
     pub fn micro_batch_number(&self) -> u32 {
         self.compute.micro_batch
     }
 
-    /// The next tensor of what the stage in front of this one returned, in the order of its [`Output`](crate::Output).
+    /// Takes the next output tensor of the previous stage, in the order of its [`Output`](crate::Output).
     ///
     /// # Errors
     /// [`PipelineError::OtherInput`] if there is none, or one of another number of dimensions.
@@ -75,7 +75,7 @@ impl<B> Pass<'_, B> {
         Ok(leaf)
     }
 
-    /// The parameter of the first stage that the last one uses, too: of the last stage alone, in a pipeline
+    /// Returns the parameter of the first stage that the last one uses, too: in the last stage alone, of a pipeline
     /// [`with_tied`](crate::Pipeline::with_tied).
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl<B> Pass<'_, B> {
         Ok(leaf)
     }
 
-    /// Values as where the graph of this pass begins, or without a graph where it has none.
+    /// Values as a leaf of this pass's graph, or without a graph where it has none.
     fn leaf<const D: usize>(&self, values: Tensor<D>) -> Tensor<D> {
         if self.device.is_autodiff() {
             values.detach().require_grad()
@@ -100,7 +100,7 @@ impl<B> Pass<'_, B> {
         }
     }
 
-    /// Where layers leave the gradients of their weights for later.
+    /// Returns the store of weight gradients that layers leave for later.
     pub fn weights(&self) -> &WeightGradients {
         &self.weights
     }

@@ -1,4 +1,4 @@
-//! The passes of one step, and what all ranks hear of them.
+//! The passes of one step, and the results that all ranks get.
 
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use super::run::{Run, State};
 use super::tied::Tie;
 use super::timing::PipelineTiming;
 
-/// What the passes of a step need, besides the stages.
 pub(super) struct Passes<'a, M> {
     pub(super) schedule: &'a Schedule,
     pub(super) world: &'a World,
@@ -27,7 +26,7 @@ pub(super) struct Passes<'a, M> {
 }
 
 impl<M: Module> Passes<'_, M> {
-    /// Runs them all, and tells all ranks the loss, and how long each of them computed. `reduce` takes the gradients of
+    /// Runs all passes, and sends all ranks the loss and each rank's computation time. `reduce` takes the gradients of
     /// a stage, by its place on this rank.
     #[track_caller]
     pub(super) fn run<B, R: IntoOutput>(

@@ -22,9 +22,7 @@ use super::weights::WeightGradients;
 pub(super) struct Run<'a, M, B, F, R> {
     pub(super) schedule: &'a Schedule,
     pub(super) me: Rank,
-    /// Of this rank, in the order of the layers.
     pub(super) stages: &'a [M],
-    /// Where each of them computes.
     pub(super) devices: &'a [Device],
     pub(super) micro_batches: &'a [B],
     pub(super) forward: F,
@@ -35,37 +33,32 @@ pub(super) struct Run<'a, M, B, F, R> {
     pub(super) state: State<M>,
 }
 
-/// What a step has come to so far.
 pub(super) struct State<M> {
-    /// The stages of this rank.
     numbers: Vec<u32>,
     /// Results that wait for the next pass on this rank, or to be sent.
     made: HashMap<Message, (Vec<TensorData>, Agreed)>,
     receiving: HashMap<Message, Work<Vec<TensorData>>>,
-    /// By stage and micro-batch.
+    /// Kept values by stage and micro-batch.
     live: HashMap<(u32, u32), Live>,
-    /// Of each stage.
     sums: Vec<Sum<M>>,
     /// The sum of the last stage's gradients of a tied parameter, all elements in a row.
     tied: Option<Tensor<1>>,
     tied_turns: Turns<Vec<Tensor<1>>>,
-    /// Of each micro-batch, on the rank of the last stage.
+    /// The loss of each micro-batch, on the rank of the last stage.
     losses: HashMap<u32, Tensor<1>>,
     pub(super) watch: Stopwatch,
     current: Option<Compute>,
 }
 
-/// What is kept of a micro-batch in a stage between two passes.
+/// The values of a micro-batch that a stage keeps between two passes.
 enum Live {
     Forward(Box<Forwarded>),
-    /// After the gradient of the input.
     InputGradient {
         gradients: GradientsParams,
         weights: WeightGradients,
     },
 }
 
-/// After the forward pass.
 struct Forwarded {
     inputs: Inputs,
     tied: Vec<Box<dyn AnyRank>>,
@@ -73,14 +66,13 @@ struct Forwarded {
     weights: WeightGradients,
 }
 
-/// The inputs of a stage.
 struct Inputs {
     leaves: Vec<Box<dyn AnyRank>>,
-    /// Those that nobody asked for.
+    /// Inputs that the forward pass did not take.
     ignored: Vec<TensorData>,
 }
 
-/// Where a backward pass begins.
+/// The start of a backward pass.
 enum End {
     Loss(Box<Tensor<1>>),
     Output(Vec<Option<Start>>),
@@ -141,10 +133,10 @@ where
     O: IntoOutput,
     R: FnMut(usize, GradientsParams),
 {
-    /// Does it all. Where that fails, the other ranks are told.
+    /// Runs all actions. Reports a failure to the other ranks.
     ///
     /// # Panics
-    /// If the forward pass does, after telling the other ranks.
+    /// If the forward pass does, after reporting it to the other ranks.
     pub(super) fn run(mut self) -> Result<State<M>, PipelineError> {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.actions()));
         ended(outcome, self.state.current, self.channels)?;
@@ -244,7 +236,7 @@ where
         Ok(())
     }
 
-    /// What becomes of an output, and where its backward pass begins.
+    /// Passes an output on, and returns the start of its backward pass.
     fn end(&mut self, compute: Compute, output: Output) -> Result<End, PipelineError> {
         let Some(message) = self.schedule.output(compute) else {
             let loss = output.loss()?;
@@ -293,7 +285,7 @@ where
         self.add(compute, gradients);
     }
 
-    /// Runs the backward pass of a stage, and has the gradient of its input ready for the stage in front.
+    /// Runs the backward pass of a stage, and prepares the gradient of its input for the previous stage.
     fn towards_input(
         &mut self,
         compute: Compute,
@@ -314,7 +306,7 @@ where
         };
         if let Some(message) = self.schedule.output(compute) {
             let values = inputs.gradients(gradients.as_mut())?;
-            // The stage in front has said what it hands on, and the gradient is like it.
+            // The previous stage has sent the layout of its output, and the gradient has the same.
             self.state.made.insert(message, (values, Agreed::Before));
         }
         if compute.stage + 1 == self.schedule.stages() {
@@ -332,7 +324,7 @@ where
         self.state.sums[local].add(stage, compute.micro_batch, gradients);
     }
 
-    /// Gives the gradients of a stage away, with the last stage's part of a tied parameter's.
+    /// Passes the gradients of a stage on, with the last stage's part of a tied parameter's.
     fn reduce(&mut self, stage: u32) -> Result<(), PipelineError> {
         let local = self.local(stage);
         let mut sum = std::mem::replace(&mut self.state.sums[local], Sum::new()).take();
@@ -354,7 +346,6 @@ where
         self.state.live.remove(&key)
     }
 
-    /// Whether the backward pass is in two halves.
     fn is_split(&self, compute: Compute) -> bool {
         let half = Action::Compute(Compute {
             pass: PassKind::WeightGradient,
@@ -363,7 +354,6 @@ where
         self.schedule.actions(self.me).contains(&half)
     }
 
-    /// The place of a stage among those of this rank.
     fn local(&self, stage: u32) -> usize {
         let mut numbers = self.state.numbers.iter();
         let place = numbers.position(|&number| number == stage);
@@ -371,8 +361,7 @@ where
     }
 }
 
-/// What passes have come to. Where they have failed or panicked, in the pass that was under way, the other ranks are
-/// told.
+/// The result of passes. If they failed or panicked, reports it with the current pass to the other ranks.
 pub(super) fn ended<T>(
     outcome: std::thread::Result<Result<T, PipelineError>>,
     current: Option<Compute>,
@@ -396,11 +385,10 @@ pub(super) fn ended<T>(
     }
 }
 
-/// Why what a pass needs is there.
+/// The reason why the inputs of a pass exist.
 const VERIFIED: &str = "the verifier has proved the order of the actions";
 
 impl Inputs {
-    /// Their gradients, in their order.
     fn gradients(self, mut all: Option<&mut Gradients>) -> Result<Vec<TensorData>, TrainError> {
         let leaves = self.leaves.iter();
         let mut found = leaves

@@ -1,4 +1,4 @@
-//! How long layers take, by which they are dealt to stages.
+//! The time of layers, by which they are divided into stages.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use burn::tensor::Tensor;
 
 use super::error::PipelineError;
 
-/// How often each layer runs. The first pass warms up, and others may be disturbed: the shortest counts.
+/// Number of passes of each layer. The first warms up, and others may be disturbed: the shortest counts.
 const PASSES: usize = 3;
 
-/// How long a forward and a backward pass of each of some layers take, in seconds, in the mean over the ranks of a world
-/// and the same on all of them: weights for [`partition`](bonfire_plan::pipeline::partition). Every rank calls it.
+/// Measures a forward and a backward pass of each layer, in seconds, in the mean over the ranks of a world and the
+/// same on all of them: weights for [`partition`](bonfire_plan::pipeline::partition). Every rank calls it.
 ///
-/// `forward` runs one layer on values of the size that they will have, and returns a number that depends on all of its
-/// output. An input that requires a gradient has one computed, as between two stages.
+/// `forward` runs one layer on values of their later size, and returns a number that depends on all of its output. An
+/// input that requires a gradient has one computed, as between two stages.
 ///
 /// ```
 /// # use bonfire_parallel::{PipelineError, layer_seconds};

@@ -1,7 +1,7 @@
 //! A parameter of the first stage that the last one uses, too: an embedding that is also the head.
 //!
 //! There is one parameter, with one gradient and one state of an optimizer, on the rank of the first stage. The last
-//! stage has its values. What both make of its gradient is added once in a step, and the values are sent anew after it.
+//! stage has its values. Both parts of its gradient are added once in a step, and the values are sent again after it.
 
 use std::any::Any;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::error::PipelineError;
 use super::output::{Layout, read};
 use super::wire;
 
-/// The tie, as a rank knows it that has one of its ends.
+/// One end of the tie, on a rank that has it.
 pub(super) struct Tie<M> {
     ends: Ends,
     device: Device,
@@ -27,23 +27,19 @@ pub(super) struct Tie<M> {
     pub(super) values: Option<Box<dyn Any>>,
 }
 
-/// Which ends of the tie are here.
 enum Ends {
     Both,
-    /// With the way to the last stage.
+    /// With the channel to the last stage.
     First(ProcessGroup),
-    /// With the way to the first stage.
+    /// With the channel to the first stage.
     Last(ProcessGroup),
 }
 
-/// A parameter of a stage, of any number of dimensions.
 trait OfStage<M> {
     fn values(&self, stage: &M) -> Result<TensorData, TrainError>;
 
-    /// Adds elements to its gradient.
     fn add(&self, stage: &M, all: &mut GradientsParams, gradient: Tensor<1>);
 
-    /// Values as a tensor.
     fn tensor(&self, data: TensorData, device: &Device) -> Box<dyn Any>;
 }
 
@@ -74,7 +70,7 @@ where
 }
 
 impl<M: Module> Tie<M> {
-    /// Between the first and the last stage; nothing on ranks that have neither. Every rank calls it.
+    /// Ties the first and the last stage; `None` on ranks that have neither. Every rank calls it.
     #[track_caller]
     pub(super) fn new<const D: usize>(
         schedule: &Schedule,
@@ -108,7 +104,7 @@ impl<M: Module> Tie<M> {
         Ok(Some(tie))
     }
 
-    /// Gives the last stage the values that the first one has.
+    /// Sends the last stage the values of the first one.
     pub(super) fn share(&mut self, stages: &[M], channels: &Channels) -> Result<(), PipelineError> {
         let values = match &self.ends {
             Ends::Last(way) => receive(way, channels)?,
@@ -124,7 +120,7 @@ impl<M: Module> Tie<M> {
         Ok(())
     }
 
-    /// Sends what the last stage makes of the gradient, unless the first one is on the same rank.
+    /// Sends the last stage's gradient, unless the first one is on the same rank.
     pub(super) fn hand_over(
         &self,
         last: &mut Option<Tensor<1>>,
@@ -138,7 +134,7 @@ impl<M: Module> Tie<M> {
         Ok(send(way, channels, data.unwrap_or_else(none))?)
     }
 
-    /// Adds what the last stage makes of the gradient to that of the first.
+    /// Adds the last stage's gradient to that of the first.
     pub(super) fn add(
         &self,
         stage: &M,
@@ -162,7 +158,7 @@ impl<M: Module> Tie<M> {
     }
 }
 
-/// Where the last stage did not use it.
+/// The gradient if the last stage did not use it.
 fn none() -> TensorData {
     TensorData::full_dtype([0], 0.0, DType::F32)
 }
@@ -187,7 +183,6 @@ fn receive(way: &ProcessGroup, channels: &Channels) -> Result<TensorData, Collec
     Ok(data.unwrap_or_else(none))
 }
 
-/// The other end of a way.
 fn peer(way: &ProcessGroup) -> Rank {
     match way.rank() {
         SOURCE => TARGET,

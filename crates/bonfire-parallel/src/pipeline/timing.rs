@@ -1,30 +1,30 @@
-//! What a step of a pipeline took.
+//! The times of a pipeline's step.
 
 use std::time::{Duration, Instant};
 
 use bonfire_plan::pipeline::{Compute, Pass, PassTimes, Span};
 
-/// Where the time of a step went.
+/// The times of a step: passes, busy time and makespan.
 ///
-/// Where a device computes while the program goes on, a pass counts until what it hands on has been read
-/// from the device; the rest of it counts as part of a later pass.
+/// If a device computes asynchronously, a pass ends when its output has been read from the device; the rest counts as
+/// part of a later pass.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PipelineTiming {
     /// The passes of this rank, in order, in seconds from the start of its step.
     pub passes: Vec<Span>,
-    /// How long each rank computed.
+    /// The computation time of each rank.
     pub busy: Vec<Duration>,
     /// From the start of the step to the end of the last pass of any rank.
     pub makespan: Duration,
-    /// The passes over all layers of a rank for one micro-batch, in the mean over ranks and micro-batches: what
-    /// [`choose`](bonfire_plan::pipeline::choose) simulates other schedules with. Half of a whole backward pass counts as
-    /// the gradient of the input.
+    /// The passes over all layers of a rank for one micro-batch, in the mean over ranks and micro-batches:
+    /// [`choose`](bonfire_plan::pipeline::choose) simulates other schedules with them. Half of an unsplit backward
+    /// pass counts as the gradient of the input.
     pub times: PassTimes,
 }
 
 impl PipelineTiming {
-    /// The part of the ranks' time in which they computed nothing, from 0 to 1, as the simulator of
+    /// Returns the part of the ranks' time in which they computed nothing, from 0 to 1, as the simulator of
     /// `bonfire-plan` has it: 1 - busy / (ranks x makespan).
     pub fn bubble(&self) -> f64 {
         let all_s = self.makespan.as_secs_f64() * self.busy.len() as f64;
@@ -36,7 +36,6 @@ impl PipelineTiming {
     }
 }
 
-/// Notes when passes run.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     start: Instant,
@@ -51,12 +50,10 @@ impl Stopwatch {
         }
     }
 
-    /// Seconds from the start of the step.
     pub(super) fn now_s(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Notes a pass that ends now.
     pub(super) fn note(&mut self, compute: Compute, start_s: f64) {
         self.passes.push(Span {
             compute,
@@ -65,8 +62,8 @@ impl Stopwatch {
         });
     }
 
-    /// How long this rank computed forward passes, gradients of inputs and those of weights, and when its last pass
-    /// ended; in seconds.
+    /// Seconds that this rank computed forward passes, gradients of inputs and those of weights, and the end of its
+    /// last pass.
     pub(super) fn totals_s(&self) -> [f64; 4] {
         let (mut forward_s, mut input_s, mut weight_s) = (0.0, 0.0, 0.0);
         for span in &self.passes {

@@ -1,8 +1,8 @@
 //! The gradients of weights that are computed after those of inputs.
 //!
-//! A backward pass needs the gradient of a stage's input at once, because the rank in front waits for it, and the
-//! gradients of the weights at any time. Schedules such as ZB-H1 and ZBV put these into the time in which a rank
-//! would wait (Qi et al. 2023, arXiv 2401.10241).
+//! A backward pass needs the gradient of a stage's input at once, because the previous rank waits for it, and the
+//! gradients of the weights at any time. Schedules such as ZB-H1 and ZBV put these into the time in which a rank would
+//! wait (Qi et al. 2023, arXiv 2401.10241).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,10 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::module::linear;
 
-/// Where the layers of a stage leave the gradients of their weights, if the schedule has them computed later.
+/// The store of weight gradients that the schedule computes later.
 ///
-/// What a stage does not leave here is computed together with the gradients of the inputs. So a schedule with split
-/// backward passes gains as much as is left here; the gradients are the same bits.
+/// All other gradients are computed together with those of the inputs. So a schedule with split backward passes gains
+/// as much as is left here; the gradients have the same bits.
 #[derive(Clone)]
 pub struct WeightGradients {
     when: When,
@@ -26,17 +26,16 @@ pub struct WeightGradients {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// At the end of the backward pass, which is whole.
+    /// At the end of the backward pass, which is not split.
     Now,
-    /// In a pass of its own.
+    /// In a later pass, when the schedule has it.
     Later,
 }
 
-/// One entry adds the gradient of a parameter.
 type Left = Arc<Mutex<Vec<Box<dyn FnOnce(&mut GradientsParams) + Send>>>>;
 
 impl WeightGradients {
-    /// For a backward pass that is whole, or none.
+    /// Makes a store for a backward pass that is not split, or for none.
     pub fn at_once() -> Self {
         Self {
             when: When::Now,
@@ -44,7 +43,6 @@ impl WeightGradients {
         }
     }
 
-    /// For a backward pass in two halves.
     pub(super) fn split() -> Self {
         Self {
             when: When::Later,
@@ -52,9 +50,9 @@ impl WeightGradients {
         }
     }
 
-    /// Has the gradient of a parameter computed later, without autodiff: for a layer with a backward step of its own,
-    /// which calls this once there. It is added to what else the parameter gets. Where the backward pass is whole, it
-    /// is computed at its end.
+    /// Leaves the gradient of a parameter for later, without autodiff: for a layer with its own backward step, which
+    /// calls this once there. It is added to the parameter's other gradients. If the backward pass is not split, it is
+    /// computed at its end.
     pub fn leave<const D: usize>(
         &self,
         parameter: ParamId,
@@ -71,12 +69,12 @@ impl WeightGradients {
         }));
     }
 
-    /// What `layer.forward(input)` is for an input of rows: all dimensions but the last count as one, so it is one
+    /// Returns `layer.forward(input)` for an input of rows: all dimensions but the last count as one, so it is one
     /// product of two matrices. In the backward pass, the gradient of the input is computed at once, and those of
-    /// weight and bias when the schedule says so; until then, the input and the gradient of the output are kept.
+    /// weight and bias when the schedule has them; until then, the input and the gradient of the output are kept.
     ///
-    /// All is computed at once where backward passes are whole, where the input needs no gradient, so that nobody waits
-    /// for it, and where the weight is frozen.
+    /// All gradients are computed at once if backward passes are not split, if the input needs no gradient, so that no
+    /// rank waits for it, or if the weight is frozen.
     pub fn linear<const D: usize>(&self, layer: &Linear, input: Tensor<D>) -> Tensor<D> {
         let mut shape = input.dims();
         let columns = shape[D - 1];
@@ -114,7 +112,6 @@ impl WeightGradients {
         custom_gradient(output, |output| output, keep)
     }
 
-    /// Computes what was left, and adds it to the gradients of the other parameters.
     pub(super) fn compute(self, all: &mut GradientsParams) {
         let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         left.into_iter().for_each(|add| add(all));

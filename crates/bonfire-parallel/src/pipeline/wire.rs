@@ -16,7 +16,6 @@ pub(super) fn background(
     pair.background(values, work)
 }
 
-/// Says which tensors come.
 pub(super) fn send_layout(
     pair: &ProcessGroup,
     target: Rank,
@@ -27,7 +26,6 @@ pub(super) fn send_layout(
     pair.send(&words, target)
 }
 
-/// Hears which tensors come.
 pub(super) fn receive_layout(pair: &ProcessGroup, source: Rank) -> Result<Layout, CollectiveError> {
     let mut len = [0_u64];
     pair.recv(&mut len, source)?;
@@ -36,7 +34,6 @@ pub(super) fn receive_layout(pair: &ProcessGroup, source: Rank) -> Result<Layout
     Ok(Layout::of_words(&words))
 }
 
-/// Sends tensors, one after the other.
 pub(super) fn send(
     pair: &ProcessGroup,
     target: Rank,
@@ -46,7 +43,6 @@ pub(super) fn send(
     values.try_for_each(|values| pair.send(values.as_bytes(), target))
 }
 
-/// Receives tensors of a layout.
 pub(super) fn receive(
     pair: &ProcessGroup,
     source: Rank,

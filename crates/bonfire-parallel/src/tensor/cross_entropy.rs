@@ -1,8 +1,8 @@
-//! The cross entropy of scores of which each rank has those of some of the vocabulary.
+//! The cross entropy of scores that are divided among ranks by vocabulary.
 //!
-//! Ranks tell each other the largest score of each token, and then the score of its target, the sum of exponentials and,
-//! with label smoothing, the sum of scores. The scores themselves stay where they are, in the backward pass, too:
-//! the gradient of a score is its softmax less what the target wants.
+//! Ranks exchange the largest score of each token, and then the score of its target, the sum of exponentials and, with
+//! label smoothing, the sum of scores. The scores themselves stay where they are, in the backward pass, too: the
+//! gradient of a score is its softmax less what the target wants.
 
 use std::ops::Range;
 
@@ -31,19 +31,19 @@ pub struct VocabParallelCrossEntropy {
 }
 
 impl VocabParallelCrossEntropy {
-    /// Every token counts, and its target alone is right.
+    /// Counts every token, without smoothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tokens with this target count nothing. If all have it, the mean is no number.
+    /// Ignores tokens with this target. If all have it, the mean is NaN.
     #[must_use]
     pub fn with_ignored(mut self, target: i64) -> Self {
         self.ignored = Some(target);
         self
     }
 
-    /// A part of 1 is spread evenly over the vocabulary, the target included.
+    /// Spreads a part of 1 evenly over the vocabulary, the target included.
     ///
     /// # Panics
     /// If it is not from 0 to 1.
@@ -57,9 +57,9 @@ impl VocabParallelCrossEntropy {
         self
     }
 
-    /// The mean over the tokens, the same on all ranks, of this rank's `scores` `[tokens, rows of this rank]`, as
-    /// [`logits`](VocabParallelEmbedding::logits) of `table` are, and of targets `[tokens]`. It is computed in f32, or
-    /// f64 for such scores. It waits for the device, to see whether the targets are in the vocabulary.
+    /// Returns the mean over the tokens, the same on all ranks, of this rank's `scores` `[tokens, rows of this rank]`,
+    /// as [`logits`](VocabParallelEmbedding::logits) of `table` are, and of targets `[tokens]`. It is computed in f32,
+    /// or f64 for such scores. It waits for the device, to check that the targets are in the vocabulary.
     ///
     /// # Panics
     /// If a target is not in the vocabulary and not ignored ([`ParallelError::OutsideVocabulary`]), or an operation
@@ -103,7 +103,7 @@ impl VocabParallelCrossEntropy {
         losses.mask_fill(ignored, 0.0).sum() / counted
     }
 
-    /// That the targets that count are in the vocabulary.
+    /// Checks that the targets that count are in the vocabulary.
     fn check(&self, targets: Tensor<1, Int>, vocabulary: usize) -> Result<(), ParallelError> {
         if targets.dims() == [0] {
             return Ok(());
@@ -129,10 +129,8 @@ impl VocabParallelCrossEntropy {
     }
 }
 
-/// The classes of which a rank has the scores.
 struct Classes<'a> {
     rows: Range<usize>,
-    /// How many all ranks have.
     vocabulary: usize,
     tp: Option<&'a World>,
 }
@@ -144,15 +142,15 @@ impl Classes<'_> {
     }
 }
 
-/// The loss of each token, and what its gradient needs.
+/// The loss of each token, and the values that its gradient needs.
 struct Losses {
     values: Tensor<1>,
     gradient: ScoreGradient,
 }
 
 impl Losses {
-    /// Of scores without autodiff. With p the softmax, q the target's odds and a the smoothing, the loss is
-    /// `-sum(q log p)`, where q is `1 - a` for the target and `a / vocabulary` more for every class.
+    /// Computes the losses of scores without autodiff. With p the softmax, q the target's odds and a the smoothing, the
+    /// loss is `-sum(q log p)`, where q is `1 - a` for the target and `a / vocabulary` more for every class.
     fn of(
         scores: Tensor<2>,
         targets: Tensor<1, Int>,
@@ -191,13 +189,13 @@ impl Losses {
     }
 }
 
-/// What the gradient of the scores needs: `(p - q)` times that of the loss.
+/// The values for the gradient of the scores: `(p - q)` times that of the loss.
 struct ScoreGradient {
-    /// Of this rank's classes.
+    /// The softmax of this rank's classes.
     softmax: Tensor<2>,
-    /// Which class is the target of each token, and for which it is another rank's.
+    /// The class that is the target of each token, and the tokens whose target is on another rank.
     right: (Tensor<2, Int>, Tensor<2, Bool>),
-    /// More for the target, and for every class.
+    /// The odds added for the target, and for every class.
     odds: (f64, f64),
 }
 

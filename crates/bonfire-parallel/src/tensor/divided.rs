@@ -1,11 +1,11 @@
-//! Which parameters of a model are divided.
+//! Finds the divided parameters of a model.
 
 use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
-/// The parameters of a model of which ranks have parts: those of the layers of this crate, but for the bias of a
+/// Returns the parameters that are divided among ranks: those of the layers of this crate, but for the bias of a
 /// [`RowParallelLinear`](crate::RowParallelLinear), which is the same on all ranks as everything else is.
 ///
 /// For the norm of a gradient, of which each element must count once:
@@ -27,7 +27,7 @@ pub fn divided_parameters<M: Module>(model: &M) -> HashSet<ParamId> {
 
 #[derive(Default)]
 struct Finder {
-    /// Of the place where the visitor is: the fields, and the types that they are of.
+    /// The position of the visitor: fields and their types.
     path: Vec<(String, String)>,
     found: HashSet<ParamId>,
 }

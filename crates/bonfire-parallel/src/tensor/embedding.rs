@@ -1,4 +1,4 @@
-//! An embedding of which each rank has some of the vocabulary.
+//! An embedding that is divided among ranks by vocabulary.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::ParallelError;
 use crate::error::or_end_pass;
 use crate::ops;
 
-/// A table of vectors of which each rank has some rows: tokens `[batch, length]` to `[batch, length, d_model]`, the same
-/// on all ranks. [`logits`](Self::logits) uses the same table as the head of a model.
+/// An embedding table whose rows are divided among ranks: tokens `[batch, length]` to `[batch, length, d_model]`, the
+/// same on all ranks. [`logits`](Self::logits) uses the same table as the head of a model.
 ///
 /// The rows need not divide: ranks have one more or less. Made of an [`Embedding`] with `from`, it is that, on one rank.
 #[derive(Module, Debug)]
 pub struct VocabParallelEmbedding {
-    /// Of shape `[rows of this rank, d_model]`.
+    /// The table, of shape `[rows of this rank, d_model]`.
     pub weight: Param<Tensor<2>>,
     #[module(skip)]
     vocabulary: usize,
@@ -44,7 +44,7 @@ impl From<Embedding> for VocabParallelEmbedding {
 }
 
 impl VocabParallelEmbedding {
-    /// This rank's part of a table that is the same on all ranks of `tp`.
+    /// Takes this rank's part of a table that is the same on all ranks of `tp`.
     ///
     /// # Errors
     /// [`ParallelError::SmallVocabulary`] if there are fewer rows than ranks.
@@ -69,12 +69,12 @@ impl VocabParallelEmbedding {
         })
     }
 
-    /// The head of a model, where the table that it shares is in another stage of a pipeline: `rows`, such as
-    /// [`Pass::tied`](crate::Pass::tied) has them, are this rank's of a table of `vocabulary` rows that is divided among
-    /// the ranks of `tp`.
+    /// Makes the head of a model whose shared table is in another stage of a pipeline: `rows`, such as
+    /// [`Pass::tied`](crate::Pass::tied) has them, are this rank's of a table of `vocabulary` rows that is divided
+    /// among the ranks of `tp`.
     ///
     /// # Panics
-    /// If they are more or fewer than this rank's.
+    /// If their number is not that of this rank's rows.
     pub fn of_rows(rows: Tensor<2>, vocabulary: usize, tp: &World) -> Self {
         let [found, _] = rows.dims();
         let head = Self {
@@ -87,15 +87,16 @@ impl VocabParallelEmbedding {
         head
     }
 
-    /// The same table, which leaves each rank with the vectors of its own tokens, some of those along dimension `dim` of
-    /// what [`forward`](Self::forward) returns; and [`logits`](Self::logits) takes such vectors of this rank's tokens, along dimension 0.
+    /// Leaves each rank the vectors of its own tokens, along dimension `dim` of the result of
+    /// [`forward`](Self::forward). [`logits`](Self::logits) then takes such vectors of this rank's tokens, along
+    /// dimension 0.
     #[must_use]
     pub fn with_sequence(mut self, dim: usize) -> Self {
         self.sequence = Some(dim);
         self
     }
 
-    /// The table as a whole, without its division. Every rank of `tp` must call it.
+    /// Gathers the undivided table. Every rank of `tp` must call it.
     ///
     /// # Errors
     /// As [`ops::gather`].
@@ -104,7 +105,7 @@ impl VocabParallelEmbedding {
         let Some(tp) = &self.tp else {
             return Ok(Embedding { weight });
         };
-        // Blocks of equal length travel: the first rank has the most rows.
+        // Blocks of equal length are sent: the first rank has the most rows.
         let (all, own) = (tp.world_size(), self.rows());
         let most = shard_range(self.vocabulary, all, bonfire_plan::Rank::new(0))
             .as_range()
@@ -125,7 +126,7 @@ impl VocabParallelEmbedding {
         })
     }
 
-    /// The vectors of tokens, each below the size of the vocabulary, which is not checked.
+    /// Returns the vectors of tokens, each below the size of the vocabulary, which is not checked.
     ///
     /// # Panics
     /// If an operation between ranks fails: see [`ops`](crate::ops).
@@ -143,7 +144,7 @@ impl VocabParallelEmbedding {
         )
     }
 
-    /// The scores of this rank's rows of the vocabulary: `[tokens, d_model]`, the same on all ranks, to
+    /// Returns the scores of this rank's rows of the vocabulary: `[tokens, d_model]`, the same on all ranks, to
     /// `[tokens, rows of this rank]`. [`VocabParallelCrossEntropy`](crate::VocabParallelCrossEntropy) takes them.
     ///
     /// # Panics
@@ -156,17 +157,16 @@ impl VocabParallelEmbedding {
         x.matmul(self.weight.val().transpose())
     }
 
-    /// The size of the whole vocabulary.
+    /// Returns the size of the complete vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// Among whom it is divided.
     pub(super) fn among(&self) -> Option<&World> {
         self.tp.as_ref()
     }
 
-    /// Which rows this rank has.
+    /// Returns the range of this rank's rows.
     pub fn rows(&self) -> Range<usize> {
         match &self.tp {
             None => 0..self.vocabulary,
@@ -175,7 +175,7 @@ impl VocabParallelEmbedding {
     }
 }
 
-/// Where tokens are among some rows, 0 for those that are not there; and which are not.
+/// Indices of tokens in a range of rows, 0 for those outside; and the mask of those outside.
 pub(super) fn local<const D: usize>(
     tokens: Tensor<D, Int>,
     rows: &Range<usize>,

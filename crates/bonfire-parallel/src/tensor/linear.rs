@@ -1,4 +1,4 @@
-//! Linear layers of which each rank has some columns, or some rows.
+//! Linear layers that are divided among ranks by columns or rows.
 
 use bonfire_train::World;
 use burn::module::{Module, Param};
@@ -9,18 +9,18 @@ use super::part::{Among, part, whole};
 use crate::error::or_end_pass;
 use crate::{ParallelError, ops};
 
-/// A linear layer of which each rank has some of the output features: `[.., d_input]`, the same on all ranks, to this
+/// A linear layer whose output features are divided among ranks: `[.., d_input]`, the same on all ranks, to this
 /// rank's part of `[.., d_output]`.
 ///
-/// Between it and a [`RowParallelLinear`] that takes its output, ranks need nothing of each other. Made of a [`Linear`]
-/// with `from`, it is that layer, on one rank.
+/// Between it and a [`RowParallelLinear`] that takes its output, ranks do not communicate. Made of a [`Linear`] with
+/// `from`, it is that layer, on one rank.
 #[derive(Module, Debug)]
 pub struct ColumnParallelLinear {
-    /// Of shape `[d_input, d_output / ranks]`.
+    /// The weight, of shape `[d_input, d_output / ranks]`.
     pub weight: Param<Tensor<2>>,
-    /// Of shape `[d_output / ranks]`.
+    /// The bias, of shape `[d_output / ranks]`.
     pub bias: Option<Param<Tensor<1>>>,
-    /// How many layers it is, side by side.
+    /// Number of layers that it holds, side by side.
     #[module(skip)]
     sections: usize,
     #[module(skip)]
@@ -43,7 +43,7 @@ impl From<Linear> for ColumnParallelLinear {
 }
 
 impl ColumnParallelLinear {
-    /// This rank's part of a layer that is the same on all ranks of `tp`.
+    /// Takes this rank's part of a layer that is the same on all ranks of `tp`.
     ///
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide `d_output`.
@@ -51,8 +51,8 @@ impl ColumnParallelLinear {
         Self::from_fused(linear, 1, tp)
     }
 
-    /// The same for a layer that is `sections` layers of equal width side by side, as that which makes queries, keys and
-    /// values: each rank has a part of each of them, one behind the other.
+    /// Takes this rank's part of a layer that is `sections` layers of equal width side by side, such as queries, keys
+    /// and values: each rank has a part of each of them, one behind the other.
     ///
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide the width of a section.
@@ -67,14 +67,14 @@ impl ColumnParallelLinear {
         })
     }
 
-    /// The same layer, which takes this rank's tokens, those of all ranks along dimension `dim`, and gathers them.
+    /// Makes the layer take this rank's tokens, along dimension `dim`, and gather those of all ranks.
     #[must_use]
     pub fn with_sequence(mut self, dim: usize) -> Self {
         self.sequence = Some(dim);
         self
     }
 
-    /// The layer as a whole, without its division. Every rank of `tp` must call it.
+    /// Gathers the undivided layer. Every rank of `tp` must call it.
     ///
     /// # Errors
     /// As [`ops::gather`].
@@ -90,7 +90,7 @@ impl ColumnParallelLinear {
         })
     }
 
-    /// Of `x`, this rank's output features.
+    /// Returns this rank's output features of `x`.
     ///
     /// # Panics
     /// If an operation between ranks fails: see [`ops`](crate::ops).
@@ -104,15 +104,15 @@ impl ColumnParallelLinear {
     }
 }
 
-/// A linear layer of which each rank has some of the input features: this rank's part of `[.., d_input]` to
-/// `[.., d_output]`, the same on all ranks. The bias is added once, to the sum.
+/// A linear layer whose input features are divided among ranks: this rank's part of `[.., d_input]` to `[..,
+/// d_output]`, the same on all ranks. The bias is added once, to the sum.
 ///
 /// Made of a [`Linear`] with `from`, it is that layer, on one rank.
 #[derive(Module, Debug)]
 pub struct RowParallelLinear {
-    /// Of shape `[d_input / ranks, d_output]`.
+    /// The weight, of shape `[d_input / ranks, d_output]`.
     pub weight: Param<Tensor<2>>,
-    /// Of shape `[d_output]`, the same on all ranks.
+    /// The bias, of shape `[d_output]`, the same on all ranks.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     tp: Among,
@@ -133,7 +133,7 @@ impl From<Linear> for RowParallelLinear {
 }
 
 impl RowParallelLinear {
-    /// This rank's part of a layer that is the same on all ranks of `tp`.
+    /// Takes this rank's part of a layer that is the same on all ranks of `tp`.
     ///
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide `d_input`.
@@ -146,15 +146,15 @@ impl RowParallelLinear {
         })
     }
 
-    /// The same layer, which leaves each rank with the output for its own tokens, some of those along dimension `dim`.
-    /// The gradient of the bias is the sum over the ranks.
+    /// Leaves each rank the output for its own tokens, along dimension `dim`. The gradient of the bias is the sum over
+    /// the ranks.
     #[must_use]
     pub fn with_sequence(mut self, dim: usize) -> Self {
         self.sequence = Some(dim);
         self
     }
 
-    /// The layer as a whole, without its division. Every rank of `tp` must call it.
+    /// Gathers the undivided layer. Every rank of `tp` must call it.
     ///
     /// # Errors
     /// As [`ops::gather`].
@@ -167,7 +167,7 @@ impl RowParallelLinear {
         Ok(Linear { weight, bias })
     }
 
-    /// Of this rank's input features, and those of all other ranks.
+    /// Returns the output for all ranks' input features, of which `x` has this rank's.
     ///
     /// # Panics
     /// If an operation between ranks fails: see [`ops`](crate::ops).
@@ -197,7 +197,7 @@ fn biased<const D: usize>(
     Ok(sum + bias.unsqueeze())
 }
 
-/// What a divided layer begins with: all tokens on all ranks.
+/// The input of a divided layer: all tokens on all ranks.
 pub(super) fn entered<const D: usize>(
     x: Tensor<D>,
     sequence: Option<usize>,
@@ -209,7 +209,7 @@ pub(super) fn entered<const D: usize>(
     }
 }
 
-/// What a divided layer ends with: the sum, of all tokens or of this rank's.
+/// The output of a divided layer: the sum, of all tokens or of this rank's.
 pub(super) fn left<const D: usize>(
     x: Tensor<D>,
     sequence: Option<usize>,

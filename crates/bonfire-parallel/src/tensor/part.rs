@@ -1,4 +1,4 @@
-//! Parts of parameters.
+//! Cuts parameters into the parts of ranks.
 
 use bonfire_collective::WorldSize;
 use bonfire_plan::Cut;
@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use crate::ParallelError;
 use crate::ops;
 
-/// Among whom a layer is divided: nobody, or the ranks along an axis of a mesh.
+/// The ranks among which a layer is divided: none, or those along an axis of a mesh.
 pub(crate) type Among = Option<World>;
 
 /// This rank's piece of a parameter, as a parameter of the same identity.
@@ -30,7 +30,7 @@ pub(crate) fn piece<const D: usize>(
     })
 }
 
-/// A parameter with other values: with its identity and its setting of training, and in memory of its own.
+/// A parameter with other values: it keeps its identity and its setting of training, and gets its own memory.
 pub(crate) fn replaced<const D: usize>(
     param: Param<Tensor<D>>,
     cut: impl FnOnce(Tensor<D>) -> Tensor<D>,
@@ -38,7 +38,7 @@ pub(crate) fn replaced<const D: usize>(
     param.map(|whole| {
         let (device, dtype) = (whole.device(), whole.dtype());
         let is_trained = whole.is_require_grad();
-        // A view would keep the whole in memory.
+        // A view would keep the complete tensor in memory.
         let data = cut(whole.without_autodiff()).into_data();
         let piece = Tensor::from_data(data, (&device, dtype));
         if is_trained {
@@ -71,7 +71,7 @@ pub(crate) fn part<const D: usize>(
     Ok(piece(param, Cut { dim, sections }, tp))
 }
 
-/// The parameter that [`part`] took parts of. Every rank calls it.
+/// The complete parameter of a [`part`]. Every rank calls it.
 pub(crate) fn whole<const D: usize>(
     param: Param<Tensor<D>>,
     dim: usize,

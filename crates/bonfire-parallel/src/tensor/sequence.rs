@@ -12,14 +12,14 @@ use burn::tensor::Tensor;
 use crate::error::or_end_pass;
 use crate::{ParallelError, ops};
 
-/// The same module, which sees only this rank's tokens: the gradients of its parameters, which all ranks of `tp` have,
+/// Marks a module that sees only this rank's tokens: the gradients of its parameters, which all ranks of `tp` have,
 /// are summed over them. For what is between divided layers, such as norms.
 ///
 /// It attaches a reparameterization, and parameters that a [`Ddp`](bonfire_train::Ddp) shards
 /// ([`Placement::zero3`](bonfire_train::Placement)) cannot have one.
 ///
 /// # Errors
-/// [`ParallelError::Reparameterized`] if a parameter has one already, as those with LoRA have.
+/// [`ParallelError::Reparameterized`] if a parameter already has one, as with LoRA.
 pub fn sequence_parallel<M: Module>(module: M, tp: &World) -> Result<M, ParallelError> {
     let mut finder = Finder::default();
     module.visit(&mut finder);
@@ -29,7 +29,7 @@ pub fn sequence_parallel<M: Module>(module: M, tp: &World) -> Result<M, Parallel
     }
 }
 
-/// Finds the first parameter with a reparameterization: its path, and the name of what it has.
+/// Finds the first parameter with a reparameterization: its path, and the name of the latter.
 #[derive(Default)]
 struct Finder {
     path: Vec<String>,
@@ -38,7 +38,7 @@ struct Finder {
 
 impl ModuleVisitor for Finder {
     fn enter_module(&mut self, name: &str, container: &str) {
-        // What Burn calls that of which it visits what it keeps, behind its parameter.
+        // Burn's name of a reparameterization's own tensors, which it visits behind the parameter.
         if container == "Reparameterization" {
             let parameter = self.path.join(".");
             self.found.get_or_insert((parameter, name.to_owned()));
@@ -66,7 +66,6 @@ impl Reparameterizer for Attacher<'_> {
     }
 }
 
-/// A parameter as it is, whose gradient is the sum of all ranks'.
 #[derive(Module, Debug)]
 struct SummedGradient {
     #[module(skip)]

@@ -179,7 +179,7 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
     assert_named(
         all,
         1,
-        "the last stage returns f32 [1] and f32 [2], which is no loss",
+        "the last stage returns f32 [1] and f32 [2], which is not a loss",
     );
 
     let all = outcomes(2, (Kind::GPipe, Way::Threads), |pipeline, world| {

@@ -11,11 +11,10 @@ use super::run_folder::{RunFolder, set_aside};
 use crate::error::unwritable;
 use crate::{EventWriter, ReportError};
 
-/// What rank 0 writes, from the first values on: a run that ends before leaves nothing behind.
+/// The files of rank 0, made with the first values: a run that ends before leaves nothing behind.
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
-    /// Whether the folder was made for this run.
     is_new: bool,
     steps_done: u64,
     open: Option<Open>,
@@ -28,8 +27,7 @@ struct Open {
 }
 
 impl Files {
-    /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
-    /// step continues it.
+    /// Checks that the folder is writable. A run from its beginning starts a new log, one that continues appends.
     pub(super) fn new(folder: &RunFolder, steps_done: u64) -> Result<Self, ReportError> {
         Ok(Self {
             is_new: matches!(folder, RunFolder::New { .. }),
@@ -80,7 +78,6 @@ impl Drop for Files {
     }
 }
 
-/// Makes the folder and the files.
 fn open(folder: &Path, lines: &Path, steps_done: u64) -> Result<Open, ReportError> {
     fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
     if steps_done == 0 {

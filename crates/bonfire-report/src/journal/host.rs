@@ -1,4 +1,4 @@
-//! Where a training runs, and by which command: what one wants to know of a run a month later.
+//! The machine and the command of a training, for its report.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -12,10 +12,9 @@ use bonfire_train::World;
 
 use crate::utc::Utc;
 
-/// Names and values.
 type Facts = Vec<(String, String)>;
 
-/// What rank 0 tells at the most: far more than a command line has.
+/// The maximum message of rank 0: far more than a command line has.
 const TOLD_BYTES_MAX: u64 = 1 << 20;
 
 /// The folder of rank 0 and the facts about its machine, on every rank.
@@ -38,7 +37,7 @@ pub(super) fn of_rank_0(
     Ok((folder.map(OsString::from_vec).map(PathBuf::from), facts))
 }
 
-/// Names and values; what a system does not say is left out.
+/// Names and values; those that a system does not provide are left out.
 fn facts(world: &World) -> Facts {
     let read = |path: &str| fs::read_to_string(path).ok();
     let line = |path: &str| read(path).map(|text| text.trim().to_owned());
@@ -76,7 +75,7 @@ fn facts(world: &World) -> Facts {
         .collect()
 }
 
-/// The command line, with the name of the program alone.
+/// The command line, with the file name of the program alone.
 fn command(mut words: impl Iterator<Item = OsString>) -> String {
     let program = words.next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default();
@@ -91,7 +90,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// `16384 kB`, as people read it.
+/// Formats `16384 kB` with a larger unit.
 fn kibibytes(text: &str) -> Option<String> {
     let kibibytes: u64 = text.split(' ').next()?.parse().ok()?;
     Some(Bytes::new(kibibytes.saturating_mul(1024)).to_string())

@@ -1,4 +1,4 @@
-//! What rank 0 shows while training: a line in its place on a terminal, a line every so often elsewhere.
+//! The progress of rank 0: a line in its place on a terminal, a line at intervals elsewhere.
 
 use std::io::stderr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,6 @@ use bonfire_train::World;
 
 use super::Figures;
 
-/// Cells of the bar.
 const BAR_CELLS: usize = 24;
 
 /// Shows how far a training is; the other ranks hold a silent one.
@@ -16,24 +15,21 @@ const BAR_CELLS: usize = 24;
 pub(super) enum Progress {
     /// The figures, with the time that is left.
     Shown(Place, Bar),
-    /// Notes only: the program has lines of its own.
+    /// Notes only: the program has its own output.
     Notes,
-    /// Nothing: only rank 0 draws.
     Silent,
 }
 
-/// Who keeps the line in its place, if anybody.
+/// The process that keeps the line in its place, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// This process, on its own terminal.
     Terminal,
     /// The launcher, which shows what ends in a carriage return below all else.
     Launcher,
-    /// Nobody: it is a log or a pipe, in which every line stays.
+    /// None: the output is a log or a pipe, in which every line stays.
     Log,
 }
 
-/// How far a training is, and since when.
 #[derive(Debug)]
 pub(super) struct Bar {
     started: Instant,
@@ -41,14 +37,14 @@ pub(super) struct Bar {
     steps: u64,
 }
 
-/// Forgets what is in the line from the cursor on.
+/// Clears the line from the cursor on.
 const CLEAR: &str = "\x1b[K";
-/// What is too long for the terminal is cut off, and goes on after the line.
+/// Disables line wrapping, so that long lines are cut off, and enables it again.
 const CUT: [&str; 2] = ["\x1b[?7l", "\x1b[?7h"];
 
 /// The shortest time between two lines of a [`BatchProgress`] in a log, in which every one stays.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
-/// And where the next takes the place of the one before.
+/// The shortest time between two lines that replace each other.
 const DRAWN_PAUSE: Duration = Duration::from_millis(200);
 
 impl Place {
@@ -60,7 +56,7 @@ impl Place {
         }
     }
 
-    /// Shows a line; the last stays. Each in one piece, or the launcher would show the pieces.
+    /// Shows a line; the last stays. Each is written in one piece, or the launcher would show the pieces.
     fn show(self, drawn: &str, line: &str, is_last: bool) {
         let ([cut, uncut], end) = (CUT, if is_last { '\n' } else { '\r' });
         match self {
@@ -71,24 +67,24 @@ impl Place {
     }
 }
 
-/// Shows how far a pass over batches is, such as an evaluation: the batches of rank 0, the time that is left, and the
-/// samples of all ranks in a second. On a terminal it is a line that stays in its place; elsewhere a line comes every ten
-/// seconds.
+/// Shows the progress of a pass over batches, such as an evaluation: the batches of rank 0, the time that is left, and
+/// the samples of all ranks in a second. On a terminal it is a line that stays in its place; elsewhere a line comes
+/// every ten seconds.
 #[derive(Debug)]
 pub struct BatchProgress {
-    /// Nothing on the ranks that do not draw.
+    /// `None` on the ranks that do not draw.
     shown: Option<(Place, Bar)>,
     name: &'static str,
     ranks: usize,
     batches: u64,
     samples: u64,
-    /// When there was a line, or it began.
+    /// The time of the last line, or of the start.
     last: Instant,
     is_drawn: bool,
 }
 
 impl BatchProgress {
-    /// For `batches` batches of rank 0, by a name for people.
+    /// Starts a pass of `batches` batches of rank 0, under a name for display.
     pub fn new(world: &World, name: &'static str, batches: usize) -> Self {
         let bar = Bar::new(0, batches as u64);
         let shown = world.is_main().then(|| (Place::detect(), bar));
@@ -103,7 +99,7 @@ impl BatchProgress {
         }
     }
 
-    /// As the rank's other lines are shown, if at all.
+    /// Shows it like the rank's other lines, if at all.
     pub(super) fn beside(
         progress: &Progress,
         world: &World,
@@ -117,7 +113,7 @@ impl BatchProgress {
         own
     }
 
-    /// One more batch is done.
+    /// Records that one more batch of `samples` samples is done.
     pub fn batch(&mut self, samples: usize) {
         self.batches += 1;
         self.samples += samples as u64;
@@ -147,12 +143,11 @@ impl BatchProgress {
 }
 
 impl Progress {
-    /// For the rank that draws: whatever its output can show.
+    /// Makes the progress of the rank that draws, in the form that its output supports.
     pub(super) fn new(steps_done: u64, steps: u64) -> Self {
         Self::Shown(Place::detect(), Bar::new(steps_done, steps))
     }
 
-    /// New figures.
     pub(super) fn figures(&self, figures: &Figures) {
         let Self::Shown(place, bar) = self else {
             return;
@@ -164,7 +159,6 @@ impl Progress {
         place.show(&bar.drawn(figures.step), &line, figures.step >= bar.steps);
     }
 
-    /// A value that was measured: a line that stays.
     pub(super) fn value(&self, line: &str) {
         match self {
             Self::Notes => {}
@@ -182,7 +176,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away; the next figures bring it back.
+    /// Clears the line; the next figures show it again.
     pub(super) fn clear(&self) {
         if let Self::Shown(Place::Terminal, _) = self {
             eprint!("{CLEAR}");
@@ -199,7 +193,6 @@ impl Bar {
         }
     }
 
-    /// As much of the bar as is done.
     fn drawn(&self, step: u64) -> String {
         let done = (BAR_CELLS as u64 * step.min(self.steps) / self.steps.max(1)) as usize;
         "━".repeat(done) + &"─".repeat(BAR_CELLS - done)
@@ -212,7 +205,7 @@ impl Bar {
         format!("{step:>5}/{steps}{left}  {figures}")
     }
 
-    /// The time that is left after so many steps; nothing before the first and after the last.
+    /// The remaining time after `step` steps; empty before the first and after the last.
     fn left(&self, step: u64, elapsed: Duration) -> String {
         match (
             step.checked_sub(self.steps_done),

@@ -11,22 +11,22 @@ use crate::ReportError;
 use crate::error::unwritable;
 use crate::utc::Utc;
 
-/// Where a run writes.
+/// The folder of a run's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunFolder {
-    /// In this folder. What an earlier run has left there is moved to a folder in it.
+    /// This folder. Files of an earlier run are moved to a folder in it.
     Told(PathBuf),
-    /// In a new folder below `parent`, named by the time in UTC and `name`.
+    /// A new folder below `parent`, named by the time in UTC and `name`.
     New {
-        /// Where the runs are.
+        /// The folder that holds the runs.
         parent: PathBuf,
-        /// What the run is called.
+        /// The last part of the folder's name.
         name: String,
     },
 }
 
 impl RunFolder {
-    /// Sees that there can be files in the folder; one that is new is made, so that nobody else takes it.
+    /// Checks that the folder is writable. A new one is made, so that no other process takes it.
     pub(super) fn claim(&self, now: SystemTime) -> Result<PathBuf, ReportError> {
         match self {
             Self::Told(folder) => {
@@ -48,7 +48,7 @@ impl RunFolder {
     }
 }
 
-/// Makes `name` in a folder, or the first of `name-2`, `name-3`, ... that is not there.
+/// Makes `name` in a folder, or the first of `name-2`, `name-3`, ... that does not exist.
 fn make_free(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let mut folder = parent.join(name);
     let mut number = 1_u64;
@@ -63,7 +63,7 @@ fn make_free(parent: &Path, name: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Moves what an earlier run has written, if there is any, to `earlier-1` in the same folder, or the next free number.
+/// Moves the files of an earlier run, if there are any, to `earlier-1` in the same folder, or the next free number.
 pub(super) fn set_aside(folder: &Path) -> io::Result<()> {
     let mut earlier = Vec::new();
     for entry in fs::read_dir(folder)? {

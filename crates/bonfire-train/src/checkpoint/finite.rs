@@ -1,5 +1,4 @@
-//! That a training which has diverged is not saved: a resumed one could not go on, and older checkpoints would give way
-//! to it.
+//! Refuses to save a training that has diverged: it could not be resumed, and would replace older checkpoints.
 
 use bonfire_checkpoint::record::told_by_all;
 use bonfire_collective::{ProcessGroup, Rank};
@@ -8,8 +7,8 @@ use burn::tensor::Tensor;
 
 use crate::TrainError;
 
-/// That all trained parameters are finite, as far as each rank has them. Every rank must call it. It waits for the
-/// device.
+/// Checks that all trained parameters are finite, as far as each rank has them. Every rank must call it. It waits for
+/// the device.
 ///
 /// # Errors
 /// [`TrainError::NonFiniteParameter`] on all ranks; [`TrainError::Collective`].
@@ -30,7 +29,6 @@ pub(super) fn check<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), Tr
     }
 }
 
-/// Finds the first parameter that is not finite. Of one that is sharded, it looks at the rows of this rank.
 #[derive(Default)]
 struct Finder {
     path: Vec<String>,

@@ -1,15 +1,15 @@
-//! Where an optimizer's moments are between reading them and its next step.
+//! The device of an optimizer's moments between reading them and its next step.
 //!
-//! `ModuleOptimizer::load_record` makes those of Burn's optimizers on Burn's default device, and the next step moves them
-//! to that of their parameters. In a build with CUDA the default is the first GPU, for every rank of a host. Those of
-//! Bonfire's are on the host until then; which one it is, a `ModuleOptimizer` does not tell.
+//! `ModuleOptimizer::load_record` makes those of Burn's optimizers on Burn's default device, and the next step moves
+//! them to that of their parameters. In a build with CUDA the default is the first GPU, for every rank of a host.
+//! Those of Bonfire's are on the host until then; a `ModuleOptimizer` does not show which of both it is.
 
 use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::parameters::device_of;
 
-/// Says so where the moments of a model take that way over a GPU that is not its own.
+/// Warns if the moments of a model take that detour over a GPU of another rank.
 pub(super) fn tell_detour<M: Module>(model: &M) {
     let default = Device::default();
     if device_of(model).is_some_and(|own| is_detour(&own, &default)) {

@@ -1,8 +1,8 @@
-//! Parameters from a file that another program has written, as far as they fit.
+//! Loads parameters from another program's file, as far as they fit.
 //!
-//! What a file and a model have in common is loaded by name and shape, and everything else is listed:
-//! nothing is skipped silently. Rank 0 reads the file and everybody gets its model, so the file has
-//! to be on one host only, and all ranks come to the same result or the same error.
+//! Parameters are loaded by name and shape, and everything else is listed: nothing is skipped silently. Rank 0 reads
+//! the file and all ranks get its model, so the file has to be on one host only, and all ranks return the same result
+//! or the same error.
 
 mod error;
 
@@ -79,8 +79,9 @@ pub fn load_weights<M: Module>(
     Ok((model, report))
 }
 
-/// The same, into a training, whatever its [`Placement`](crate::Placement): each rank gets one tensor at a time and
-/// keeps what it holds of it, so a model may be larger than memory. What the file lacks stays as it is.
+/// Loads the parameters into a training, whatever its [`Placement`](crate::Placement): each rank gets one tensor at a
+/// time and keeps its part of it, so a model may be larger than memory. Parameters that the file lacks keep their
+/// values.
 ///
 /// # Errors
 /// As [`load_weights`].
@@ -115,7 +116,7 @@ pub fn load_weights_into<M: Module>(
 }
 
 /// Writes the parameters of a training for other programs, as safetensors, whatever its
-/// [`Placement`](crate::Placement). Rank 0 writes; each rank has one whole parameter at a time in memory for it.
+/// [`Placement`](crate::Placement). Rank 0 writes; each rank has one complete parameter at a time in memory for it.
 ///
 /// Every rank must call this.
 ///
@@ -147,7 +148,7 @@ pub fn save_weights<M: Module>(
     Ok(())
 }
 
-/// A tensor under the name that other programs know, and the types of the modules around it.
+/// A tensor under its name for other programs, and the types of the modules around it.
 fn for_others(part: Part) -> (Packed, Vec<String>) {
     let Part { mut tensor, path } = part;
     // Other programs do not know the variants of enums.

@@ -1,4 +1,4 @@
-//! What travels for a bucket instead of its values.
+//! The message that is sent for a bucket in place of its values.
 
 use std::ops::Range;
 
@@ -10,29 +10,24 @@ use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
 use crate::values::{Travel, Values, ValuesWork};
 
-/// The memory that travels for one bucket. It is made with the bucket and used in every step.
+/// The memory that is sent for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
 pub(crate) struct Carrier(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// None: the values travel themselves.
     Direct,
-    /// The values in 16 bits.
     SixteenBits(Payload),
     /// Thin factors of the matrices, and everything else as it is.
     LowRank(Box<LowRank>),
 }
 
-/// What a carrier did with the values of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Nothing: they are to travel themselves.
     Nothing,
     Instead,
 }
 
-/// A place of a parameter in a bucket.
 pub(crate) type Place = (usize, Range<usize>);
 
 impl Carrier {
@@ -55,7 +50,7 @@ impl Carrier {
         })
     }
 
-    /// Sends what stands for `values`, which are this rank's share of the mean.
+    /// Sends the message for `values`, which are this rank's share of the mean.
     #[track_caller]
     pub(crate) fn send(
         &mut self,
@@ -79,8 +74,8 @@ impl Carrier {
         }
     }
 
-    /// Sends the second half of what stands for `values`, if there is one, when the first is there.
-    /// Every rank must call it, for all buckets in one order.
+    /// Sends the second half of the message for `values`, if there is one, when the first has arrived. Every rank must
+    /// call it, for all buckets in one order.
     #[track_caller]
     pub(crate) fn advance(
         &mut self,
@@ -96,7 +91,7 @@ impl Carrier {
         }
     }
 
-    /// Waits, and replaces `values` by what has come.
+    /// Waits, and replaces `values` by the result.
     pub(crate) fn receive(
         &mut self,
         values: &mut Values,
@@ -116,12 +111,11 @@ impl Carrier {
     }
 }
 
-/// Memory that is here or on its way.
+/// Memory that is here or in an operation.
 #[derive(Debug)]
 enum Payload {
     Here(Values),
     Away(ValuesWork),
-    /// With a failed operation.
     Lost,
 }
 
@@ -144,7 +138,7 @@ impl Payload {
     #[track_caller]
     fn send(&mut self, group: &ProcessGroup, reduce: ReduceOp) {
         let Self::Here(values) = std::mem::replace(self, Self::Lost) else {
-            panic!("a parcel travels once at a time");
+            panic!("a payload is sent once at a time");
         };
         let len = values.len();
         *self = Self::Away(values.start(group, len, Travel::AllReduce(reduce)));
@@ -159,8 +153,7 @@ impl Payload {
     }
 }
 
-/// A bucket with matrices: the left factors and all that is not compressed travel first, then the
-/// right factors.
+/// A bucket with matrices: the left factors and all uncompressed values are sent first, then the right factors.
 #[derive(Debug)]
 struct LowRank {
     pieces: Vec<Piece>,
@@ -168,7 +161,7 @@ struct LowRank {
     second: Payload,
 }
 
-/// A parameter, and where it is in the bucket and in what travels.
+/// A parameter, with its places in the bucket and in the message.
 #[derive(Clone, Debug)]
 enum Piece {
     Matrix {

@@ -5,8 +5,8 @@ use half::{bf16, f16};
 
 use crate::values::Values;
 
-/// Overwrites `target` with the values of `source`: rounded to nearest, ties to even, where it is
-/// narrower; what is too large becomes infinite.
+/// Overwrites `target` with the values of `source`: rounded to nearest, ties to even, where it is narrower; values
+/// that are too large become infinite.
 ///
 /// # Panics
 /// If the lengths differ, or neither type or both have 16 bits.

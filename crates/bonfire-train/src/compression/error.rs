@@ -1,46 +1,46 @@
-//! What can be wrong with a way to compress.
+//! Errors of gradient compression.
 
-/// Gradients cannot be compressed as asked.
+/// A compression has unusable options or state.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressionError {
-    /// A matrix of rank 0 is zero.
+    /// The rank is 0, so matrices would be zero.
     #[error("PowerSgdConfig::rank is 0, which would send nothing; choose 1 or more")]
     ZeroRank,
-    /// The rate is no number that sizes can be compared with.
+    /// The rate is not a number that can be compared with sizes.
     #[error("PowerSgdConfig::compression_rate_min is {rate}; choose a finite number above 0")]
     UnusableRate {
-        /// What was asked for.
+        /// The rate that was configured.
         rate: f64,
     },
-    /// The epsilon is no number that can be added to a norm.
+    /// The epsilon is not a number that can be added to a norm.
     #[error(
         "PowerSgdConfig::orthogonalization_epsilon is {epsilon}; choose 0 or a small positive number"
     )]
     UnusableEpsilon {
-        /// What was asked for.
+        /// The epsilon that was configured.
         epsilon: f64,
     },
-    /// The naive way sends one parameter after the other and keeps nothing between steps.
+    /// The naive route sends one parameter after the other and keeps no state between steps.
     #[error("PowerSGD works on buckets; use it with GradientSync::Bucketed")]
     NeedsBuckets,
-    /// There is a state to go on from, but this configuration keeps none.
+    /// There is a state to restore, but this configuration keeps none.
     #[error(
         "the state is that of PowerSGD, which this training does not use; configure it as the one \
          that was saved, or do not restore its compression"
     )]
     NothingToRestore,
-    /// The state is that of another model or configuration.
+    /// The state belongs to another model or configuration.
     #[error(
         "the state has {saved} for parameter {parameter}, but this training needs {expected}; use \
          the model and the PowerSgdConfig that it was saved with, or do not restore its compression"
     )]
     OtherMatrix {
-        /// Its path in the model.
+        /// The path of the parameter.
         parameter: String,
-        /// What was saved.
+        /// The saved shape or size.
         saved: String,
-        /// What fits.
+        /// The shape or size that fits.
         expected: String,
     },
 }

@@ -4,7 +4,6 @@
 //! order that does not depend on the machine, so ranks that start from the same bits end with the same
 //! bits.
 
-/// The dimensions of a matrix and of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dims {
     pub(crate) rows: usize,
@@ -71,7 +70,7 @@ pub(crate) fn product_row(dims: Dims, left: &[f32], right: &[f32], row: usize, t
 pub(crate) fn orthogonalize(vectors: &mut [f32], len: usize, epsilon: f64) {
     assert!(
         len > 0 && vectors.len().is_multiple_of(len),
-        "{} elements are no vectors of {len}",
+        "{} elements are not vectors of {len}",
         vectors.len()
     );
     for index in 0..vectors.len() / len {

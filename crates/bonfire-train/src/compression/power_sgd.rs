@@ -3,11 +3,10 @@
 //! After Vogels, Karimireddy and Jaggi (2019, arXiv 1905.13727) and PyTorch's `powerSGD_hook.py`. With
 //! a matrix M on every rank, and a thin Q that is the same on all:
 //!
-//! 1. P = mean(M Q), made orthogonal: each rank sends `rank` numbers for each row;
-//! 2. Q = mean(Mᵀ P): each rank sends `rank` numbers for each column;
-//! 3. the gradient is P Qᵀ, and each rank keeps what that lacks of its own M for the next step.
+//! 1. P = mean(M Q), made orthogonal: each rank sends `rank` numbers for each row; 2. Q = mean(Mᵀ P): each rank sends
+//! `rank` numbers for each column; 3. the gradient is P Qᵀ, and each rank keeps its error from M for the next step.
 //!
-//! What is kept belongs to parameters, not to buckets, so it survives that buckets are dealt again.
+//! The error belongs to parameters, not to buckets, so it survives a change of buckets.
 
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -50,35 +49,28 @@ impl PowerSgdConfig {
 
 #[derive(Debug)]
 pub(super) struct Matrix {
-    /// The parameter's path in the model.
     pub(super) name: String,
     pub(super) dims: Dims,
-    /// What earlier steps left out of this rank's gradients; empty without error feedback.
+    /// The error of earlier steps in this rank's gradients; empty without error feedback.
     pub(super) error: Vec<f32>,
-    /// The right factor that the next step starts from.
+    /// The right factor from which the next step starts.
     pub(super) right: Vec<f32>,
-    /// Whether `right` is that of a step before.
+    /// True if `right` is of a previous step.
     pub(super) warm: bool,
 }
 
-/// Whether any rank had a gradient for a parameter in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// One or more had.
     Somewhere,
-    /// None had.
     Nowhere,
 }
 
-/// The compressed parameters of a model.
 #[derive(Debug)]
 pub(super) struct PowerSgd {
     config: PowerSgdConfig,
-    /// Synchronised steps so far.
     pub(super) step: u64,
-    /// By parameter.
+    /// `None` for parameters that are not compressed.
     pub(super) matrices: Vec<Option<Matrix>>,
-    /// A row of a product.
     row: Vec<f32>,
 }
 
@@ -116,7 +108,6 @@ impl PowerSgd {
         }
     }
 
-    /// Whether the step under way is compressed.
     pub(super) fn is_on(&self) -> bool {
         self.step >= self.config.start_step
     }
@@ -129,7 +120,7 @@ impl PowerSgd {
         self.matrices[parameter].as_ref().map(|matrix| matrix.dims)
     }
 
-    /// Adds to a gradient what earlier steps left out, and makes the left factor of the sum.
+    /// Adds the error of earlier steps to a gradient, and computes the left factor of the sum.
     pub(super) fn project(&mut self, parameter: usize, values: &mut [f32], left: &mut [f32]) {
         let (config, step) = (self.config, self.step);
         let matrix = self.matrix(parameter);
@@ -140,8 +131,7 @@ impl PowerSgd {
         times(values, matrix.dims, &matrix.right, left);
     }
 
-    /// Makes the left factor orthogonal, and the right factor that goes with it. Only the left one is
-    /// the mean over the ranks.
+    /// Makes the left factor orthogonal, and computes its right factor. Only the left one is the mean over the ranks.
     pub(super) fn reflect(
         &mut self,
         parameter: usize,
@@ -155,9 +145,9 @@ impl PowerSgd {
         transposed_times(values, dims, left, right);
     }
 
-    /// Replaces a gradient by the product of the factors, which are the mean over the ranks, and keeps
-    /// what it left out. If the step does not count for this parameter, because no rank had a gradient
-    /// or a number overflowed on some rank, what was left out before stays left out.
+    /// Replaces a gradient by the product of the factors, which are the mean over the ranks, and keeps the error. If
+    /// the step does not count for this parameter, because no rank had a gradient or a number overflowed on some rank,
+    /// the earlier error stays.
     pub(super) fn finish(
         &mut self,
         parameter: usize,
@@ -199,7 +189,7 @@ impl PowerSgd {
 const IS_MATRIX: &str = "only compressed parameters come here";
 
 impl Matrix {
-    /// Makes the right factor that a step starts from: orthogonal, from the step before or random.
+    /// Makes the right factor from which a step starts: orthogonal, from the previous step or random.
     fn aim(&mut self, config: PowerSgdConfig, parameter: usize, step: u64) {
         let cols = self.dims.cols;
         let mut random = ChaCha8Rng::seed_from_u64(config.seed);

@@ -1,4 +1,4 @@
-//! What compression keeps between steps, for a checkpoint.
+//! The state of compression between steps, for a checkpoint.
 
 use bonfire_collective::{CollectiveError, ProcessGroup};
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,8 @@ use super::matrix::Dims;
 use super::power_sgd::Matrix;
 use super::{CompressionError, Compressor};
 
-/// What PowerSGD keeps between steps, of all ranks: part of the program's own state in
-/// a checkpoint. Empty for other compressions, which keep nothing.
+/// The state of PowerSGD between steps, of all ranks: part of the program's own state in a checkpoint. Empty for other
+/// compressions, which have none.
 ///
 /// It holds a copy of the compressed gradients for every rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,9 +23,9 @@ struct SavedMatrix {
     rows: usize,
     cols: usize,
     rank: usize,
-    /// The right factor; nothing before the first compressed step.
+    /// The right factor; `None` before the first compressed step.
     right: Option<Vec<f32>>,
-    /// What is left out, by rank; empty without error feedback.
+    /// The error of each rank; empty without error feedback.
     errors: Vec<Vec<f32>>,
 }
 
@@ -38,8 +38,8 @@ impl SavedMatrix {
         }
     }
 
-    /// What a rank goes on with: its own, or the mean over the ranks if there were more or fewer of
-    /// them. Either way the mean over the new ranks is that over the old ones.
+    /// The error from which a rank continues: its own, or the mean over the ranks if their number has changed. Either
+    /// way the mean over the new ranks is that over the old ones.
     fn error_of(&self, rank: usize, world_size: usize) -> Option<Vec<f32>> {
         let (first, others) = self.errors.split_first()?;
         if self.errors.len() == world_size {
@@ -54,7 +54,7 @@ impl SavedMatrix {
         Some(mean)
     }
 
-    /// Whether a parameter can go on from it. It may come from a file, so sizes are looked at.
+    /// Returns true if a parameter can continue from it. It may come from a file, so sizes are checked.
     fn fits(&self, matrix: &Matrix) -> bool {
         let dims = matrix.dims;
         let right = self.right.as_ref();
@@ -67,7 +67,7 @@ impl SavedMatrix {
 }
 
 impl Compressor {
-    /// The state of all ranks. Every rank must call it.
+    /// Gathers the state of all ranks. Every rank must call it.
     ///
     /// # Errors
     /// [`CollectiveError`] if a rank failed.
@@ -98,17 +98,17 @@ impl Compressor {
         })
     }
 
-    /// Goes on from a state that every rank has.
+    /// Restores a state that every rank has.
     ///
     /// # Errors
-    /// [`CompressionError`] if the state is that of another model or configuration. Nothing has changed then.
+    /// [`CompressionError`] if the state belongs to another model or configuration. Nothing is changed then.
     pub(crate) fn restore(
         &mut self,
         state: &CompressionState,
         group: &ProcessGroup,
     ) -> Result<(), CompressionError> {
         let Some(power_sgd) = &mut self.power_sgd else {
-            // A lone rank compresses nothing whatever it is told to.
+            // A lone rank compresses nothing, whatever its configuration.
             return if group.world_size().get() == 1 || state.matrices.is_empty() {
                 Ok(())
             } else {

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What to train on.
+/// A kind of device to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The first of CUDA, WebGPU and the CPU that this program was built with and that answers on
     /// every rank of this host.
     #[default]
     Auto,
-    /// The CPU.
+    /// The CPU, shared by all ranks of a host.
     Cpu,
     /// An NVIDIA GPU: the one with the index of the rank on its host.
     Cuda,
@@ -19,11 +19,11 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// The Cargo feature that brings it.
+    /// The Cargo feature that enables it.
     pub(crate) fn feature(self) -> &'static str {
         match self {
             Self::Auto | Self::Cpu => "flex",
-            // With `cuda` alone kernels are compiled by LLVM, which nobody has tried.
+            // With `cuda` alone kernels are compiled by LLVM, which is untested.
             Self::Cuda => "cuda-cpp",
             Self::Wgpu => "wgpu",
         }
@@ -41,20 +41,20 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// How many ranks may compute on one CUDA device. Ranks always may share the CPU, and graphics adapters.
+/// The number of ranks that may share one CUDA device. Ranks always may share the CPU, and graphics adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Occupancy {
-    /// One.
+    /// One rank on each device.
     #[default]
     Exclusive,
-    /// As many as there are for each, where there are fewer devices than ranks on a host: for tests, since
-    /// they share its speed and its memory.
+    /// As many as needed, where there are fewer devices than ranks on a host: for tests, since they share its speed
+    /// and its memory.
     Oversubscribed,
 }
 
-/// No device kind has this name.
+/// The error of an unknown device kind's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device kind `{0}`; choose auto, cpu, cuda or wgpu")]
+#[error("unknown device kind `{0}`; choose auto, cpu, cuda or wgpu")]
 pub struct UnknownDeviceKind(String);
 
 impl FromStr for DeviceKind {

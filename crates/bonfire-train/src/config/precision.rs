@@ -1,12 +1,13 @@
-//! The types that passes compute in.
+//! The data types of passes.
 
 use serde::{Deserialize, Serialize};
 
-/// The type that forward and backward passes compute in. Parameters stay as they are stored.
+/// The data type of forward and backward passes. Parameters stay as they are stored.
 ///
-/// Burn computes in the type of what it is given and converts nothing by itself: a forward pass casts
-/// its inputs with [`cast`](Self::cast), and what it computes is cast back to f32 before the loss,
-/// which 16 bits are too coarse for. Batch normalisation stays in f32: give it inputs in f32. With [`F16`](Self::F16), use a [`LossScaler`](crate::LossScaler).
+/// Burn computes in the type of its inputs and converts nothing by itself: a forward pass casts its inputs with
+/// [`cast`](Self::cast), and its output is cast back to f32 before the loss, for which 16 bits are too coarse. Batch
+/// normalisation stays in f32: give it inputs in f32. With [`F16`](Self::F16), use a
+/// [`LossScaler`](crate::LossScaler).
 ///
 /// ```no_run
 /// # use bonfire_train::{Ddp, LossScaler, TrainError};
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Precision {
-    /// The type that parameters are stored in.
+    /// The type in which parameters are stored.
     #[default]
     F32,
     /// The range of f32, 8 significant bits. Needs no scaled loss.

@@ -1,4 +1,4 @@
-//! Steps of a rank that has nobody to average with.
+//! Steps of a rank that trains alone.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use crate::reducer::harvest::own;
 use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {
-    /// Whether the gradients of the next batch are the averages: there is no other rank, no earlier
+    /// Returns true if the gradients of the next batch are the averages: there is no other rank, no earlier
     /// micro-batch to add to them, and no parameter elsewhere than its gradient.
     pub(super) fn is_alone(&self) -> bool {
         let is_one = self.group.world_size().get() == 1;
         is_one && self.micro_batches.is_empty() && !self.shards.are_offloaded()
     }
 
-    /// Gradients that stay where they are: nothing is copied, and the device is not waited for.
+    /// Gradients that stay where they are: without a copy, and without waiting for the device.
     pub(super) fn step_alone(
         &mut self,
         start: Start,

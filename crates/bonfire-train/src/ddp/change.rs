@@ -1,4 +1,4 @@
-//! Changes of the model that are no steps of an optimizer.
+//! Changes of the model that are not steps of an optimizer.
 
 use bonfire_collective::ReduceOp;
 use bonfire_plan::ShardUnit;
@@ -14,13 +14,13 @@ use crate::reducer::hooks::Anchors;
 use crate::world::exchange::mapping::{Meaning, meant};
 
 impl<M: Module> Ddp<M> {
-    /// Changes the model between two steps: clips its parameters, copies others into it, freezes or
-    /// unfreezes some, or replaces a layer. Every rank must call it, and change the same in the same way:
-    /// values are compared with nobody's and stay as `change` has made them.
+    /// Changes the model between two steps: clips its parameters, copies others into it, freezes or unfreezes some, or
+    /// replaces a layer. Every rank must call it, and make the same changes: values are not compared and stay as
+    /// `change` sets them.
     ///
-    /// Where it has other parameters than before, or other trainable ones, the ranks compare their models
-    /// and rank 0's values go to all of them, as in [`with_config`](Self::with_config); gradients are
-    /// dealt to new buckets. Otherwise it costs a small message.
+    /// Where it has other parameters than before, or other trainable ones, the ranks compare their models and rank 0's
+    /// values go to all of them, as in [`with_config`](Self::with_config); gradients are assigned to new buckets.
+    /// Otherwise it costs a small message.
     ///
     /// ```no_run
     /// # use bonfire_train::{Ddp, TrainError};
@@ -46,7 +46,7 @@ impl<M: Module> Ddp<M> {
     /// [whole parameters](crate::Placement::of_whole_parameters). The group has ended then.
     ///
     /// # Panics
-    /// If `change` panics, after telling the other ranks.
+    /// If `change` panics, after reporting it to the other ranks.
     #[track_caller]
     pub fn map_module(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
         self.passes = 0;
@@ -100,7 +100,7 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Makes parameters again of what was computed from parameters: what led to it is no part of a loss.
+/// Makes leaves of computed parameters: their history is not part of a loss.
 struct Leaves;
 
 impl ModuleMapper for Leaves {

@@ -1,10 +1,9 @@
-//! One process, several devices: what PyTorch's `DataParallel` does, as the simplest way to use a
-//! second device and the measure of what the others gain.
+//! One process with several devices, as in PyTorch's `DataParallel`: the simplest use of a second device, and the
+//! baseline for all others.
 //!
-//! Follows `torch.nn.DataParallel`: for every batch the parameters are copied to all devices, the
-//! batch is divided along a dimension, and replicas run on threads. Their outputs are put together, with a
-//! graph that leads to the parameters. Or replicas run backward, too, and the gradients are added on the
-//! first device, where the optimizer is.
+//! Follows `torch.nn.DataParallel`: for every batch the parameters are copied to all devices, the batch is divided
+//! along a dimension, and replicas run on threads. Their outputs are concatenated, with a graph that leads to the
+//! parameters. Or replicas run backward, too, and the gradients are added on the first device, where the optimizer is.
 //!
 //! Must never change the model but by `step`, and its running statistics by the first part of a batch.
 
@@ -29,20 +28,19 @@ pub use batch::{Gather, Graphs, Scatter};
 
 /// A model on the first of several devices of one process, replicated for every batch.
 ///
-/// Per step and device beyond the first it copies all parameters there and all gradients back, one
-/// after the other through the first device, and nothing overlaps: with n devices
-/// `2 (n - 1)` times the size of the model, where a rank of [`Ddp`](crate::Ddp) moves about twice the
-/// size of the model whatever n is, while backward still runs. The first device also holds the
-/// optimizer's state, all gradients and the whole batch. It needs no launcher and no group; for
-/// everything else use `Ddp`.
+/// Per step and device beyond the first it copies all parameters there and all gradients back, one after the other
+/// through the first device, and nothing overlaps: with n devices `2 (n - 1)` times the size of the model, where a
+/// rank of [`Ddp`](crate::Ddp) moves about twice the size of the model whatever n is, while backward still runs. The
+/// first device also holds the optimizer's state, all gradients and the complete batch. It needs no launcher and no
+/// group; for everything else use `Ddp`.
 ///
-/// Several times the same device is allowed: on the CPU that many replicas run on threads.
+/// The same device may occur several times: on the CPU as many replicas run on threads.
 ///
 /// The first part of a batch runs on the calling thread. Running statistics that it updates are those of the model;
 /// those of other replicas are dropped.
 #[derive(Debug)]
 pub struct DataParallel<M> {
-    /// Taken only while the optimizer replaces it.
+    /// `None` only while the optimizer replaces it.
     module: Option<M>,
     devices: Vec<Device>,
     dim: usize,
@@ -51,8 +49,8 @@ pub struct DataParallel<M> {
 }
 
 impl<M: Module> DataParallel<M> {
-    /// A model for these devices, on the first of them. A model, or a part of one, made without
-    /// autodiff is put in training mode.
+    /// Moves a model to the first of these devices. A model, or a part of one, made without autodiff is put in
+    /// training mode.
     ///
     /// # Panics
     /// If there is no device.
@@ -68,37 +66,37 @@ impl<M: Module> DataParallel<M> {
         }
     }
 
-    /// Chooses the dimension along which batches are divided and outputs put together. Default 0.
+    /// Sets the dimension along which batches are divided and outputs concatenated. Default 0.
     pub fn with_dim(self, dim: usize) -> Self {
         Self { dim, ..self }
     }
 
-    /// Chooses the device of outputs, and of [`last_loss`](Self::last_loss). Default: the first. Parameters, gradients
+    /// Sets the device of outputs, and of [`last_loss`](Self::last_loss). Default: the first. Parameters, gradients
     /// and the optimizer stay on the first.
     pub fn with_output_device(self, device: Device) -> Self {
         let output = device.without_autodiff();
         Self { output, ..self }
     }
 
-    /// The model. For validation, `module().valid()`.
+    /// Returns the model. For validation, use `module().valid()`.
     pub fn module(&self) -> &M {
         self.module.as_ref().expect(MODULE_PRESENT)
     }
 
-    /// The model, for other uses.
+    /// Returns the model, and drops the devices.
     pub fn into_module(self) -> M {
         self.module.expect(MODULE_PRESENT)
     }
 
-    /// Runs forward on all devices and puts the outputs together on the output device.
+    /// Runs forward on all devices and concatenates the outputs on the output device.
     ///
     /// `forward` gets a replica and its part of the batch, both on the same device. Each part but the last has
     /// `samples / devices` samples, rounded up; with fewer samples than devices some devices have none. An output is a
     /// tensor, or a pair of outputs. A loss of one number becomes a tensor with one for each part.
     ///
-    /// The graph of the output leads to the parameters of [`module`](Self::module), and to those of what the batch
-    /// comes from. A backward pass from it goes through the parts in turns, on one thread, where
-    /// [`backward`](Self::backward) has a thread for each. For an inference, run the replica's `valid()`.
+    /// The graph of the output leads to the parameters of [`module`](Self::module), and to those of the batch. A
+    /// backward pass from it goes through the parts in turns, on one thread, where [`backward`](Self::backward) has a
+    /// thread for each. For an inference, run the replica's `valid()`.
     ///
     /// ```
     /// # use bonfire_train::DataParallel;
@@ -163,7 +161,7 @@ impl<M: Module> DataParallel<M> {
         B: Scatter + Send,
         L: IntoLoss,
     {
-        // Parameters of a graph of their own, in which a backward pass on the thread ends.
+        // Parameters of a separate graph, in which a backward pass on the thread ends.
         let replicate =
             |module: &M, device: &Device| copied(module).fork(&device.clone().autodiff());
         let run = |replica, part, samples| half_step(replica, part, samples, &forward);
@@ -172,7 +170,7 @@ impl<M: Module> DataParallel<M> {
         self.gathered(parts?)
     }
 
-    /// Updates the parameters.
+    /// Updates the parameters on the first device.
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -183,12 +181,12 @@ impl<M: Module> DataParallel<M> {
         self.module = Some(optimizer.step(lr, module, gradients));
     }
 
-    /// The mean loss of the latest batch of [`backward`](Self::backward), on the output device.
+    /// Returns the mean loss of the latest batch of [`backward`](Self::backward), on the output device.
     pub fn last_loss(&self) -> Option<Tensor<1>> {
         self.last_loss.clone()
     }
 
-    /// Runs a part of a batch on each device, the first with the model and others with what `replicate` makes of it.
+    /// Runs a part of a batch on each device, the first with the model and others with the replicas of `replicate`.
     fn on_devices<B: Scatter + Send, T: Send>(
         &self,
         batch: &B,
@@ -254,12 +252,12 @@ impl<M: Module> DataParallel<M> {
 const MODULE_PRESENT: &str =
     "the module is only away while the optimizer steps, or after it panicked";
 
-/// The same parameters, and running statistics of its own: a device that Burn's are moved to is that of all clones.
+/// A copy with the same parameters and its own running statistics: moving Burn's to a device moves those of all
+/// clones.
 fn copied<M: Module>(module: &M) -> M {
     module.valid().map(&mut Running::of(module))
 }
 
-/// What a replica made of its part of a batch.
 struct Part {
     gradients: GradientsParams,
     loss: Tensor<1>,
@@ -267,7 +265,6 @@ struct Part {
     weighted: bool,
 }
 
-/// Forward and backward of one replica.
 fn half_step<M: Module, B, L: IntoLoss>(
     replica: M,
     part: B,
@@ -304,12 +301,11 @@ fn divided(samples: usize, parts: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Times `share`; untouched where it is whole.
+/// Multiplies by `share`, except by 1.
 fn scaled<const D: usize>(tensor: Tensor<D>, share: f64) -> Tensor<D> {
     if share == 1.0 { tensor } else { tensor * share }
 }
 
-/// Adds up gradients in the order of the parts.
 struct Sum {
     parts: Vec<(GradientsParams, f64)>,
     device: Device,

@@ -1,4 +1,4 @@
-//! A hash of all that a model holds, to tell replicas and trainings from each other.
+//! A hash of a model's complete state, to compare replicas and trainings.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::{BufferSync, TrainError};
 /// The SHA-256 of a model's tensors: parameters, frozen ones and running state. Written as 64
 /// hexadecimal digits.
 ///
-/// It is that of one record for each tensor, in the order of their paths: the path, the type and the
-/// shape as text with a line end each, and the SHA-256 of the elements in little-endian order.
+/// It covers one record for each tensor, in the order of their paths: the path, the type and the shape as text with a
+/// line end each, and the SHA-256 of the elements in little-endian order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// That of a model. It waits for the device.
+    /// Computes the digest of a model. It waits for the device.
     ///
     /// # Errors
     /// [`TrainError::UnreadableTensor`].
@@ -29,7 +29,7 @@ impl Digest {
         Self::listed(Lister::default(), model)
     }
 
-    /// That of a model. One tensor is in host memory at a time.
+    /// Computes the digest. One tensor is in host memory at a time.
     fn listed<M: Module>(mut lister: Lister<'_>, model: &M) -> Result<Self, TrainError> {
         // Burn's running state holds the last update back until a mode changes.
         model.valid().visit(&mut lister);
@@ -62,15 +62,16 @@ impl fmt::Debug for Digest {
 }
 
 impl<M: Module> Ddp<M> {
-    /// The digest of the model, which is the same on every rank and in every placement. Every rank must call it. It waits
-    /// for the device. Where parameters are sharded, each rank has the memory of one whole parameter for it.
+    /// Computes the digest of the model, which is the same on every rank and in every placement. Every rank must call
+    /// it. It waits for the device. Where parameters are sharded, each rank needs the memory of one complete parameter
+    /// for it.
     ///
     /// In the middle of a step of several batches, the ranks agree on buffers first. Under [`BufferSync::Local`] buffers
     /// are left out: they are each rank's own.
     ///
     /// # Errors
-    /// [`TrainError::ReplicasDiffer`] on all ranks if it is not the same;
-    /// [`TrainError::UnreadableTensor`]; [`TrainError::Collective`].
+    /// [`TrainError::ReplicasDiffer`] on all ranks if it differs; [`TrainError::UnreadableTensor`];
+    /// [`TrainError::Collective`].
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
         let own = self.guarded("Ddp::digest", |ddp| {
@@ -99,7 +100,7 @@ impl<M: Module> Ddp<M> {
 
 #[derive(Default)]
 struct Lister<'a> {
-    /// What has the rest of parameters of which this rank has rows.
+    /// Gathers the rest of parameters of which this rank has rows.
     gatherer: Option<&'a Gatherer>,
     skipped: Option<&'a HashSet<ParamId>>,
     path: Vec<String>,

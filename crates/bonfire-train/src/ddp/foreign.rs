@@ -1,12 +1,12 @@
 //! Tensors that are trained elsewhere, found in the backward pass of a [`Ddp`].
 //!
-//! Burn keeps a gradient for every tensor that asks for one. Those of the model's parameters are
-//! averaged; nobody would ever see the others, and whoever wanted to train them would not learn why
-//! they stay as they are. Burn does not list the gradients of a pass, but it tells a listener of each
-//! one that is registered. The first operation of the pass, on the loss, puts the listener there.
+//! Burn keeps a gradient for every tensor that requires one. Those of the model's parameters are averaged; the others
+//! would be lost silently, and their tensors would not train. Burn does not list the gradients of a pass, but it
+//! notifies a listener of each one that is registered. The first operation of the pass, on the loss, puts the listener
+//! there.
 //!
-//! Tensors made inside the forward pass are the program's own business, such as inputs whose gradient
-//! is part of a penalty: only what is older counts.
+//! Tensors made inside the forward pass belong to the program, such as inputs whose gradient is part of a penalty:
+//! only older ones count.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,6 @@ use crate::TrainError;
 use crate::reducer::operation::{behind, node, on_backend_of};
 use crate::reducer::readback::Readback;
 
-/// Listens to a backward pass.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     /// Older tensors were there before the forward pass.
@@ -33,7 +32,6 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// For a forward pass that begins now.
     pub(super) fn start() -> Self {
         Self {
             start: NodeId::new(),
@@ -41,13 +39,13 @@ impl Watch {
         }
     }
 
-    /// The same loss, whose backward pass is listened to.
+    /// The same loss, with a listener to its backward pass.
     pub(super) fn on(&self, loss: Tensor<1>) -> Result<Tensor<1>, TrainError> {
         let watch = self.clone();
         on_backend_of!(loss, "the loss".to_owned(), behind(loss, First(watch)))
     }
 
-    /// That nothing but parameters of the model got a gradient, each from one place.
+    /// Checks that only parameters of the model got a gradient, each from one place.
     pub(super) fn check<M: Module>(&self, model: &M) -> Result<(), TrainError> {
         let mut own = Own::default();
         model.visit(&mut own);
@@ -68,7 +66,6 @@ impl DistributedRegistration for Watch {
     }
 }
 
-/// The trainable parameters of a model, as the graph knows them.
 #[derive(Default)]
 struct Own {
     ids: HashSet<NodeId>,
@@ -87,7 +84,6 @@ impl ModuleVisitor for Own {
     }
 }
 
-/// The first operation of a backward pass.
 #[derive(Debug)]
 struct First(Watch);
 
@@ -102,7 +98,7 @@ impl<B: Readback> Backward<B, 1> for First {
     ) {
         let one = gradients.consume::<B>(&ops.node);
         if let [Some(loss)] = ops.parents {
-            // The pass begins anew at the loss, with a one as before, and is listened to.
+            // The pass starts again at the loss, with a one as before, and has a listener.
             *gradients = Gradients::new_distributed::<B>(loss, one, Box::new(self.0));
         }
     }

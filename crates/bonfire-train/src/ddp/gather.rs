@@ -1,16 +1,15 @@
 //! Parameters that are gathered when they are used.
 //!
-//! Where a placement shards parameters, a model holds this rank's rows of those that are cut. A
-//! reparameterization gathers the whole parameter whenever the model asks for its value, so models need no
-//! change. In a training pass that is an operation of autodiff: forwards it gathers, backwards it gives the
-//! gradient to what stands for the parameter in the graph. That has the hook of any other parameter, which hands the
-//! sum over all uses to the reducer. The operation is prepared as one that is recomputed, so what uses the parameter
-//! keeps no copy of it for the backward pass: it is gathered again there, and gone when its user's backward step has
-//! run.
+//! Where a placement shards parameters, a model holds this rank's rows of those that are cut. A reparameterization
+//! gathers the complete parameter whenever the model reads its value, so models need no change. In a training pass
+//! that is an operation of autodiff: forwards it gathers, backwards it passes the gradient to the parameter's stand-in
+//! in the graph. The stand-in has the hook of any other parameter, which passes the sum over all uses to the reducer.
+//! The operation is prepared as one that is recomputed, so its users keep no copy of the parameter for the backward
+//! pass: it is gathered again there, and freed when its user's backward step has run.
 //!
-//! A [segment](crate::recompute) that runs again has a graph of its own, with a leaf of its own that stands for the
-//! parameter. Autodiff holds the lock of a graph while it runs a backward pass, so nothing may be added to the graph
-//! of the pass meanwhile.
+//! A [segment](crate::recompute) that runs again has its own graph, with its own stand-in for the parameter. Autodiff
+//! holds the lock of a graph while it runs a backward pass, so nothing may be added to the graph of the pass
+//! meanwhile.
 //!
 //! After SimpleFSDP (Zhang et al. 2024, arXiv 2411.00284), which has it as a property of a parameter, and
 //! ZeRO stage 3.
@@ -46,12 +45,10 @@ use operation::{Source, gathered};
 use order::Order;
 use pass::Pass;
 
-/// What gathers the parameters of a model.
 #[derive(Debug)]
 pub(crate) struct Gatherer {
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    /// The ranks that have the rest of the rows.
     group: ProcessGroup,
     /// The same ranks for each parameter, by its name.
     groups: Vec<ProcessGroup>,
@@ -60,15 +57,14 @@ pub(crate) struct Gatherer {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The training pass under way.
     pass: Option<Pass>,
     memory: Memory,
     order: Order,
-    /// Parameters whose values stay as they are in mixed precision.
+    /// Parameters that keep their type in mixed precision.
     stay: HashSet<usize>,
-    /// Of which the stand-ins of parameters are made.
+    /// The tensors from which stand-ins of parameters are made.
     zeros: HashMap<usize, Tensor<1>>,
-    /// The first one: a backward pass has nobody to return it to.
+    /// The first failure: a backward pass has no caller that takes it.
     failure: Option<TrainError>,
 }
 
@@ -87,18 +83,16 @@ impl Gatherer {
         })
     }
 
-    /// One that gathers the same parameters beside this one, in other groups of the same ranks.
+    /// A second gatherer of the same parameters, in separate groups of the same ranks.
     pub(crate) fn beside(&self, shards: Arc<Shards>) -> Arc<Self> {
         Self::new(Arc::clone(&self.table), shards)
     }
 
-    /// Which rows are this rank's.
     pub(crate) fn shards(&self) -> &Shards {
         &self.shards
     }
 
-    /// The same model, which has this rank's rows of the parameters that are cut and gathers the rest when it is
-    /// used.
+    /// The model with this rank's rows of the parameters that are cut, which gathers the rest when it is used.
     pub(crate) fn gathering<M: Module>(self: &Arc<Self>, rows: M) -> M {
         let mut finder = Finder::new(self);
         rows.visit(&mut finder);
@@ -108,19 +102,18 @@ impl Gatherer {
         rows.apply_reparameterization(Attacher(self))
     }
 
-    /// What went wrong in a forward pass.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         self.lock().failure.take()
     }
 
-    /// A leaf that stands for a parameter in the graph of a pass.
+    /// A leaf that represents a parameter in the graph of a pass.
     fn stand_in(&self, parameter: usize) -> Tensor<1> {
         let zero = self.lock().zeros[&parameter].clone();
         let checkpointing = zero.gradient_checkpointing_strategy();
         trained(zero.without_autodiff(), checkpointing)
     }
 
-    /// The whole parameter, for a tensor with this rank's rows of it, and what stands for it in a training pass.
+    /// The complete parameter, for a tensor with this rank's rows of it, and its stand-in in a training pass.
     fn value<const D: usize>(
         self: &Arc<Self>,
         parameter: usize,
@@ -163,18 +156,16 @@ impl Gatherer {
         }
     }
 
-    /// Which parameter has this identity, if it is cut.
+    /// The index of the parameter with this identity, if it is cut.
     pub(crate) fn index_of(&self, id: ParamId) -> Option<usize> {
         let index = self.table.index_of(id);
         index.filter(|&index| self.shards.is_cut(index))
     }
 
-    /// The shape of a whole parameter.
     pub(crate) fn shape(&self, parameter: usize) -> &[usize] {
         &self.table.get(parameter).shape
     }
 
-    /// The same without a graph.
     pub(crate) fn untracked<const D: usize>(
         &self,
         parameter: usize,
@@ -202,7 +193,7 @@ impl Gatherer {
         }
     }
 
-    /// The whole parameter as its backend has it.
+    /// The complete parameter as its backend has it.
     fn whole<B: Readback>(
         &self,
         parameter: usize,
@@ -213,19 +204,17 @@ impl Gatherer {
         Ok(B::float_from_data(values, device))
     }
 
-    /// Which parameter is gathered before it is used.
     #[cfg(test)]
     pub(super) fn ahead(&self) -> Option<usize> {
         self.lock().memory.ahead()
     }
 
-    /// What the last pass gathered, in its order.
     #[cfg(test)]
     pub(super) fn last_gathers(&self) -> Vec<usize> {
         self.lock().order.last().to_vec()
     }
 
-    /// Keeps a failure, unless there is one, and tells the other ranks.
+    /// Keeps the first failure, and reports it to the other ranks.
     fn fail(&self, error: TrainError) {
         self.group.abort(&error.to_string());
         self.lock().failure.get_or_insert(error);

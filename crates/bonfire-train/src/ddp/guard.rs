@@ -1,4 +1,4 @@
-//! What the other ranks hear when a step fails on this one.
+//! The reports to other ranks when a step fails on this one.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 
@@ -9,11 +9,11 @@ use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
 use crate::world::watchdog::Watched;
 
-/// Backward passes after which a model that still is the same is worth a warning.
+/// Number of backward passes with an unchanged model after which a warning is logged.
 const STANDSTILL_PASSES: u64 = 20;
 
 impl<M: Module> Ddp<M> {
-    /// Runs `work`, which is a call that users know by this name; if it fails or panics, the other ranks are told.
+    /// Runs `work`, which is a call that users know by this name; reports its failure or panic to the other ranks.
     #[track_caller]
     pub(crate) fn guarded<R>(
         &mut self,
@@ -52,20 +52,19 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Those in which gradients and parameters travel.
     fn groups(&self) -> [Option<&ProcessGroup>; 3] {
         let shards = self.shards.groups();
         [Some(&self.group), Some(shards.shards()), shards.copies()]
     }
 
-    /// Who asks a rank what it does learns whether it computes or is busy with something else.
+    /// Records the phase, so that a status request shows if this rank computes or does something else.
     fn say(&self, phase: &str) {
         let groups = self.groups().into_iter().flatten();
         groups.for_each(|group| group.phase(phase));
     }
 
-    /// Which step the program is in: how often it has stepped, or how often it has run a backward pass if it steps
-    /// otherwise. One that runs a pass too many is in another step than the other ranks.
+    /// The number of the present step: the count of steps, or of backward passes if the program steps otherwise. One
+    /// that runs a pass too many is in another step than the other ranks.
     pub(super) fn step_number(&self) -> u64 {
         match self.updates {
             0 => self.steps,
@@ -73,7 +72,7 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// A step begins that ends with averages, in a call of this name.
+    /// Begins a step that ends with averages, in a call of this name.
     #[track_caller]
     pub(super) fn begin_step(&mut self, name: &'static str) -> Watched {
         let step = self.step_number();
@@ -90,7 +89,6 @@ impl<M: Module> Ddp<M> {
         self.watchdog.watch(name, step, &self.group)
     }
 
-    /// What went wrong where a model exchanged something with other ranks.
     fn pass_failure(&self) -> Option<TrainError> {
         let gatherer = self.gatherer.as_ref();
         let failure = gatherer.and_then(|gatherer| gatherer.failure());

@@ -1,9 +1,8 @@
-//! Steps that run their own backward pass, as the `TrainStep` of Burn's learner does: what they
-//! return is gradients and not a loss.
+//! Steps that run their own backward pass, as the `TrainStep` of Burn's learner does: they return gradients and not a
+//! loss.
 //!
-//! The hooks take the gradients while that pass runs, so buckets travel during it as in
-//! [`Ddp::backward`]. What the step itself finds as gradients is empty and is not used. The stages of a pipeline have
-//! a pass each.
+//! The hooks take the gradients while that pass runs, so buckets are sent during it as in [`Ddp::backward`]. The
+//! step's own gradients are empty and not used. The stages of a pipeline have a pass each.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,40 +19,39 @@ use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
 
-/// Operations between one parameter and the next on the way to the loss: a linear layer with its
-/// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
-/// many cost little; with too few some gradients travel late.
+/// Operations between one parameter and the next on the way to the loss: a linear layer with its activation has three
+/// for two parameters, a transformer block fewer than forty for its twelve. Too many cost little; with too few some
+/// gradients are sent late.
 const OPERATIONS_PER_PARAMETER: usize = 4;
 
-/// What a step that ran its own backward pass left.
+/// The result of a step that ran its own backward pass.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OwnStep<R> {
-    /// What it returned; nothing on a rank without a batch.
+    /// The output of the step; `None` on a rank without a batch.
     pub output: Option<R>,
-    /// The mean gradients over the samples of all ranks since the last synchronised step, and where its
-    /// time went; nothing before the last batch of a step.
+    /// The mean gradients over the samples of all ranks since the last synchronised step, and their timing; `None`
+    /// before the last batch of a step.
     pub synchronised: Option<(Gradients, StepTiming)>,
 }
 
 impl<M: Module> Ddp<M> {
-    /// Takes the model as an optimizer elsewhere has made it: the same parameters with other values.
+    /// Replaces the model by one with the same parameters and other values.
     pub fn set_module(&mut self, module: M) {
         self.module = Some(module);
         self.passes = 0;
     }
 
-    /// Runs a `step` with a forward and a backward pass of its own, such as a `TrainStep` of Burn's
-    /// learner, on a batch of `samples` samples; its gradients travel while it runs. A rank without a
-    /// batch gives no step and counts no samples. Every rank must call it, equally often and with the
-    /// same `last`.
+    /// Runs a `step` with its own forward and backward pass, such as a `TrainStep` of Burn's learner, on a batch of
+    /// `samples` samples; its gradients are sent while it runs. A rank without a batch passes no step and no samples.
+    /// Every rank must call it, equally often and with the same `last`.
     ///
     /// # Errors
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `step` panics, after telling the other ranks; or with samples and no step, or if gradients do
-    /// not travel in buckets.
+    /// If `step` panics, after reporting it to the other ranks; or with samples and no step, or if gradients are not
+    /// sent in buckets.
     #[track_caller]
     pub fn run_own<R>(
         &mut self,
@@ -87,16 +85,16 @@ impl<M: Module> Ddp<M> {
         own
     }
 
-    /// Runs `passes`, which is given the model, and the same model with which a backward pass tells that gradients are
-    /// final: those of a parameter in one pass alone. They travel while the rest of `passes` runs, and the gradients of
-    /// the step are the mean over the ranks. The loss that it returns is told and no more.
+    /// Runs `passes` with two forms of the model: a plain one, and one whose backward pass marks gradients as final.
+    /// Use the second form for a parameter in one pass alone. Its gradients are sent while the rest of `passes` runs,
+    /// and the gradients of the step are the mean over the ranks. The returned loss is only reported.
     ///
     /// # Errors
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `passes` panics, after telling the other ranks; or if parameters are sharded, or gradients do not travel in
-    /// buckets.
+    /// If `passes` panics, after reporting it to the other ranks; or if parameters are sharded, or gradients are not
+    /// sent in buckets.
     #[track_caller]
     pub fn backward_in_parts<L: IntoLoss>(
         &mut self,
@@ -117,7 +115,7 @@ impl<M: Module> Ddp<M> {
             synchronised,
         } = own?;
         let (loss, output) = output.expect("the passes have run");
-        let (gradients, timing) = synchronised.expect("gradients have travelled");
+        let (gradients, timing) = synchronised.expect("gradients have been sent");
         Ok(Step {
             gradients,
             loss,
@@ -126,15 +124,15 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// Guesses how deep the graph of the loss is: nobody sees a loss that a step keeps to itself.
+    /// Estimates the depth of the loss's graph: a step does not show its loss.
     fn guess_depth(&self) {
         let guess = OPERATIONS_PER_PARAMETER * self.table.len();
-        // A loss that was seen says more.
+        // A loss that was seen is more exact.
         let (known, now) = (Ordering::Relaxed, Ordering::Relaxed);
         let _ = self.depth.compare_exchange(0, guess, known, now);
     }
 
-    /// `step` is given the model without and with hooks.
+    /// `step` gets the model without and with hooks.
     fn own<R>(
         &mut self,
         weight: Weight,
@@ -173,7 +171,7 @@ impl<M: Module> Ddp<M> {
                 let hooked = self
                     .anchors
                     .attach(module, &self.table, &self.depth, pass)?;
-                // Gradients travel from here on.
+                // Gradients are sent from here on.
                 Some(step(module, &hooked)?)
             }
         };

@@ -1,4 +1,4 @@
-//! A forward and a backward pass, and what the ranks make of their gradients.
+//! A forward and a backward pass, and the averaging of their gradients.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -19,8 +19,7 @@ use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
 
 impl<M: Module> Ddp<M> {
-    /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
-    /// are, too.
+    /// Runs the forward pass. The graph does not depend on the listener, so neither do the bits of the gradients.
     pub(super) fn pass<L: IntoLoss>(
         &mut self,
         forward: impl FnOnce(&M) -> L,
@@ -182,7 +181,6 @@ impl<M: Module> Ddp<M> {
         Ok(averages)
     }
 
-    /// The backward pass, to its end.
     pub(super) fn backward_pass(
         &self,
         start: Start,
@@ -219,16 +217,14 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Where a backward pass starts.
 pub(super) struct Start {
-    /// None if the pass has no gradients that count.
+    /// `None` if the pass has no gradients that count.
     tensor: Option<Tensor<1>>,
     pub(super) weight: Weight,
     watch: Watch,
 }
 
 impl Start {
-    /// Runs the backward pass for a model.
     pub(super) fn backward<M: Module>(
         self,
         module: &M,

@@ -1,7 +1,7 @@
-//! Records of Burn for whole parameters, from rows; and rows of what was read from one.
+//! Makes records of Burn for complete parameters from rows, and rows from records.
 //!
-//! In a record the state of a parameter is tensors of its shape, under its identity. Where the optimizer has
-//! stepped rows, they have this rank's rows of it.
+//! In a record the state of a parameter is tensors of its shape, under its identity. If the optimizer steps rows, they
+//! have this rank's rows of it.
 
 pub(crate) mod restore;
 
@@ -22,14 +22,14 @@ use crate::TrainError;
 use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 
-/// How the other ranks' rows come to the writer.
+/// The path of other ranks' rows to the writer.
 pub(crate) struct Route {
     group: ProcessGroup,
     shards: Arc<Shards>,
     gatherer: Option<Arc<Gatherer>>,
 }
 
-/// A tensor of the state of a parameter of which ranks have parts: its name and shape as a whole.
+/// A tensor of the state of a parameter of which ranks have parts: its name and complete shape.
 #[derive(Serialize, Deserialize)]
 struct Field {
     parameter: usize,
@@ -38,8 +38,7 @@ struct Field {
     shape: Vec<usize>,
 }
 
-/// What a rank tells the others of the state of the parameters that it speaks for. Names are without identities,
-/// which ranks have different ones of.
+/// A rank's message about the state of its parameters. Names are without identities, which differ between ranks.
 #[derive(Serialize, Deserialize)]
 struct Told {
     fields: Vec<Field>,
@@ -48,14 +47,13 @@ struct Told {
 }
 
 impl<M: Module> Ddp<M> {
-    /// The group, for operations before which rank 0 reads or writes files.
+    /// The group with the timeout of operations before which rank 0 reads or writes files.
     #[cfg(feature = "weights")]
     pub(crate) fn patient(&self) -> ProcessGroup {
         crate::world::patience::patient_with_files(&self.group, self.module())
     }
 
-    /// How the other ranks' rows come to the writer while nothing else goes on, in a group as patient as its disk
-    /// is slow.
+    /// The path of rows to the writer while the training waits, in a group with the timeout of a slow disk.
     pub(crate) fn route(&self, group: &ProcessGroup) -> Route {
         Route {
             group: group.clone(),
@@ -64,8 +62,7 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// How they come to it beside the training, in a group of the same ranks that nobody else uses. Every rank must
-    /// call it.
+    /// The path of rows beside the training, in a separate group of the same ranks. Every rank must call it.
     #[track_caller]
     pub(crate) fn route_beside(&self, group: &ProcessGroup) -> Result<Route, TrainError> {
         let groups = ShardGroups::new(self.config.placement, group)?;
@@ -80,7 +77,7 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// Everything in the model, for files; each parameter is gathered when its values are asked for.
+    /// All tensors of the model, for files; each parameter is gathered when its values are read.
     pub(crate) fn recorded_model(&self, route: &Route) -> Recorded<Vec<Part>, TrainError> {
         let mut collector = Collector {
             gatherer: route.gatherer.as_ref(),
@@ -95,8 +92,8 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// The optimizer's state for whole parameters, as Burn records it; each tensor is gathered when the record is
-    /// written. A rank has a copy of its part of the state in memory for it. Every rank must call it.
+    /// The optimizer's state for complete parameters, as Burn records it; each tensor is gathered when the record is
+    /// written. A rank needs memory for a copy of its part of the state. Every rank must call it.
     #[track_caller]
     pub(crate) fn recorded_optimizer(
         &self,
@@ -156,7 +153,6 @@ impl<M: Module> Ddp<M> {
         Ok(Recorded { content, gathers })
     }
 
-    /// What this rank tells of its state.
     fn told(&self, own: &Record) -> Told {
         let about = |name: &str| {
             let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
@@ -195,7 +191,7 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// How many tensors of state all ranks have together.
+    /// The number of tensors of state on all ranks together.
     fn tensors_of_state(
         &self,
         optimizer: &ModuleOptimizer,
@@ -216,8 +212,8 @@ impl<M: Module> Ddp<M> {
         Ok(count[0] as usize)
     }
 
-    /// The parameter of a tensor of state of which the ranks have different parts, where a state like the
-    /// parameter has so many rows.
+    /// The parameter of a tensor of state of which the ranks have different parts, where a state like the parameter
+    /// has `rows` rows.
     pub(super) fn divided(&self, tensor: &Packed, rows: impl Fn(usize) -> usize) -> Option<usize> {
         let parameter = self.cut_parameter(tensor.param_id)?;
         let is_divided = match self.shards.division(parameter) {
@@ -229,7 +225,7 @@ impl<M: Module> Ddp<M> {
         is_divided.then_some(parameter)
     }
 
-    /// The optimizer with its state for this rank's rows, from one that may have it for whole parameters.
+    /// The optimizer with its state for this rank's rows, from one that may have it for complete parameters.
     pub(super) fn cut_state(
         &self,
         optimizer: &ModuleOptimizer,
@@ -261,13 +257,12 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Whether a tensor has so many rows of a parameter of this shape.
+/// Returns true if a tensor has `rows` rows of a parameter of this shape.
 pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     let found: Vec<usize> = tensor.shape.iter().copied().collect();
     found.first() == Some(&rows) && found[1..] == shape[1..]
 }
 
-/// A record of parameters alone.
 pub(crate) fn record_of(parts: Vec<Part>) -> Record {
     Record {
         tensors: parts.into_iter().map(|part| part.tensor).collect(),
@@ -275,7 +270,7 @@ pub(crate) fn record_of(parts: Vec<Part>) -> Record {
     }
 }
 
-/// A tensor of a model, in the form in which Burn saves it, and where it is: names, and the types of the modules
+/// A tensor of a model, in the form in which Burn saves it, and its position: names, and the types of the modules
 /// around it as Burn names them, outermost first.
 pub(crate) struct Part {
     pub(crate) tensor: Packed,
@@ -286,7 +281,6 @@ pub(crate) struct Part {
     pub(crate) path: Vec<(String, String)>,
 }
 
-/// Takes the parameters of a model.
 struct Collector<'a> {
     gatherer: Option<&'a Arc<Gatherer>>,
     path: Vec<(String, String)>,
@@ -316,7 +310,6 @@ impl Collector<'_> {
         ));
     }
 
-    /// A tensor that is read when it is written.
     fn add_later<const D: usize>(&mut self, id: ParamId, tensor: Tensor<D>) {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape.num_elements() * dtype.size();
@@ -385,7 +378,7 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-/// The shape of a parameter as it is saved, perhaps transposed: that is seen on one of a few rows.
+/// The shape of a parameter as it is saved, perhaps transposed: found by saving one of a few rows.
 fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
     let rows = (1..)
         .find(|rows| !whole[1..].contains(rows))

@@ -1,8 +1,8 @@
 //! A step of the optimizer on this rank's rows.
 //!
-//! The optimizer is given the user's own module with rows in the place of whole parameters, under their own
-//! identities and paths: parameter groups and learning rates by path work as ever, and the optimizer keeps its
-//! state for rows only. Then the ranks gather the updated parameters, those first that are used first.
+//! The optimizer gets the user's own module with rows in place of complete parameters, under their own identities and
+//! paths: parameter groups and learning rates by path work as always, and the optimizer keeps its state for rows only.
+//! Then the ranks gather the updated parameters, those first that are used first.
 
 use std::any::Any;
 
@@ -44,7 +44,7 @@ impl<M: Module> Ddp<M> {
             return result;
         }
         let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("rows are cut only where gradients travel in buckets");
+            unreachable!("rows are cut only where gradients are sent in buckets");
         };
         let mut splitter = Splitter {
             table: &self.table,
@@ -55,7 +55,7 @@ impl<M: Module> Ddp<M> {
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
         let mut reducer = lock(reducer);
         let result = match stepped {
-            // Nobody gets rows of a step that went wrong.
+            // No rank gets rows of a failed step.
             Err(error) => Err(error),
             Ok(()) => {
                 reducer.begin_gathering()?;
@@ -79,8 +79,8 @@ impl<M: Module> Ddp<M> {
         joiner.result
     }
 
-    /// That an optimizer does the same to rows as to whole parameters: seen, for each parameter that is cut, on
-    /// two small rows, together and one by one, over two steps.
+    /// Checks that an optimizer treats rows like complete parameters: tested for each parameter that is cut, on two
+    /// small rows, together and one by one, over two steps.
     fn check_rowwise(&self, optimizer: &ModuleOptimizer) -> Result<(), TrainError> {
         let differs = |what: String, advice| TrainError::RowsDiffer {
             what,
@@ -128,14 +128,13 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// A whole parameter, while its rows are with the optimizer.
+/// A complete parameter, while its rows are with the optimizer.
 struct Whole<const D: usize> {
-    /// Without autodiff.
     values: Tensor<D>,
     checkpointing: Option<GradientCheckpointingStrategy>,
 }
 
-/// Puts this rank's rows in the place of parameters. Those of which it has none stay; they have no gradient.
+/// Replaces parameters by this rank's rows. Those of which it has none stay; they have no gradient.
 struct Splitter<'a> {
     table: &'a ParameterTable,
     shards: &'a Shards,
@@ -165,7 +164,6 @@ impl ModuleMapper for Splitter<'_> {
     }
 }
 
-/// Gives the reducer this rank's rows.
 struct Sender<'a> {
     table: &'a ParameterTable,
     shards: &'a Shards,
@@ -189,7 +187,7 @@ impl ModuleVisitor for Sender<'_> {
     }
 }
 
-/// Puts gathered parameters in the place of rows; after an error, the parameters as they were.
+/// Replaces rows by gathered parameters; after an error, by the old parameters.
 struct Joiner<'a> {
     table: &'a ParameterTable,
     wholes: Vec<Option<Box<dyn Any>>>,
@@ -229,7 +227,7 @@ impl ModuleMapper for Joiner<'_> {
     }
 }
 
-/// A tensor of these values like another one, in the memory of that one if nobody else has it.
+/// A tensor of these values like another one, in the memory of that one if it is not shared.
 fn joined<const D: usize>(old: Tensor<D>, runs: &[Run<'_>]) -> Tensor<D> {
     let (device, shape, dtype) = (old.device(), old.dims(), old.dtype());
     overwritten(old, runs).unwrap_or_else(|| {
@@ -242,13 +240,12 @@ fn joined<const D: usize>(old: Tensor<D>, runs: &[Run<'_>]) -> Tensor<D> {
     })
 }
 
-/// Puts one or two rows of a few elements in the place of parameters that are cut, and has a gradient for each.
+/// Replaces parameters that are cut by one or two rows of a few elements, with a gradient for each.
 struct Trial<'a> {
     table: &'a ParameterTable,
     shards: &'a Shards,
     rows: Vec<usize>,
     gradients: GradientsParams,
-    /// Of each parameter that is cut.
     values: Vec<(usize, Vec<u8>)>,
 }
 
@@ -261,7 +258,7 @@ impl Trial<'_> {
         index.filter(|&index| self.shards.is_cut(index))
     }
 
-    /// Numbers between -0.5 and 0.5 that follow from the row and the place in it.
+    /// Numbers between -0.5 and 0.5 that follow from the row and the index in it.
     fn numbers(&self, shape: &[usize], seed: usize) -> TensorData {
         let row_elems: usize = shape[1..].iter().product();
         let number = |row: usize, place: usize| {

@@ -1,8 +1,8 @@
-//! What a step leaves.
+//! The results of a step.
 
 use crate::{Gradients, Loss, StepTiming};
 
-/// What [`Ddp::backward`](super::Ddp::backward) returns.
+/// The result of [`Ddp::backward`](super::Ddp::backward): gradients, loss and output.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Step<T = ()> {
@@ -10,19 +10,18 @@ pub struct Step<T = ()> {
     pub gradients: Gradients,
     /// The loss of this rank's batch, detached from its graph; of the last one, if there were several.
     pub loss: Loss,
-    /// What the forward pass returned besides the loss.
+    /// The forward pass's output besides the loss.
     pub output: T,
-    /// Where the time went.
+    /// The time of the step, by part.
     pub timing: StepTiming,
 }
 
-/// What [`Ddp::no_sync`](super::Ddp::no_sync) returns: its gradients stay with the
-/// [`Ddp`](super::Ddp).
+/// The result of [`Ddp::no_sync`](super::Ddp::no_sync); its gradients stay with the [`Ddp`](super::Ddp).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MicroStep<T = ()> {
     /// The loss of the batch, detached from its graph.
     pub loss: Loss,
-    /// What the forward pass returned besides the loss.
+    /// The forward pass's output besides the loss.
     pub output: T,
 }

@@ -1,24 +1,24 @@
-//! What travels together.
+//! Summaries of the buckets of gradients.
 
 use bonfire_plan::DType;
 use burn::module::Module;
 
 use super::{Ddp, Synchroniser, lock};
 
-/// Gradients that travel together.
+/// Gradients that are sent together in one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSummary {
-    /// Their type.
+    /// The data type of the gradients.
     pub dtype: DType,
     /// The parameters, in the order in which their gradients are expected.
     pub parameters: Vec<String>,
-    /// Their size.
+    /// The size of the gradients in bytes.
     pub bytes: usize,
 }
 
 impl<M: Module> Ddp<M> {
-    /// Elements of trainable parameters that this rank keeps between passes: its rows where
+    /// Returns the elements of trainable parameters that this rank keeps between passes: its rows where
     /// [`DdpConfig::placement`](crate::DdpConfig::placement) shards parameters, else all.
     pub fn parameters_held(&self) -> usize {
         let held = |parameter: usize| match self.gatherer {
@@ -31,8 +31,8 @@ impl<M: Module> Ddp<M> {
         (0..self.table.len()).map(held).sum()
     }
 
-    /// The units in which gradients travel; with
-    /// [`GradientSync::Naive`](crate::GradientSync::Naive) one per parameter.
+    /// Returns the units in which gradients are sent; with [`GradientSync::Naive`](crate::GradientSync::Naive) one per
+    /// parameter.
     pub fn buckets(&self) -> Vec<BucketSummary> {
         let summary = |dtype, parameters: Vec<usize>| BucketSummary {
             dtype,

@@ -1,4 +1,4 @@
-//! How gradients are averaged, and what of it is kept between steps.
+//! The averaging of gradients, and its state between steps.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,6 @@ use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradien
 
 #[derive(Debug)]
 pub(super) enum Synchroniser {
-    /// Shared with the backward pass under way.
     Bucketed(Arc<Mutex<Reducer>>),
     Naive(Naive),
 }
@@ -61,7 +60,7 @@ impl Synchroniser {
                 buckets = reducer.assignments().len(),
                 compression = ?config.compression,
                 placement = %config.placement,
-                "gradients travel in buckets"
+                "gradients are sent in buckets"
             );
         }
         Ok(Self::Bucketed(Arc::new(Mutex::new(reducer))))
@@ -92,9 +91,8 @@ pub(super) fn averages<M: Module>(
 }
 
 impl<M: Module> Ddp<M> {
-    /// What compression keeps between steps, of all ranks: for the program's state in a checkpoint,
-    /// without which PowerSGD does not go on as if nothing had happened. Every rank must call it, and
-    /// gets the same.
+    /// Gathers the state of compression on all ranks, for the program's state in a checkpoint. Without it PowerSGD
+    /// does not resume exactly. Every rank must call it, and gets the same.
     ///
     /// # Errors
     /// [`TrainError::Collective`] if a rank failed.
@@ -106,13 +104,12 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Goes on from a state that every rank has; on as many ranks as saved it, bit for bit. On more or
-    /// fewer, every rank goes on with the mean of what was left out, so that nothing is lost; a lone
-    /// rank compresses nothing, and drops it. The empty state changes nothing.
+    /// Restores a state that every rank has; on as many ranks as saved it, bit for bit. On more or fewer, every rank
+    /// continues with the mean of the errors, so that nothing is lost; a lone rank compresses nothing, and drops it.
+    /// The empty state changes nothing.
     ///
     /// # Errors
-    /// [`TrainError::Compression`] if the state is that of another model or configuration. Nothing has
-    /// changed then.
+    /// [`TrainError::Compression`] if the state belongs to another model or configuration. Nothing is changed then.
     pub fn restore_compression(&mut self, state: &CompressionState) -> Result<(), TrainError> {
         let restored = match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => {

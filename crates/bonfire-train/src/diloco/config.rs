@@ -1,4 +1,4 @@
-//! How often workers exchange what, and what they make of it.
+//! Options of the exchanges between workers.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -20,24 +20,24 @@ pub struct DilocoConfig {
     pub outer_rate: f64,
     /// Its Nesterov momentum, at least 0 and less than 1. Default 0.9.
     pub outer_momentum: f64,
-    /// Into how many parts the parameters are divided, which are exchanged one after the other in the course of
-    /// `local_steps`, so that the link is used evenly. Default 1.
+    /// Number of parts of the parameters, which are exchanged one after the other in the course of `local_steps`, so
+    /// that the link is used evenly. Default 1.
     pub fragments: NonZeroUsize,
-    /// Steps that a worker goes on with while an exchange is under way; less than `local_steps`. Default 0: it waits.
+    /// Steps that a worker continues during an exchange; less than `local_steps`. Default 0: it waits.
     pub delay: u64,
-    /// How much of a worker's own parameters remains when it takes those of the exchange, at least 0 and less than 1.
-    /// Default 0. With a `delay`, 0.5 keeps half of what the worker has learnt meanwhile.
+    /// The share of a worker's own parameters that remains when it takes those of the exchange, at least 0 and less
+    /// than 1. Default 0. With a `delay`, 0.5 keeps half of the worker's steps meanwhile.
     pub mixing: f64,
-    /// What travels. Default: f32.
+    /// The data type of exchanged differences. Default: f32.
     pub outer_gradients: OuterGradients,
 }
 
-/// The type in which a worker's difference to the common parameters travels. The outer optimizer computes in f32.
+/// The data type of a worker's difference to the common parameters. The outer optimizer computes in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OuterGradients {
-    /// 4 bytes for each parameter.
+    /// 4 bytes for each parameter: exact f32 values.
     #[default]
     F32,
     /// 2 bytes: rounded to bf16 by each worker, summed in f32, and the mean rounded again.
@@ -47,7 +47,7 @@ pub enum OuterGradients {
     Int8,
 }
 
-/// There is no such type of outer gradients.
+/// The error of an unknown type's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("outer gradients are never of type `{0}`; choose f32, bf16 or int8")]
 pub struct UnknownOuterGradients(String);
@@ -88,7 +88,7 @@ impl Default for DilocoConfig {
 }
 
 impl DilocoConfig {
-    /// With another number of steps between two exchanges.
+    /// Sets the number of steps between two exchanges.
     pub fn with_local_steps(self, local_steps: NonZeroU64) -> Self {
         Self {
             local_steps,
@@ -96,7 +96,7 @@ impl DilocoConfig {
         }
     }
 
-    /// With another outer optimizer: its learning rate and its momentum.
+    /// Sets the outer optimizer's learning rate and its momentum.
     pub fn with_outer(self, outer_rate: f64, outer_momentum: f64) -> Self {
         Self {
             outer_rate,
@@ -105,12 +105,12 @@ impl DilocoConfig {
         }
     }
 
-    /// With parameters in several parts, exchanged one after the other.
+    /// Sets the number of parts, exchanged one after the other.
     pub fn with_fragments(self, fragments: NonZeroUsize) -> Self {
         Self { fragments, ..self }
     }
 
-    /// With exchanges during which workers go on for so many steps, and then keep so much of their own parameters.
+    /// Sets the steps that workers continue during an exchange, and the share of their own parameters that they keep.
     pub fn with_delay(self, delay: u64, mixing: f64) -> Self {
         Self {
             delay,
@@ -119,7 +119,7 @@ impl DilocoConfig {
         }
     }
 
-    /// With another type for what travels.
+    /// Sets the data type of exchanged differences.
     pub fn with_outer_gradients(self, outer_gradients: OuterGradients) -> Self {
         Self {
             outer_gradients,
@@ -127,7 +127,6 @@ impl DilocoConfig {
         }
     }
 
-    /// That the numbers mean something.
     pub(crate) fn check(&self) -> Result<(), DilocoError> {
         let part = |value: f64| (0.0..1.0).contains(&value);
         let wrong = if !(self.outer_rate.is_finite() && self.outer_rate > 0.0) {
@@ -156,7 +155,7 @@ impl DilocoConfig {
         wrong.map_or(Ok(()), |what| Err(DilocoError::Config { what }))
     }
 
-    /// Whether the exchange of a fragment begins after so many steps. The last one's falls on multiples of
+    /// Returns true if the exchange of a fragment begins after `step` steps. The last one's falls on multiples of
     /// `local_steps`.
     pub(crate) fn begins(&self, fragment: usize, step: u64) -> bool {
         let (every, count) = (self.local_steps.get(), self.fragments.get() as u64);

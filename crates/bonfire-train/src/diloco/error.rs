@@ -1,4 +1,4 @@
-//! What can go wrong between workers.
+//! Errors of training with DiLoCo.
 
 use crate::TrainError;
 use bonfire_collective::{CollectiveError, Rank};
@@ -7,56 +7,56 @@ use bonfire_collective::{CollectiveError, Rank};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DilocoError {
-    /// An option has no meaning.
+    /// An option is out of its range.
     #[error("{what}")]
     Config {
-        /// Which one, and what it may be.
+        /// The name and range of the option.
         what: String,
     },
-    /// The workers were given different options. All of them return this error.
+    /// The workers have different options. All of them return this error.
     #[error(
         "worker {rank} has other options than worker 0: {theirs} rather than {ours}; give all workers the same"
     )]
     ConfigMismatch {
-        /// The worker that differs.
+        /// The first worker whose options differ.
         rank: Rank,
-        /// Its options.
+        /// The options of that worker.
         theirs: String,
-        /// Those of worker 0.
+        /// The options of worker 0.
         ours: String,
     },
     /// Worker 0 is new, and others are not. All of them return this error.
     #[error(
-        "worker 0 begins, and worker {rank} goes on from step {step}; workers that join must come after one that was \
+        "worker 0 begins, and worker {rank} continues from step {step}; workers that join must come after one that was \
          there before"
     )]
     NewcomerFirst {
-        /// The first that is not new.
+        /// The first worker that is not new.
         rank: Rank,
-        /// Where it was.
+        /// The number of its steps.
         step: u64,
     },
-    /// The ranks of one worker were given different states. All ranks return this error.
+    /// The ranks of one worker have different states. All ranks return this error.
     #[error(
-        "the ranks of worker {rank} do not go on from the same step; give all of them the same state, or none of them one"
+        "the ranks of worker {rank} do not continue from the same step; give all of them the same state, or none of them one"
     )]
     StateMismatch {
-        /// The worker.
+        /// The rank of the worker.
         rank: Rank,
     },
-    /// There is nothing to train.
+    /// The model has no trained parameters.
     #[error(
         "the model has no trainable parameters; put it on a device with autodiff, as in `device.autodiff()`"
     )]
     NoParameters,
-    /// A state is of another model.
+    /// A state belongs to another model.
     #[error(
         "the state is of {found} trainable elements, and the model has {expected}; resume the model that it was saved with"
     )]
     OtherModel {
-        /// How many the state has.
+        /// The number of the state's trainable elements.
         found: usize,
-        /// How many the model has.
+        /// The number of the model's trainable elements.
         expected: usize,
     },
     /// Parameters of workers differ from those of the last exchange by infinity or NaN. All workers return this error.
@@ -65,21 +65,21 @@ pub enum DilocoError {
          or clip its gradients"
     )]
     NonFinite {
-        /// How many steps each worker has taken.
+        /// The number of steps of each worker.
         step: u64,
     },
-    /// Some parameters are on their way, or were changed since they were.
+    /// Some parameters are in an exchange, or were changed since the last one.
     #[error("the workers are between two exchanges; call `finish` before `state`")]
     UnfinishedRound,
     /// A parameter cannot be read from its device.
     #[error("cannot read parameter {parameter} from its device: {cause}")]
     Unreadable {
-        /// Its path in the model.
+        /// The path of the parameter.
         parameter: String,
-        /// The backend's words.
+        /// The error of the backend.
         cause: String,
     },
-    /// The model or its ranks; the message names the rank at fault.
+    /// The model or a rank failed; the message names the rank at fault.
     #[error(transparent)]
     Train(#[from] TrainError),
 }

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use super::DilocoError;
 
-/// How many elements each has.
+/// The number of elements of each.
 pub(crate) fn lengths<M: Module>(model: &M) -> Vec<usize> {
     #[derive(Default)]
     struct Lengths(Vec<usize>);
@@ -24,7 +24,7 @@ pub(crate) fn lengths<M: Module>(model: &M) -> Vec<usize> {
     lengths.0
 }
 
-/// The values of some, by their places in the order.
+/// The values of some, by their indices in the order.
 pub(crate) fn read<M: Module>(
     model: &M,
     wanted: &[usize],

@@ -1,4 +1,4 @@
-//! What a worker sends of its differences, and the mean that all workers make of it.
+//! A worker's message of its differences, and the mean of all workers.
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use half::bf16;
@@ -6,16 +6,15 @@ use half::slice::HalfFloatSliceExt;
 
 use super::OuterGradients;
 
-/// Parameters that have a scale in common.
+/// Parameters that share a scale.
 const BLOCK: usize = 256;
 
-/// Differences on their way: those of one worker, and afterwards their mean.
+/// Differences in an exchange: those of one worker, and afterwards their mean.
 #[derive(Debug)]
 pub(crate) enum Message {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
     Int8 {
-        /// Of each parameter.
         lengths: Vec<usize>,
         /// This worker's, as [`quantized`], one parameter after the other: no block has values of two.
         own: Vec<u8>,
@@ -24,7 +23,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Of parameters with these lengths, one after the other.
+    /// Makes a message of parameters with these lengths, one after the other.
     pub(crate) fn new(differences: Vec<f32>, lengths: Vec<usize>, kind: OuterGradients) -> Self {
         match kind {
             OuterGradients::F32 => Self::F32(differences),
@@ -50,7 +49,7 @@ impl Message {
         }
     }
 
-    /// Takes the mean over the workers: the same bits on all of them.
+    /// Averages over the workers: the same bits on all of them.
     pub(crate) fn average(&mut self, group: &ProcessGroup) -> Result<(), CollectiveError> {
         match self {
             Self::F32(values) => group.all_reduce(values, ReduceOp::Mean),
@@ -72,7 +71,6 @@ impl Message {
         }
     }
 
-    /// The mean.
     pub(crate) fn into_values(self) -> Vec<f32> {
         match self {
             Self::F32(values) | Self::Int8 { mean: values, .. } => values,
@@ -86,7 +84,7 @@ fn quantized(values: &[f32]) -> Vec<u8> {
     let blocks = values.len().div_ceil(BLOCK);
     let mut bytes = Vec::with_capacity(values.len() + 4 * blocks);
     for block in values.chunks(BLOCK) {
-        // A value that is not finite makes the scale so, and with it the whole block.
+        // A value that is not finite makes the scale so, and with it the complete block.
         let largest = block
             .iter()
             .fold(0.0_f32, |largest, value| match value.abs() {
@@ -104,7 +102,7 @@ fn quantized(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Adds what [`quantized`] has made of as many values, and gives the bytes behind it.
+/// Adds a message of [`quantized`] with as many values, and returns the bytes behind it.
 fn add_quantized<'a>(sums: &mut [f32], bytes: &'a [u8]) -> &'a [u8] {
     let mut rest = bytes;
     for block in sums.chunks_mut(BLOCK) {

@@ -1,4 +1,4 @@
-//! The outer optimizer: what workers make of the way that each of them has gone.
+//! The outer optimizer, which combines the workers' differences.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::message::Message;
 use super::{DilocoConfig, DilocoError, floats};
 
-/// Keeps the parameters that all workers have in common, and brings them together. See [the crate](crate).
+/// Keeps the common parameters of all workers, and updates them. See [the crate](crate).
 ///
-/// All ranks of all workers call the same methods in the same order. Only trained parameters are exchanged: running
-/// statistics, as of a batch norm, stay each worker's own.
+/// All ranks of all workers call the same methods in the same order. Only trained parameters are exchanged: each
+/// worker keeps its own running statistics, as of a batch norm.
 ///
-/// The ranks of a worker share the work: each keeps the outer optimizer's memory of some parameters, 8 bytes for each of
-/// their elements, and sends these to the same ranks of other workers. So the links between workers carry each
+/// The ranks of a worker share the work: each keeps the outer optimizer's state of some parameters, 8 bytes for each
+/// of their elements, and sends these to the same ranks of other workers. So the links between workers carry each
 /// parameter once.
 #[derive(Debug)]
 pub struct Diloco {
@@ -40,49 +40,47 @@ struct Parameter {
 
 #[derive(Debug)]
 struct Outer {
-    /// As all workers had it after the last exchange.
+    /// The values of all workers after the last exchange.
     common: Vec<f32>,
     momentum: Vec<f32>,
 }
 
-/// Parameters that are exchanged together.
 #[derive(Debug, Default)]
 struct Fragment {
     parameters: Vec<usize>,
-    /// How many steps have changed this worker's parameters since it sent them, or took the common ones.
+    /// Steps of this worker since it sent its parameters, or took the common ones.
     steps: u64,
     exchange: Option<Exchange>,
 }
 
 #[derive(Debug)]
 struct Exchange {
-    /// The step after which its result is taken.
     ends: u64,
     work: Work<Message>,
 }
 
-/// What is made of the differences between workers.
+/// The use of the differences between workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// A step of the outer optimizer.
     Round,
-    /// The mean of the workers' parameters. In the middle of a round the momentum would go on without the local steps that
-    /// correct it.
+    /// The mean of the workers' parameters. In the middle of a round the momentum would continue without the local
+    /// steps that correct it.
     Finish,
 }
 
-/// Where a training with DiLoCo is, beside the parameters: for a checkpoint.
+/// The position of a training with DiLoCo, beside the parameters: for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DilocoState {
-    /// How many steps each worker has taken.
     step: u64,
-    /// The outer optimizer's, of each trained parameter in the order of the model.
+    /// The outer optimizer's momentum of each trained parameter, in the order of the model.
     momentum: Vec<Vec<f32>>,
 }
 
 impl Diloco {
-    /// Begins: all ranks get the model of rank 0 of worker 0. Workers are the ranks along [`Axis::DpReplicate`]; those
-    /// along [`Axis::DpShard`] are one worker, and train with a [`Ddp`] over `mesh.sub(Axis::DpShard)`.
+    /// Begins a training: all ranks get the model of rank 0 of worker 0. Workers are the ranks along
+    /// [`Axis::DpReplicate`]; those along [`Axis::DpShard`] are one worker, and train with a [`Ddp`] over
+    /// `mesh.sub(Axis::DpShard)`.
     ///
     /// # Errors
     /// [`DilocoError::Config`], [`DilocoError::ConfigMismatch`], [`DilocoError::NoParameters`]; those of [`Ddp::new`].
@@ -95,9 +93,8 @@ impl Diloco {
         Self::resume(model, mesh, config, None)
     }
 
-    /// Goes on from a [`state`](Self::state) and the model that belongs to it; with other workers, too. Those that join
-    /// have no state: they get the model, the outer momentum and the count of steps from worker 0, which must be one
-    /// that has them.
+    /// Continues from a [`state`](Self::state) and its model; with other workers, too. Those that join have no state:
+    /// they get the model, the outer momentum and the count of steps from worker 0, which must have them.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`DilocoError::NewcomerFirst`], [`DilocoError::StateMismatch`],
@@ -156,13 +153,13 @@ impl Diloco {
         Ok((diloco, model))
     }
 
-    /// How many steps each worker has taken.
+    /// Returns the number of steps of each worker.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// Takes account of a step that this worker has taken alone, and of the model after it. When it is time, the
-    /// workers exchange parameters, and the model comes back with the common ones.
+    /// Counts a local step of this worker, with the model after it. When an exchange is due, the workers exchange
+    /// parameters, and the model is returned with the common ones.
     ///
     /// # Errors
     /// [`DilocoError::NonFinite`]; [`DilocoError::Train`] with the rank at fault, where a worker does not answer within
@@ -173,7 +170,7 @@ impl Diloco {
         self.exchange(model)
     }
 
-    /// The same for the model of a [`Ddp`] over the ranks of this worker.
+    /// Counts a step of a [`Ddp`] over the ranks of this worker, as [`step`](Self::step) does.
     ///
     /// # Errors
     /// As [`step`](Self::step), and as [`Ddp::map_module`], which refuses sharded parameters.
@@ -187,9 +184,9 @@ impl Diloco {
         }
     }
 
-    /// Ends the exchanges that are under way, and gives all workers the mean of the parameters that they have changed
-    /// since: at the end of a training or before it stops, before a [`state`](Self::state) is saved, and before workers
-    /// join or leave. It does not step the outer optimizer, whose momentum stays as it was.
+    /// Ends all exchanges in progress, and sets all workers to the mean of the parameters that they have changed
+    /// since: at the end of a training or before it stops, before a [`state`](Self::state) is saved, and before
+    /// workers join or leave. It does not step the outer optimizer, whose momentum stays as it was.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -212,7 +209,7 @@ impl Diloco {
         Ok(model)
     }
 
-    /// The same for the model of a [`Ddp`] over the ranks of this worker.
+    /// Ends the exchanges for the model of a [`Ddp`] over the ranks of this worker.
     ///
     /// # Errors
     /// As [`finish`](Self::finish), and as [`Ddp::map_module`].
@@ -221,7 +218,8 @@ impl Diloco {
         inside(ddp, |model| self.finish(model))
     }
 
-    /// What a checkpoint needs beside the model: the outer optimizer's momentum. All ranks of this worker call it.
+    /// Gathers the state of a checkpoint beside the model: the outer optimizer's momentum. All ranks of this worker
+    /// call it.
     ///
     /// # Errors
     /// [`DilocoError::UnfinishedRound`] unless [`finish`](Self::finish) comes before it, or all parameters were
@@ -256,7 +254,6 @@ impl Diloco {
         })
     }
 
-    /// What is to be done after this step.
     #[track_caller]
     fn exchange<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
         for fragment in 0..self.fragments.len() {
@@ -273,7 +270,7 @@ impl Diloco {
         Ok(model)
     }
 
-    /// Sends how far this worker has come, in the background.
+    /// Sends this worker's differences, in the background.
     #[track_caller]
     fn begin<M: Module>(&mut self, fragment: usize, model: &M) -> Result<(), DilocoError> {
         let fragment = &mut self.fragments[fragment];
@@ -307,7 +304,7 @@ impl Diloco {
         Ok(())
     }
 
-    /// Waits for an exchange, if there is one, makes of it what is asked for, and puts the common parameters into the
+    /// Waits for an exchange, if there is one, ends it as `ending` says, and puts the common parameters into the
     /// model.
     #[track_caller]
     fn end<M: Module>(
@@ -370,7 +367,7 @@ impl Diloco {
         }
     }
 
-    /// What the owner of a parameter keeps of it, on all ranks of the worker.
+    /// The owner's state of a parameter, on all ranks of the worker.
     #[track_caller]
     fn shared(
         &self,
@@ -385,13 +382,12 @@ impl Diloco {
 }
 
 impl Fragment {
-    /// The step after which the result of the exchange under way is taken.
+    /// The step after which the result of the present exchange is taken.
     fn ends(&self) -> Option<u64> {
         self.exchange.as_ref().map(|exchange| exchange.ends)
     }
 }
 
-/// Changes the model of a [`Ddp`].
 #[track_caller]
 fn inside<M: Module>(
     ddp: &mut Ddp<M>,
@@ -407,7 +403,8 @@ fn inside<M: Module>(
     result
 }
 
-/// The step from which all workers go on, if they have the same options, and the ranks of each worker the same state.
+/// The step from which all workers continue, if they have the same options, and the ranks of each worker the same
+/// state.
 #[track_caller]
 fn agree(
     mesh: &Mesh,
@@ -449,7 +446,7 @@ fn agree(
     Ok(step.unwrap_or(0))
 }
 
-/// Deals parameters to fragments: each in turn to the fragment that has the fewest elements.
+/// Assigns parameters to fragments: each in turn to the fragment that has the fewest elements.
 fn deal(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut fragments = vec![(0, Vec::new()); count];
     for (index, len) in lengths.iter().enumerate() {
@@ -464,7 +461,7 @@ fn deal(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// What this rank keeps of each parameter: within a fragment, ranks of a worker have about as many elements.
+/// This rank's state of each parameter: within a fragment, ranks of a worker have about as many elements.
 #[track_caller]
 fn owned<M: Module>(
     model: &M,

@@ -1,4 +1,4 @@
-//! What can differ between the models of two ranks.
+//! Differences between the models of two ranks.
 
 use bonfire_collective::Rank;
 
@@ -10,14 +10,14 @@ use bonfire_collective::Rank;
     .found.as_deref().unwrap_or("missing"), .other_found.as_deref().unwrap_or("missing")
 )]
 pub struct Difference {
-    /// What differs: `parameter` and its path, or a part of the configuration.
+    /// The subject: `parameter` and its path, or a part of the configuration.
     pub subject: String,
-    /// One of the ranks.
+    /// The rank that has this value.
     pub rank: Rank,
-    /// What it has; nothing if it is missing there.
+    /// The value of that rank; `None` if it is missing there.
     pub found: Option<String>,
-    /// The other rank.
+    /// The rank that has the other value.
     pub other_rank: Rank,
-    /// What that has.
+    /// The value of the other rank; `None` if it is missing there.
     pub other_found: Option<String>,
 }

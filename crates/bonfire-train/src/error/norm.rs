@@ -1,4 +1,4 @@
-//! What can go wrong where ranks normalise their batches together.
+//! Errors of ranks that normalise their batches together.
 
 use std::fmt;
 
@@ -17,7 +17,6 @@ pub struct NormMismatch {
     pub(crate) other_pass: Pass,
 }
 
-/// The pass of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
     pub(crate) name: &'static str,

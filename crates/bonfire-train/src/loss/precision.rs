@@ -1,8 +1,8 @@
 //! Mixed precision: parameters in f32, forward and backward passes in 16 bits.
 //!
-//! After Micikevicius et al. (2018): the optimizer updates parameters of 32 bits, of which every pass
-//! gets a copy of 16 bits. The copy is an operation of the pass, so its backward step gives each
-//! parameter a gradient of 32 bits; reducing, clipping and the optimizer know nothing of 16 bits.
+//! After Micikevicius et al. (2018): the optimizer updates parameters of 32 bits, of which every pass gets a copy of
+//! 16 bits. The copy is an operation of the pass, so its backward step gives each parameter a gradient of 32 bits;
+//! reducing, clipping and the optimizer only see 32 bits.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -12,7 +12,7 @@ use crate::config::precision::Precision;
 use crate::parameters::ParameterTable;
 
 impl Precision {
-    /// The type, if it is another one than that of the parameters.
+    /// The type of passes, if it differs from that of the parameters.
     pub(crate) fn lower(self) -> Option<FloatDType> {
         match self {
             Self::F32 => None,
@@ -21,7 +21,7 @@ impl Precision {
         }
     }
 
-    /// That all devices of a model can compute in it.
+    /// Checks that all devices of a model support it.
     pub(crate) fn check<M: Module>(self, model: &M) -> Result<(), TrainError> {
         let Some(dtype) = self.lower() else {
             return Ok(());
@@ -35,7 +35,7 @@ impl Precision {
         }
     }
 
-    /// A tensor in the type that the pass computes in: for its inputs.
+    /// Casts a tensor to the type of the pass: for its inputs.
     #[must_use]
     pub fn cast<const D: usize>(self, tensor: Tensor<D>) -> Tensor<D> {
         match self.lower() {
@@ -44,8 +44,7 @@ impl Precision {
         }
     }
 
-    /// A parameter's values as a pass gets them: those of f32 are cast, except where `place` is one
-    /// that stays in f32.
+    /// A parameter's values for a pass: those of f32 are cast, except where `place` is one that stays in f32.
     pub(crate) fn cast_parameter<const D: usize>(
         self,
         tensor: Tensor<D>,
@@ -57,9 +56,8 @@ impl Precision {
         }
     }
 
-    /// A model without autodiff whose trainable parameters are as a pass gets them. Frozen ones and
-    /// running state are not touched: nothing tells them apart, and Burn shares the latter with the
-    /// model that this one was made of.
+    /// A model without autodiff whose trainable parameters are cast as for a pass. Frozen ones and running state are
+    /// not touched: they cannot be told apart, and Burn shares the latter with the original model.
     pub(crate) fn cast_model<M: Module>(self, model: M, table: &ParameterTable) -> M {
         match self {
             Self::F32 => model,
@@ -72,11 +70,11 @@ impl Precision {
     }
 }
 
-/// Where in a model a mapper is, as far as it matters here: batch normalisation computes with running
-/// state, which stays in f32, so its parameters do, too.
+/// The position of a mapper in a model: batch normalisation computes with running state, which stays in f32, so its
+/// parameters do, too.
 #[derive(Debug, Default)]
 pub(crate) struct Enclosing {
-    /// Of each module around, whether it is such a one.
+    /// True for each surrounding module that is a batch norm.
     norms: Vec<bool>,
 }
 

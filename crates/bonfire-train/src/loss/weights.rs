@@ -1,7 +1,7 @@
-//! How much the batches of a step count.
+//! The weights of the batches of a step.
 //!
-//! The mean of a step is over all its batches or, when they are weighted, over all their samples.
-//! A group computes the mean over its ranks, so each rank brings what makes that the right mean.
+//! The mean of a step is over all its batches or, when they are weighted, over all their samples. A group computes the
+//! mean over its ranks, so each rank's factor makes that the right mean.
 
 use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 
@@ -10,23 +10,20 @@ use crate::loss::Weight;
 use crate::parameters::buffers::Attendance;
 use crate::values::Entering;
 
-/// The batches of this rank since the last synchronised step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MicroBatches {
     count: u64,
     samples: u64,
-    /// Those of the first batch that had any: what the others are measured by.
+    /// The samples of the first batch that had any: the unit of the others' weights.
     first: u64,
     weighted: bool,
 }
 
 impl MicroBatches {
-    /// Whether there is none yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Counts one more.
     pub(crate) fn add(&mut self, weight: Weight) -> Result<(), TrainError> {
         let weighted = matches!(weight, Weight::Samples(_));
         if self.count > 0 && weighted != self.weighted {
@@ -43,8 +40,8 @@ impl MicroBatches {
         Ok(())
     }
 
-    /// How the gradient of the latest batch enters the sum: relative to the first, so that sums of types
-    /// with a small range do not overflow, and batches of one size enter as they are.
+    /// The factor of the latest batch's gradient in the sum: relative to the first, so that sums of types with a small
+    /// range do not overflow, and batches of one size enter unchanged.
     pub(crate) fn entering(&self, weight: Weight) -> Entering {
         match weight {
             Weight::Samples(samples) if samples as u64 != self.first => {
@@ -54,8 +51,8 @@ impl MicroBatches {
         }
     }
 
-    /// What this rank's sum is multiplied with before the mean over the ranks. Every rank must call
-    /// it, before the gradients travel.
+    /// The factor of this rank's sum before the mean over the ranks. Every rank must call it, before the gradients are
+    /// sent.
     #[track_caller]
     pub(crate) fn normalizer(&self, group: &ProcessGroup) -> Normalizer {
         if !self.weighted {
@@ -69,7 +66,6 @@ impl MicroBatches {
         }
     }
 
-    /// Whether this rank had samples at all.
     pub(crate) fn presence(&self) -> Attendance {
         match (self.weighted, self.samples) {
             (false, _) => Attendance::All,
@@ -78,22 +74,22 @@ impl MicroBatches {
         }
     }
 
-    /// What ranks without weights must agree on, as a value whose largest and smallest are compared.
+    /// A value that ranks without weights must agree on: its largest and smallest are compared.
     pub(crate) fn comparable(&self) -> i64 {
         if self.weighted { 0 } else { self.count as i64 }
     }
 }
 
-/// Whether a batch is the last of a step.
+/// Marks the last batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It is: gradients travel.
+    /// The last one: gradients are sent.
     Yes,
-    /// Others follow: its gradients stay on this rank until the last one's travel.
+    /// Others follow: its gradients stay on this rank until the last one's are sent.
     No,
 }
 
-/// A factor that may depend on what the other ranks have.
+/// A factor that may depend on the other ranks.
 #[derive(Debug)]
 pub(crate) enum Normalizer {
     Known(f64),
@@ -101,12 +97,12 @@ pub(crate) enum Normalizer {
 }
 
 impl Normalizer {
-    /// Whether it follows from this rank's batches alone.
+    /// Returns true if it follows from this rank's batches alone.
     pub(crate) fn is_known(&self) -> bool {
         matches!(self, Self::Known(_))
     }
 
-    /// Whether [`factor`](Self::factor) need not wait.
+    /// Returns true if [`factor`](Self::factor) does not wait.
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::Known(_) => true,

@@ -7,13 +7,13 @@ mod tests;
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 
-/// Applies Burn's layer to an input of shape `[batch, channels, height, width]`: what [`Conv2d::forward`] computes.
+/// Applies Burn's layer to an input of shape `[batch, channels, height, width]`, as [`Conv2d::forward`] does.
 ///
-/// On the CPU (Flex) the batch is multiplied as a whole, pixel by pixel of the output, where Burn multiplies image by
-/// image. That is several times as fast where feature maps are small, and taps of the kernel that lie in the padding cost
-/// nothing. Sums are those of 32 bits in another order than Burn's; bits do not depend on the number of threads, but on
-/// whether the processor has fused multiplication and addition. Other devices, other types than f32, batches of fewer than
-/// four, and groups of fewer than four channels get Burn's own.
+/// On the CPU (Flex) the batch is multiplied at once, pixel by pixel of the output, where Burn multiplies image by
+/// image. That is several times as fast where feature maps are small, and taps of the kernel that lie in the padding
+/// are free. Sums are those of 32 bits in another order than Burn's; bits do not depend on the number of threads, but
+/// on whether the processor has fused multiplication and addition. Other devices, other types than f32, batches of
+/// fewer than four, and groups of fewer than four channels get Burn's own.
 ///
 /// ```
 /// # use bonfire_train::conv2d;
@@ -36,7 +36,6 @@ pub fn conv2d(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
     layer.forward(input)
 }
 
-/// In the memory of tensors on Flex.
 #[cfg(feature = "flex")]
 mod flex {
     use bonfire_layers::{Convolution, Wanted, Window};
@@ -50,7 +49,6 @@ mod flex {
     /// Samples below which a product has too few rows, and channels of a group.
     const FEWEST: usize = 4;
 
-    /// Whether a convolution is computed here.
     pub(super) fn has(layer: &Conv2d, input: &Tensor<4>) -> bool {
         let [samples, channels, height, width] = input.dims();
         let is_narrow = layer.groups > 1 && channels < FEWEST * layer.groups;
@@ -62,7 +60,6 @@ mod flex {
             && layer.bias.as_ref().is_none_or(|bias| is_here(&bias.val()))
     }
 
-    /// What [`Conv2d::forward`] computes.
     pub(super) fn conv2d(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
         let weight = layer.weight.val();
         let bias = layer.bias.as_ref().map(|bias| bias.val());

@@ -1,7 +1,7 @@
 //! Operations whose backward step is code of the program: what PyTorch calls `autograd.Function`.
 //!
-//! An operation with several inputs is a chain: one operation computes all gradients, and one behind each input
-//! gives it its own. So a hook on a parameter sees a gradient when it is final.
+//! An operation with several inputs is a chain: one operation computes all gradients, and one behind each input passes
+//! it its own. So a hook on a parameter sees a gradient when it is final.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,15 +21,15 @@ use crate::reducer::readback::Readback;
 #[cfg(feature = "flex")]
 mod tests;
 
-/// What an error is about.
+/// The operation's name in an error.
 const WHAT: &str = "a tensor with a gradient";
 
-/// Runs `forward` on `input` and has the backward pass take the gradient of the input from `backward`, which is
-/// given that of the output.
+/// Runs `forward` on `input`. The backward pass takes the gradient of the input from `backward`, which gets that of
+/// the output.
 ///
 /// Neither sees a graph: both get and return tensors without autodiff, on the same device. `backward` runs once in
-/// every backward pass that reaches the output, and not at all in others; what it needs of the forward pass it
-/// owns. Where `input` is not tracked, `forward` just runs and `backward` is dropped.
+/// every backward pass that reaches the output, and not at all in others; it owns the values that it needs from the
+/// forward pass. Where `input` is not tracked, `forward` just runs and `backward` is dropped.
 ///
 /// ```
 /// # use bonfire_train::custom_gradient;
@@ -41,9 +41,9 @@ const WHAT: &str = "a tensor with a gradient";
 /// ```
 ///
 /// # Failures
-/// A panic of `backward` is one of the backward pass. An operation that may fail there, because other ranks take
-/// part, says so with [`World::fail`](crate::World::fail) and returns zeros: [`Ddp`](crate::Ddp) returns the failure
-/// when the pass has ended.
+/// A panic of `backward` is one of the backward pass. An operation that may fail there, because other ranks take part,
+/// reports it with [`World::fail`](crate::World::fail) and returns zeros: [`Ddp`](crate::Ddp) returns the failure when
+/// the pass has ended.
 ///
 /// # Panics
 /// If `forward` returns a tensor of another device; on a backend that this crate does not know. The backward pass
@@ -67,8 +67,8 @@ pub fn custom_gradient<const D: usize, const E: usize>(
     })
 }
 
-/// Runs a backward pass that begins with `gradient` as that of `output`: `(output * gradient).sum().backward()`
-/// without the product. The gradient has no autodiff, and the shape and the type of the output.
+/// Runs a backward pass with `gradient` as that of `output`: `(output * gradient).sum().backward()` without the
+/// product. The gradient has no autodiff, and the shape and the type of the output.
 ///
 /// # Panics
 /// On a backend that this crate does not know, or if the two are on different ones.
@@ -90,27 +90,23 @@ pub fn backward_from<const D: usize>(
     .backward()
 }
 
-/// Where a tensor is in its graph.
 pub(crate) fn node_of<const D: usize>(tensor: Tensor<D>) -> NodeGuard {
     known(on_backend_of!(tensor, WHAT.to_owned(), node(tensor)))
 }
 
-/// What is there on all backends that this crate knows.
 fn known<T>(found: Result<T, TrainError>) -> T {
     found.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The inputs of an operation that has a gradient of its own.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// Of the first that has autodiff.
+    /// The strategy of the first input with autodiff.
     strategy: Option<GradientCheckpointingStrategy>,
-    /// Of those that are tracked.
+    /// The nodes of tracked inputs.
     nodes: Vec<NodeGuard>,
 }
 
 impl Inputs {
-    /// Adds one.
     pub(crate) fn add<const D: usize>(&mut self, input: &Tensor<D>) {
         self.strategy = self.strategy.or(input.gradient_checkpointing_strategy());
         if input.is_tracked() {
@@ -118,8 +114,8 @@ impl Inputs {
         }
     }
 
-    /// The output of the operation, without autodiff, as one whose backward pass takes the gradients of inputs that are
-    /// tracked from `backward`, in the order of the inputs.
+    /// The output of the operation, without autodiff, as one whose backward pass takes the gradients of tracked inputs
+    /// from `backward`, in their order.
     pub(crate) fn lead_to<const D: usize>(
         self,
         output: Tensor<D>,
@@ -143,7 +139,6 @@ impl Inputs {
     }
 }
 
-/// The gradient of an input.
 #[derive(Debug)]
 pub(crate) struct Gradient {
     /// Zeros if the output does not depend on the input.
@@ -151,10 +146,10 @@ pub(crate) struct Gradient {
     pub(crate) depends: bool,
 }
 
-/// Gives the gradients of an operation's inputs for that of its output.
+/// Computes the gradients of an operation's inputs from that of its output.
 pub(crate) type Again<const D: usize> = Box<dyn FnOnce(Tensor<D>) -> Vec<Gradient> + Send>;
 
-/// The same output, whose backward pass goes on at these nodes.
+/// The same output, whose backward pass continues at these nodes.
 pub(crate) fn followed<const D: usize>(
     output: Tensor<D>,
     nodes: Vec<NodeGuard>,
@@ -193,11 +188,11 @@ where
     ))
 }
 
-/// Gradients on their way from an operation to its inputs.
+/// Gradients that wait between an operation and its inputs.
 type Shared = Arc<Mutex<Vec<Option<Gradient>>>>;
 
-/// The operation. A number goes along the chain, so that there is a gradient; that of the output is the operation's
-/// own, which may compute in its memory.
+/// The operation. A number is passed along the chain, so that there is a gradient; that of the output is the
+/// operation's own, which may compute in its memory.
 struct Operation<const D: usize> {
     again: Again<D>,
     found: Shared,
@@ -232,7 +227,6 @@ where
     }
 }
 
-/// Gives a tensor its gradient.
 #[derive(Debug)]
 struct Attach {
     slot: usize,

@@ -1,4 +1,4 @@
-//! Tensors as memory of Flex, for operations that go through it themselves.
+//! Tensors as memory of Flex, for operations that iterate over it themselves.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchDevice, Flex};
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 /// Values that a thread takes at once: 64 KiB of inputs, which last longer than it takes to hand them over.
 const PIECE_ELEMS: usize = 16 << 10;
 
-/// Whether a tensor is one of 32-bit values on Flex.
+/// Returns true for a tensor of 32-bit values on Flex.
 pub(super) fn is_here<const D: usize>(x: &Tensor<D>) -> bool {
     let device = x.device().without_autodiff();
     x.dtype() == DType::F32 && matches!(device.as_dispatch(), DispatchDevice::Flex(_))
@@ -21,12 +21,10 @@ pub(super) fn row_major<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     primitive.expect("its device is Flex").to_contiguous()
 }
 
-/// What [`row_major`] gave.
 pub(super) fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().expect("row-major, of this type")
 }
 
-/// A tensor of these values, in row-major order.
 pub(super) fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
     let data = TensorData::new(values, shape);
     Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
@@ -59,16 +57,16 @@ pub(super) fn mapped_gradient<const D: usize>(
     Tensor::from_primitive::<Flex>(gradient)
 }
 
-/// A tensor in row-major order whose memory nobody else sees: its own, where that is so.
+/// A tensor in row-major order and unshared memory, copied only if it is not.
 pub(super) fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     FlexTensor::from_data(row_major(tensor).into_data())
 }
 
-/// Gives each value of `target` that of `map` of itself and of its input, on all threads of the rayon pool that this is
+/// Replaces each value of `target` by `map` of itself and of its input, on all threads of the rayon pool that this is
 /// called in.
 fn in_pieces(target: &mut FlexTensor, x: &FlexTensor, map: impl Fn(f32, f32) -> f32 + Copy + Sync) {
     let x = values(x);
-    let target = target.try_storage_mut().expect("nobody else sees it");
+    let target = target.try_storage_mut().expect("its memory is not shared");
     let piece = |(target, x): (&mut [f32], &[f32])| {
         Arch::new().dispatch(
             #[inline(always)]

@@ -1,12 +1,11 @@
 //! Activation checkpointing: a part of a model that keeps its inputs only and is computed again in the
 //! backward pass.
 //!
-//! The forward pass runs the part without a graph. One operation stands for it in the graph; its
-//! backward step runs the part again, with a graph of its own, and a backward pass through that one.
-//! Inputs and parameters reach the operation through a chain of operations with two parents each, one
-//! per tensor, whose backward steps give the tensor its gradient. So a hook on a parameter sees a
-//! gradient when it is final, as in a pass without this. After Chen et al. (2016), "Training deep nets
-//! with sublinear memory cost".
+//! The forward pass runs the part without a graph. One operation stands for it in the graph; its backward step runs
+//! the part again, with its own graph, and a backward pass through that one. Inputs and parameters reach the operation
+//! through a chain of operations with two parents each, one per tensor, whose backward steps pass the tensor its
+//! gradient. So a hook on a parameter sees a gradient when it is final, as in a pass without this. After Chen et al.
+//! (2016), "Training deep nets with sublinear memory cost".
 //!
 //! Must never change a value, and never count a batch twice.
 
@@ -34,9 +33,8 @@ use segment::Segment;
 /// again: `torch.utils.checkpoint` of PyTorch, under another name because a
 /// [checkpoint](crate::Checkpoints) is a saved training here.
 ///
-/// Of L blocks of which each is run so, the L inputs are alive between the passes, and the
-/// activations of one block while its turn is in the backward pass. The price is one more forward
-/// pass. [`Recompute`] has the rules and the options.
+/// With L such blocks, the L inputs are alive between the passes, and the activations of one block during its turn in
+/// the backward pass. The price is one more forward pass. [`Recompute`] has the rules and the options.
 ///
 /// ```
 /// # use bonfire_train::recompute;
@@ -60,35 +58,35 @@ where
     Recompute::default().run(block, inputs, forward)
 }
 
-/// How [`recompute`] keeps what it needs.
+/// Options of [`recompute`], and the rules for a segment.
 ///
 /// # What stays the same
-/// Output and gradients have the bits of the pass without it, on backends that compute the same twice,
-/// if each input goes into nothing but the segment: the sum over the uses of a tensor is otherwise added
-/// in another order. Inside a [`Ddp`](crate::Ddp), whose hooks order backward passes, the same may happen to a
-/// tensor of the block that goes to three layers or more; that of an attention has been seen not to.
+/// Output and gradients have the bits of the pass without it, on backends that compute the same twice, if each input
+/// is used by the segment alone: the sum over the uses of a tensor is otherwise added in another order. Inside a
+/// [`Ddp`](crate::Ddp), whose hooks order backward passes, the same may happen to a tensor of the block that goes to
+/// three layers or more; it was observed not to for an attention's.
 ///
-/// Gradients of parameters travel while the backward pass runs. Micro-batches, precision, frozen
-/// and reparameterized parameters are as ever. Segments may be nested, and a block may be in several.
+/// Gradients of parameters are sent while the backward pass runs. Micro-batches, precision, frozen and reparameterized
+/// parameters work as always. Segments may be nested, and a block may be in several.
 ///
 /// A parameter that `forward` reads and that its output does not depend on counts in a
 /// [`Ddp`](crate::Ddp) as one with a gradient of zeros.
 ///
 /// # Random numbers
-/// Dropout drops the same elements both times: the segment draws two seeds from the device, seeds it with
-/// the first for either run of the block, and with the second after the run in the backward pass. What
-/// [`World::seed_step`](crate::World::seed_step) makes of seed, step and rank therefore decides
-/// these draws, too, and they differ between segments and micro-batches. On a GPU the draw waits for the device: turn it off with
+/// Dropout drops the same elements both times: the segment draws two seeds from the device, seeds it with the first
+/// for either run of the block, and with the second after the run in the backward pass.
+/// [`World::seed_step`](crate::World::seed_step) therefore decides these draws, too, and they differ between segments
+/// and micro-batches. On a GPU the draw waits for the device: turn it off with
 /// [`with_rng_replay`](Self::with_rng_replay) where a block needs none.
 ///
-/// All devices of a kind in one process share a generator. If another thread draws while a segment runs,
-/// as ranks that are threads do, dropout cannot be repeated. On the CPU this is found out and is a panic of the
-/// backward pass; give each rank a process then. Blocks without random numbers are not affected.
+/// All devices of a kind in one process share a generator. If another thread draws while a segment runs, as ranks that
+/// are threads do, dropout cannot be repeated. On the CPU this is detected, and the backward pass panics; run each
+/// rank as a process then. Blocks without random numbers are not affected.
 ///
 /// # Batch norm
-/// Running statistics learn from a batch once, those of Burn's `RunningState` too. A synchronised
-/// [`BatchNorm`](crate::BatchNorm) exchanges as often as without this: the second run uses the
-/// statistics of the first.
+/// Running statistics are updated once per batch, those of Burn's `RunningState` too. A synchronised
+/// [`BatchNorm`](crate::BatchNorm) exchanges as often as without this: the second run uses the statistics of the
+/// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recompute {
@@ -96,35 +94,34 @@ pub struct Recompute {
     draws: RngReplay,
 }
 
-/// Where inputs wait for the backward pass.
+/// The memory of inputs between the passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputPlacement {
-    /// On their device.
+    /// Inputs stay on their device.
     #[default]
     Device,
-    /// In host memory: less on a GPU, which is waited for while they are copied, each way. Of no use on
-    /// the CPU.
+    /// In host memory: saves memory of a GPU, but waits while they are copied, each way. Of no use on the CPU.
     Host,
 }
 
-/// What happens to the device's random numbers.
+/// The treatment of the device's random numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RngReplay {
-    /// Both runs of the block draw the same.
+    /// Both runs of the block draw the same numbers.
     #[default]
     Repeated,
-    /// The block draws none. If it does, its gradients are wrong.
+    /// The block draws no numbers. If it does, its gradients are wrong.
     None,
 }
 
 impl Recompute {
-    /// Chooses where inputs wait for the backward pass.
+    /// Sets the memory of inputs between the passes.
     pub fn with_inputs_in(mut self, memory: InputPlacement) -> Self {
         self.inputs = memory;
         self
     }
 
-    /// Says whether the block draws random numbers.
+    /// Sets the treatment of the block's random numbers.
     pub fn with_rng_replay(mut self, draws: RngReplay) -> Self {
         self.draws = draws;
         self
@@ -133,8 +130,8 @@ impl Recompute {
     /// Runs `forward` on `block` and `inputs`, and again in the backward pass. It must compute the same both
     /// times. Inputs and output are float tensors of any rank and type, on one device.
     ///
-    /// What else `forward` uses it must own, such as a mask, and none of it may need a gradient. Where
-    /// neither inputs nor parameters do, in a validation for instance, it just runs.
+    /// `forward` must own all other values that it uses, such as a mask, and none of them may need a gradient. If
+    /// neither inputs nor parameters need one, as in a validation, it just runs.
     ///
     /// # Panics
     /// If `forward` does; if its output is on another device than the inputs, or depends on a tensor that

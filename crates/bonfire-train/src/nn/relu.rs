@@ -2,10 +2,10 @@
 
 use burn::tensor::{Tensor, activation};
 
-/// The rectifier: `x` where that is positive, else 0. Any shape; the output has that of `x` and its type.
+/// Applies the rectifier: `x` where that is positive, else 0. Any shape; the output has that of `x` and its type.
 ///
 /// On the CPU (Flex) 32-bit values take one pass over memory each way, where Burn's [`relu`](activation::relu) takes
-/// two; the bits are the same. On other devices, and for other types, this is Burn's.
+/// two; the bits are the same. On other devices, and for other types, it calls Burn's.
 #[must_use]
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "flex")]

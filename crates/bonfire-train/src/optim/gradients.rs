@@ -1,4 +1,4 @@
-//! The gradients of a step, and what is done to them before the optimizer takes them.
+//! The gradients of a step, and the operations on them before the optimizer's.
 //!
 //! Every rank has the same gradients bit for bit, so all ranks find the same numbers not finite without
 //! communication. Where parameters are cut into rows, each rank has the gradients of its own, and the ranks
@@ -30,7 +30,7 @@ use crate::{TrainError, World};
 /// Keeps a vanishing gradient from being divided by zero.
 const EPSILON: f32 = 1e-6;
 
-/// How gradients are kept from being too large.
+/// Clipping of gradients, by norm or by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Clip {
@@ -46,32 +46,30 @@ pub enum Clip {
 /// [`Ddp::step`](crate::Ddp::step).
 ///
 /// Whatever the type of a gradient, norms and factors are computed in 32 bits or more. Everything but
-/// [`check_finite`](Self::check_finite) stays on the device: nothing waits for a value, but for steps on the host.
+/// [`check_finite`](Self::check_finite) stays on the device: it waits for a value only in steps on the host.
 ///
-/// Where [`DdpConfig::placement`](crate::DdpConfig) cuts parameters into rows, a rank has the gradients of
-/// its own rows. [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) are about
-/// all of them, so every rank calls them, in the same order; the ranks tell each other one number per row.
+/// Where [`DdpConfig::placement`](crate::DdpConfig) cuts parameters into rows, a rank has the gradients of its own
+/// rows. [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) cover all of them, so
+/// every rank calls them, in the same order; the ranks exchange one number per row.
 ///
-/// Burn's own form, for an optimizer of one's own, is `GradientsParams::from(gradients)`.
+/// Burn's own form, for the program's own optimizer, is `GradientsParams::from(gradients)`.
 pub struct Gradients {
     table: Arc<ParameterTable>,
-    /// Where parameters are cut.
+    /// `None` unless parameters are cut.
     rest: Option<Rest>,
     /// The ranks that have other parts of the same parameters.
     parts: Option<ProcessGroup>,
     /// The ranks that have other parameters of the same model.
     stages: Option<ProcessGroup>,
-    /// The replicas, where each would round sums in its own way.
+    /// The replicas, if each would round sums in another way.
     replicas: Option<ProcessGroup>,
-    /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
+    /// In the order of the model's definition. A parameter without a row of this rank has no entry.
     entries: Vec<Entry>,
-    /// What their values are still to be multiplied with.
     factors: Factors,
-    /// Who does it, if not these gradients.
+    /// The handle of optimizers that apply the factors, if they do.
     folding: Option<DeferredScale>,
 }
 
-/// The rows of other ranks.
 #[derive(Clone)]
 struct Rest {
     shards: Arc<Shards>,
@@ -79,18 +77,16 @@ struct Rest {
     group: ProcessGroup,
 }
 
-/// The gradient of a parameter.
 struct Entry {
     /// The parameter's place in the table.
     parameter: usize,
     id: ParamId,
     values: Box<dyn AnyRank>,
-    /// Whether other ranks of a mesh have other parts of the parameter.
+    /// True if other ranks of a mesh have other parts of the parameter.
     is_part: bool,
 }
 
 impl Gradients {
-    /// None yet, of the parameters of a table.
     pub(crate) fn new(table: Arc<ParameterTable>) -> Self {
         Self {
             table,
@@ -104,7 +100,7 @@ impl Gradients {
         }
     }
 
-    /// The same for parameters that are cut, among the ranks of a group.
+    /// Marks parameters as cut among the ranks of a group.
     pub(crate) fn cut(self, shards: Arc<Shards>, group: ProcessGroup) -> Self {
         Self {
             rest: Some(Rest { shards, group }),
@@ -112,7 +108,7 @@ impl Gradients {
         }
     }
 
-    /// The same for replicas whose devices do not add in one order.
+    /// Marks replicas whose devices do not add in one order.
     pub(crate) fn agreeing(self, replicas: Option<ProcessGroup>) -> Self {
         Self { replicas, ..self }
     }
@@ -129,7 +125,7 @@ impl Gradients {
             .then(|| rest.shards.rows(parameter))
     }
 
-    /// Adds that of a parameter, after those of all parameters that are defined before it.
+    /// Adds the gradient of a parameter, after those of all parameters that are defined before it.
     pub(crate) fn push<const D: usize>(
         &mut self,
         parameter: usize,
@@ -144,10 +140,10 @@ impl Gradients {
         });
     }
 
-    /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parts of the
-    /// parameters of which `is_part` holds or a [cut](World::note_cut) is noted, and the same of all others. [`norm`](Self::norm), [`clip`](Self::clip) and
-    /// [`check_finite`](Self::check_finite) are about the whole model then, of which each element counts once; all
-    /// ranks of `world` must call them, in the same order.
+    /// Marks gradients as sharded along another axis of a mesh: the ranks of `world` have other parts of the
+    /// parameters for which `is_part` holds or a [cut](World::note_cut) is noted, and the same of all others.
+    /// [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) then cover the complete
+    /// model, of which each element counts once; all ranks of `world` must call them, in the same order.
     #[must_use]
     pub fn sharded_along(mut self, world: &World, is_part: impl Fn(ParamId) -> bool) -> Self {
         if world.world_size() > WorldSize::ONE {
@@ -159,10 +155,10 @@ impl Gradients {
         self
     }
 
-    /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parameters of
-    /// the same model: the stages of a pipeline. [`norm`](Self::norm), [`clip`](Self::clip) and
-    /// [`check_finite`](Self::check_finite) are about those of all ranks then, and all must call them, in the same
-    /// order. It goes with [`sharded_along`](Self::sharded_along).
+    /// Marks gradients as split into stages along another axis of a mesh: the ranks of `world` have other parameters
+    /// of the same model, as in a pipeline. [`norm`](Self::norm), [`clip`](Self::clip) and
+    /// [`check_finite`](Self::check_finite) then cover those of all ranks, and all must call them, in the same order.
+    /// It combines with [`sharded_along`](Self::sharded_along).
     #[must_use]
     pub fn split_into_stages(mut self, world: &World) -> Self {
         let is_staged = world.world_size() > WorldSize::ONE;
@@ -170,8 +166,8 @@ impl Gradients {
         self
     }
 
-    /// The gradient of a parameter of [`Ddp::module`](crate::Ddp::module); nothing if no rank's loss
-    /// depends on it.
+    /// Returns the gradient of a parameter of [`Ddp::module`](crate::Ddp::module); `None` if no rank's loss depends on
+    /// it.
     pub fn get<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
         let mut entries = self.entries.iter();
         let entry = entries.find(|entry| entry.id == parameter.id)?;
@@ -179,9 +175,9 @@ impl Gradients {
         Some(self.factors.multiply(gradient.clone()))
     }
 
-    /// Returns the norm of all gradients together (2-norm), a tensor of one element on their device; nothing on a
-    /// rank without gradients. Every rank calls it. It has the same bits on all replicas; on GPUs the
-    /// replicas exchange it, which waits for the backward pass.
+    /// Returns the norm of all gradients together (2-norm), a tensor of one element on their device; `None` on a rank
+    /// without gradients. Every rank calls it. It has the same bits on all replicas; on GPUs the replicas exchange it,
+    /// which waits for the backward pass.
     ///
     /// # Errors
     /// Only on GPUs, and where other ranks have rows, parts or parameters of the model:
@@ -209,7 +205,6 @@ impl Gradients {
         Ok(own.zip(first).map(same))
     }
 
-    /// The norm as this rank computes it.
     fn own_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
         let widest = if self.entries.iter().any(wide) {
@@ -294,7 +289,7 @@ impl Gradients {
         Ok(all.collect())
     }
 
-    /// The same gradients, clipped.
+    /// Clips the gradients by norm or value.
     ///
     /// # Errors
     /// As [`norm`](Self::norm).
@@ -325,16 +320,16 @@ impl Gradients {
         })
     }
 
-    /// Leaves the factors of clipping and of the scale of a loss to the optimizers that have
-    /// the handle, if one is given: [`Ddp::step`](crate::Ddp::step) saves a pass over all gradients. Parameters of 32 and
-    /// 64 bits have the same bits. For those of 16 bits a gradient is not rounded to 16 bits before the step.
+    /// Leaves the factors of clipping and of the scale of a loss to the optimizers that have the handle, if it is
+    /// `Some`: [`Ddp::step`](crate::Ddp::step) saves a pass over all gradients. Parameters of 32 and 64 bits have the
+    /// same bits. For those of 16 bits a gradient is not rounded to 16 bits before the step.
     #[must_use]
     pub fn defer_scale<'a>(mut self, factor: impl Into<Option<&'a DeferredScale>>) -> Self {
         self.folding = factor.into().cloned();
         self
     }
 
-    /// A module after a step with them.
+    /// Steps a module with these gradients.
     ///
     /// # Errors
     /// [`TrainError::ScaleNotTaken`]
@@ -369,8 +364,8 @@ impl Gradients {
         (module, check(taken))
     }
 
-    /// That all gradients are finite, before factors. All ranks find the same, because all have the same gradients: they
-    /// may stop, or skip the step, without asking each other. It waits for the device.
+    /// Checks that all gradients are finite, before factors. All ranks have the same gradients and so the same result:
+    /// they may stop, or skip the step, without communication. It waits for the device.
     ///
     /// # Errors
     /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`]; where parameters are cut into
@@ -386,7 +381,6 @@ impl Gradients {
         }
     }
 
-    /// All gradients, to be multiplied with a factor, too.
     pub(crate) fn scaled(self, factor: impl Into<Factor>) -> Self {
         let mut scaled = if self.factors.is_full() {
             self.multiplied()
@@ -397,7 +391,6 @@ impl Gradients {
         scaled
     }
 
-    /// The same with nothing left to be multiplied with.
     fn multiplied(mut self) -> Self {
         let factors = std::mem::take(&mut self.factors);
         if factors.is_empty() {
@@ -407,9 +400,9 @@ impl Gradients {
         }
     }
 
-    /// The places, in the order of the model's definition, of the parameters whose gradient has a
-    /// number that is infinite or none; with the rank where those of other ranks are others. One value per parameter is
-    /// read from the device, all at once.
+    /// The names, in the order of the model's definition, of the parameters whose gradient has an infinite or NaN
+    /// element; with the rank where those of other ranks do. One value per parameter is read from the device, all at
+    /// once.
     pub(crate) fn non_finite(&self) -> Result<Vec<String>, TrainError> {
         let own = self.own_non_finite()?;
         let Some(group) = &self.stages else {
@@ -424,7 +417,6 @@ impl Gradients {
         Ok(all)
     }
 
-    /// Those of the parameters that this rank has.
     fn own_non_finite(&self) -> Result<Vec<String>, TrainError> {
         // Of all parameters: another rank may have gradients where this one has none.
         let mut broken = vec![0_u8; self.table.len()];
@@ -467,7 +459,7 @@ impl From<Gradients> for GradientsParams {
     fn from(gradients: Gradients) -> Self {
         let mut all = Self::new();
         for entry in gradients.multiplied().entries {
-            // A parameter of which this rank has no row has no gradient here.
+            // A parameter without a row on this rank has no gradient here.
             if !entry.values.is_empty() {
                 entry.values.register(entry.id, &mut all);
             }
@@ -486,7 +478,7 @@ impl fmt::Debug for Gradients {
     }
 }
 
-/// The same on the device of the first: a model may have parameters that are offloaded and others.
+/// Moves all to the device of the first: some parameters of a model may be offloaded.
 fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
     let Some(device) = tensors.first().map(Tensor::device) else {
         return tensors;
@@ -505,20 +497,17 @@ fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
     Ok(data.iter::<f64>().collect())
 }
 
-/// A tensor of any number of dimensions.
 trait AnyRank: Send {
-    /// Whether it has no elements.
     fn is_empty(&self) -> bool;
 
     /// The sum of the squares of each row times some factors, in 32 bits or more.
     fn row_squares(&self, factors: &Factors) -> Tensor<1>;
 
-    /// One if all elements are finite, else zero: devices have truth in types of their own.
+    /// One if all elements are finite, else zero: boolean types differ between devices.
     fn is_finite(&self) -> Tensor<1>;
 
     fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank>;
 
-    /// In the range from minus this to this.
     fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank>;
 
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams);

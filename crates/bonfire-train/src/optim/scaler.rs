@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::optim::gradients::Gradients;
 use crate::{Loss, TrainError};
 
-/// Scales losses and gradients. It is the same on every rank, and part of a checkpoint.
+/// Scales losses and unscales gradients. It is the same on every rank, and part of a checkpoint.
 ///
 /// ```no_run
 /// # use bonfire_train::{Ddp, LossScaler, TrainError};
@@ -33,7 +33,7 @@ pub struct LossScaler {
     scale: f64,
     /// Steps without an overflow since the scale last doubled or a step overflowed.
     steady: u32,
-    /// At which overflow from here the scale halves.
+    /// Number of overflows from here until the scale halves.
     patience: u32,
     skipped: u64,
     /// Overflows since the last step without one. A checkpoint without it means none.
@@ -41,11 +41,11 @@ pub struct LossScaler {
     in_a_row: u32,
 }
 
-/// Overflows in a row at which a training ends. A scale that adapts itself falls from 2^100 to 1 in so many.
+/// Overflows in a row at which a training ends. An adaptive scale falls from 2^100 to 1 in as many.
 const OVERFLOWS_MAX: u32 = 100;
 
 impl LossScaler {
-    /// A scaler at its initial scale.
+    /// Makes a scaler at its initial scale.
     pub fn new(config: ScalerConfig) -> Self {
         Self {
             scale: config.initial,
@@ -57,7 +57,7 @@ impl LossScaler {
         }
     }
 
-    /// The scaler of a checkpoint, if it has the same configuration; else this one.
+    /// Returns the scaler of a checkpoint, if it has the same configuration; else this one.
     #[must_use]
     pub fn or_resumed(self, saved: Self) -> Self {
         if saved.config == self.config {
@@ -67,27 +67,28 @@ impl LossScaler {
         }
     }
 
-    /// The scale of the next step.
+    /// Returns the loss scale of the next step.
     pub fn scale_factor(&self) -> f64 {
         self.scale
     }
 
-    /// How many steps were skipped so far.
+    /// Returns the number of skipped steps so far.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// A loss that the backward pass multiplies with the scale. What is reported of it is unscaled.
+    /// Multiplies a loss by the scale in the backward pass. Its reported value stays unscaled.
     pub fn scale(&self, loss: impl Into<Loss>) -> Loss {
         loss.into().scaled(self.scale)
     }
 
-    /// The gradients without the scale, or nothing if one of their numbers is infinite or none. Then
-    /// the step is to be skipped, and the scale falls if that happened before.
+    /// Returns the gradients without the scale, or `None` if one of their numbers is infinite or NaN. Then the step
+    /// must be skipped, and the scale falls if that happened before.
     ///
     /// # Errors
-    /// [`TrainError::UnreadableTensor`] if the device does not say; on all ranks [`TrainError::LossScaleTooSmall`], if
-    /// gradients overflow at the smallest scale, and [`TrainError::AlwaysOverflows`], if they do in 100 steps in a row.
+    /// [`TrainError::UnreadableTensor`] if the device fails; on all ranks [`TrainError::LossScaleTooSmall`], if
+    /// gradients overflow at the smallest scale, and [`TrainError::AlwaysOverflows`], if they do in 100 steps in a
+    /// row.
     pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
         let broken = gradients.non_finite()?;
         let scale = self.scale;
@@ -145,7 +146,6 @@ impl LossScaler {
     }
 }
 
-/// At which overflow from here the scale halves.
 fn patience(config: &ScalerConfig) -> u32 {
     config.hysteresis.max(1)
 }

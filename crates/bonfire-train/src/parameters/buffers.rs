@@ -1,8 +1,7 @@
-//! Tensors that forward passes change without a gradient, such as running statistics, and how ranks
-//! agree on them.
+//! Synchronises tensors that forward passes change without a gradient, such as running statistics.
 //!
-//! A buffer is told from a frozen parameter by what it does when it is asked to require gradients: a
-//! module's running state never does. Frozen parameters do not change, so they need not travel.
+//! A buffer differs from a frozen parameter when gradients are required of it: a module's running state never does so.
+//! Frozen parameters do not change, so they need not be sent.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +13,15 @@ use crate::values::reducible;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{BufferSync, TrainError};
 
-/// The buffers of a model.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     ids: HashSet<ParamId>,
 }
 
-/// Whether this rank's buffers have seen the batches of the step.
+/// The ranks whose buffers have seen the batches of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attendance {
-    /// Those of all ranks have.
+    /// The buffers of all ranks have.
     All,
     /// Those of some ranks have, this one's among them.
     Here,
@@ -31,11 +29,9 @@ pub(crate) enum Attendance {
     Away,
 }
 
-/// What the ranks have agreed on.
 pub(crate) type Agreed = HashMap<ParamId, TensorData>;
 
 impl Buffers {
-    /// Finds the buffers of a model in training mode.
     pub(crate) fn of<M: Module>(model: &M) -> Self {
         let mut lister = Lister {
             ids: HashSet::new(),
@@ -58,7 +54,7 @@ impl Buffers {
         self.ids.contains(&id)
     }
 
-    /// Makes the ranks agree on the values, as one message. Every rank must call it.
+    /// Synchronises the values of all ranks, as one message. Every rank must call it.
     #[track_caller]
     pub(crate) fn agree<M: Module>(
         &self,
@@ -84,7 +80,6 @@ impl Buffers {
         }
     }
 
-    /// The model with the values that the ranks have agreed on.
     pub(crate) fn put<M: Module>(model: M, agreed: Agreed) -> M {
         if agreed.is_empty() {
             return model;
@@ -94,7 +89,7 @@ impl Buffers {
     }
 }
 
-/// Those of the first rank that has seen batches.
+/// The values of the first rank that has seen batches.
 fn broadcast(
     read: Vec<(ParamId, TensorData)>,
     group: &ProcessGroup,
@@ -136,7 +131,6 @@ fn first_present(group: &ProcessGroup, presence: Attendance) -> Result<Rank, Tra
     }
 }
 
-/// The mean over the ranks that have seen batches.
 fn mean(
     read: Vec<(ParamId, TensorData)>,
     group: &ProcessGroup,
@@ -166,7 +160,7 @@ fn mean(
     Ok(agreed.collect())
 }
 
-/// Asks every tensor that does not require gradients to do so.
+/// Requires gradients of every tensor that does not.
 struct Asker;
 
 impl ModuleMapper for Asker {
@@ -179,7 +173,7 @@ impl ModuleMapper for Asker {
     }
 }
 
-/// Lists those that do not, though they were asked.
+/// Lists those that still do not require gradients.
 struct Lister {
     ids: HashSet<ParamId>,
 }
@@ -200,7 +194,6 @@ struct Reader<'a> {
     found: Vec<Found>,
 }
 
-/// A buffer on its device.
 struct Found {
     id: ParamId,
     shape: Vec<usize>,
@@ -224,8 +217,8 @@ impl ModuleVisitor for Reader<'_> {
     }
 }
 
-/// The values of buffers in host memory: one read from the device for all that have one type, because each
-/// waits for the device.
+/// The values of buffers in host memory: one read from the device for all that have one type, because each read waits
+/// for the device.
 fn read(found: Vec<Found>) -> Result<Vec<(ParamId, TensorData)>, TrainError> {
     let mut data: Vec<Option<TensorData>> = vec![None; found.len()];
     while let Some(first) = data.iter().position(Option::is_none) {

@@ -1,7 +1,7 @@
-//! Whether all ranks train the same model in the same way, compared before anything is sent.
+//! Compares the models and configurations of all ranks before anything is sent.
 //!
-//! Every rank sees the digests of all, and the descriptions of the first two that differ, so every
-//! rank comes to the same verdict.
+//! Every rank gets the digests of all, and the descriptions of the first two that differ, so every rank has the same
+//! result.
 
 use std::fmt;
 
@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::difference::Difference;
 use crate::{DdpConfig, TrainError};
 
-/// A tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -28,15 +27,15 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Everything that must be the same on all ranks.
+/// The values that must be the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     pub(crate) config: DdpConfig,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Compares this rank's fingerprint with everybody's. Digests travel first: the fingerprints of two
-/// ranks that differ follow only where there are such ranks.
+/// Compares this rank's fingerprint with those of all ranks. Digests are sent first: the fingerprints of two ranks
+/// that differ follow only if there are such ranks.
 #[track_caller]
 pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), TrainError> {
     let bytes = serde_json::to_vec(own).expect("numbers and strings can always be written");

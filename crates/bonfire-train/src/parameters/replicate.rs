@@ -1,4 +1,4 @@
-//! Gives every rank the tensors of rank 0, bit for bit: parameters, frozen ones and running state.
+//! Sends every rank the tensors of rank 0, bit for bit: parameters, frozen ones and running state.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::parameters::fingerprint::Entry;
 use crate::parameters::shards::{filed, layout, rows_of, trained};
 use crate::parameters::{Lister, ParameterTable};
 
-/// The rank whose model everybody gets.
+/// The rank whose model all ranks get.
 const SOURCE: Rank = Rank::new(0);
 
 /// Broadcasts the model of rank 0. All ranks have the same shapes: their fingerprints agree.
@@ -21,9 +21,9 @@ pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, 
     replicated(model, group, None, Where::default()).map(|(model, _)| model)
 }
 
-/// The same, and leaves this rank with its rows of the trainable parameters that are cut, or in the placement alone
-/// with whole ones, each where it belongs. They are in memory as a whole one at a time: one that is
-/// initialised on first use is initialised, sent and put where it belongs before the next.
+/// Broadcasts the model, and leaves this rank its rows of the trainable parameters that are cut, or complete ones in
+/// the placement `alone`, each at its place. Only one complete parameter is in memory at a time: one that is
+/// initialised on first use is initialised, sent and placed before the next.
 ///
 /// All ranks have the same names and shapes: their [outlines](outline) agree.
 pub(crate) fn replicate_rows<M: Module>(
@@ -60,7 +60,7 @@ fn replicated<M: Module>(
     replicator.result.map(|()| (model, replicator.cutting))
 }
 
-/// What is known of a model before its parameters are initialised: names and shapes.
+/// The names and shapes of a model before its parameters are initialised.
 pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     #[derive(Default)]
     struct Outline(Vec<String>, Vec<Entry>);
@@ -87,10 +87,9 @@ pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     outline.1
 }
 
-/// Where parameters are.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Where<'a> {
-    /// If not in the memory of the device that they are on.
+    /// The offload, if they are outside of their device's memory.
     pub(crate) offload: Option<&'a Offload>,
     /// The device that computes, where it is not the CPU: then only rows are offloaded from it.
     pub(crate) computing: Option<&'a Device>,
@@ -104,16 +103,16 @@ struct Replicator<'a> {
     result: Result<(), TrainError>,
 }
 
-/// Where ranks keep rows.
+/// The ranks and the rules by which rows are cut.
 struct Cutting {
     placement: Placement,
-    /// The ranks among which rows are dealt.
+    /// The ranks among which rows are divided.
     shards: ProcessGroup,
     lister: Lister,
 }
 
 impl Cutting {
-    /// Lists a tensor; gives this rank's rows, if it is to be cut.
+    /// Lists a tensor; returns this rank's rows, if it is to be cut.
     fn rows<const D: usize>(
         &mut self,
         id: ParamId,

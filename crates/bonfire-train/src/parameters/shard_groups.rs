@@ -5,19 +5,18 @@ use bonfire_plan::{Placement, ShardGroup};
 
 use crate::TrainError;
 
-/// The groups in which shards are dealt and copied.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardGroups {
     /// The ranks that have the shards of one copy of the state.
     shards: ProcessGroup,
-    /// Those that have the same shard as this one; none if there is one copy.
+    /// Those that have the same shard as this one; `None` if there is one copy.
     copies: Option<ProcessGroup>,
-    /// Whether this rank's copy is that of rank 0.
+    /// True if this rank's copy is that of rank 0.
     is_first: bool,
 }
 
 impl ShardGroups {
-    /// That of a placement. Every rank calls it.
+    /// The groups of a placement. Every rank calls it.
     #[track_caller]
     pub(crate) fn new(placement: Placement, all: &ProcessGroup) -> Result<Self, TrainError> {
         let one_copy = Self {
@@ -58,27 +57,25 @@ impl ShardGroups {
         })
     }
 
-    /// The ranks that have the shards of one copy of the state.
     pub(crate) fn shards(&self) -> &ProcessGroup {
         &self.shards
     }
 
-    /// The same, where they are all ranks as this group of them, which may have become less patient.
+    /// The shards' group, or `all` if it has the same ranks, whose timeout may have changed.
     pub(crate) fn among<'a>(&'a self, all: &'a ProcessGroup) -> &'a ProcessGroup {
         self.copies.as_ref().map_or(all, |_| &self.shards)
     }
 
-    /// Those that have the same shard as this one, if there are any.
+    /// The ranks that have the same shard as this one, if there are any.
     pub(crate) fn copies(&self) -> Option<&ProcessGroup> {
         self.copies.as_ref()
     }
 
-    /// Whether this rank's copy is that of rank 0.
+    /// Returns true if this rank's copy is that of rank 0.
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
 
-    /// Ends its groups.
     pub(crate) fn abort(&self, cause: &str) {
         if let Some(copies) = &self.copies {
             copies.abort(cause);

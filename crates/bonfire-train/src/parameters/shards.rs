@@ -1,4 +1,4 @@
-//! This rank's part of the parameters, where each rank has a share.
+//! This rank's part of the parameters, if each rank has a share.
 
 use std::ops::Range;
 
@@ -10,7 +10,6 @@ use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::shard_groups::ShardGroups;
 
-/// Which rows of each parameter are this rank's, and which are another's.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
     layout: Layout,
@@ -20,7 +19,7 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Those of a rank; with the device that computes, where its rows are elsewhere.
+    /// The shards of a rank; with the computing device, if its rows are elsewhere.
     pub(crate) fn new(
         table: &ParameterTable,
         placement: Placement,
@@ -37,12 +36,12 @@ impl Shards {
         }
     }
 
-    /// Whether rows are elsewhere than where this rank computes.
+    /// Returns true if rows are elsewhere than where this rank computes.
     pub(crate) fn are_offloaded(&self) -> bool {
         self.computing.is_some()
     }
 
-    /// The device that computes with rows which are on this one, with autodiff as it has it.
+    /// The device that computes with rows on this one, with the same autodiff.
     pub(crate) fn computing(&self, rows: Device) -> Device {
         let Some(computing) = self.computing.clone() else {
             return rows;
@@ -56,7 +55,6 @@ impl Shards {
         }
     }
 
-    /// The same, where other groups of the same ranks are used.
     pub(crate) fn over(&self, groups: ShardGroups) -> Self {
         Self {
             groups,
@@ -64,12 +62,11 @@ impl Shards {
         }
     }
 
-    /// The groups in which they are dealt and copied.
     pub(crate) fn groups(&self) -> &ShardGroups {
         &self.groups
     }
 
-    /// Whether this rank is the first of all that has something of a parameter that is cut.
+    /// Returns true if this rank is the first of all that have a part of a cut parameter.
     pub(crate) fn speaks_for(&self, parameter: usize) -> bool {
         self.groups.is_first()
             && match self.layout.division(parameter) {
@@ -83,17 +80,15 @@ impl Shards {
         &self.layout
     }
 
-    /// Whether shares are rows, rather than whole parameters.
     pub(crate) fn are_rows(&self) -> bool {
         self.layout.placement().unit == ShardUnit::Rows
     }
 
-    /// Who has what of a parameter.
     pub(crate) fn division(&self, parameter: usize) -> Division {
         self.layout.division(parameter)
     }
 
-    /// Whether the ranks have different parts of a parameter.
+    /// Returns true if the ranks have different parts of a parameter.
     pub(crate) fn is_cut(&self, parameter: usize) -> bool {
         self.layout.is_cut(parameter)
     }
@@ -102,8 +97,7 @@ impl Shards {
         self.layout.rows(parameter, self.rank)
     }
 
-    /// The elements of each rank's rows, in rank order; of a parameter that is not cut into rows, all of them
-    /// once.
+    /// The elements of each rank's rows, in rank order; for a parameter that is not cut into rows, all of them once.
     pub(crate) fn pieces(&self, parameter: usize) -> Vec<Range<usize>> {
         let elems = |rank| self.layout.elems(parameter, rank);
         match self.division(parameter) {
@@ -113,7 +107,7 @@ impl Shards {
         }
     }
 
-    /// Which of its [`pieces`](Self::pieces) is this rank's, if any.
+    /// The index of this rank's [piece](Self::pieces), if any.
     pub(crate) fn own_piece(&self, parameter: usize) -> Option<usize> {
         match self.division(parameter) {
             Division::Rows => Some(self.rank.index()),
@@ -123,7 +117,7 @@ impl Shards {
     }
 }
 
-/// Who has which rows of parameters; of those that are offloaded from the device that computes, if there is one.
+/// The rows of parameters by rank; of those that are offloaded from the computing device, if there is one.
 pub(crate) fn layout<'a>(
     shapes: impl IntoIterator<Item = &'a [usize]>,
     placement: Placement,
@@ -166,7 +160,7 @@ pub(crate) fn trained<const D: usize>(
     parameter.require_grad()
 }
 
-/// The same parameter of the CPU, whose values are in a file if they belong there.
+/// The parameter on the CPU, with its values in a file if they belong there.
 pub(crate) fn filed<const D: usize>(
     parameter: Tensor<D>,
     offload: Option<&Offload>,

@@ -1,10 +1,10 @@
-//! The gradients of several parameters in one piece of memory, which travels as one.
+//! The gradients of several parameters in one piece of memory, which is sent as one message.
 //!
-//! Where parameters are cut into rows, the memory is as many equal blocks as there are ranks, each with the
-//! rows of one rank of all parameters: so a block is what a rank gets of the mean, and what it brings when
-//! parameters are gathered. The blocks of ranks with fewer rows are filled up at the end.
+//! Where parameters are cut into rows, the memory is as many equal blocks as there are ranks, each with the rows of
+//! one rank of all parameters: so a block is a rank's part of the mean, and its contribution when parameters are
+//! gathered. The blocks of ranks with fewer rows are padded at the end.
 //!
-//! Where one rank has all of each parameter, the bucket travels to it, and comes from it.
+//! If one rank has all of each parameter, the bucket is sent to it, and comes from it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,43 +22,39 @@ use bonfire_plan::buckets::Assignment;
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    /// With the bucket's name.
+    /// The group with the bucket's name.
     group: ProcessGroup,
     dtype: DType,
     slots: Vec<Slot>,
     elems: usize,
-    /// Elements behind those: each tells all ranks whether any of them has set it.
+    /// Elements behind those: each is a flag that is set if any rank has set it.
     flags: usize,
     division: Division,
-    /// The ranks that have the same block as this one, where the block is copied.
+    /// The ranks that have the same block as this one, if the block is copied.
     copies: Option<ProcessGroup>,
-    /// Parameters whose gradient is not there yet.
+    /// Number of parameters whose gradient has not arrived.
     waiting: usize,
     state: State,
-    /// Where memory comes from that is only kept while it is needed.
+    /// The pool of memory that is only kept while it is needed.
     spare: Option<Spare>,
-    /// What travels instead, where gradients are compressed.
     carrier: Carrier,
 }
 
-/// The place of a parameter.
 #[derive(Clone, Debug)]
 struct Slot {
     parameter: usize,
-    /// Runs of elements, in their order.
     pieces: Vec<Piece>,
-    /// Which of them is this rank's, if any.
+    /// The index of this rank's piece, if any.
     own: Option<usize>,
-    /// Whether earlier micro-batches have left something here.
+    /// True if earlier micro-batches have left a sum here.
     accumulated: bool,
 }
 
-/// A run of a parameter's elements.
 #[derive(Clone, Debug)]
 struct Piece {
-    /// In the bucket.
+    /// The elements in the bucket.
     place: Range<usize>,
-    /// In the parameter.
+    /// The elements in the parameter.
     elems: Range<usize>,
 }
 
@@ -70,16 +66,15 @@ enum State {
     Own(Arc<Values>),
     /// Takes gradients, or holds the result.
     Here(Arc<Values>),
-    /// Handed to the group.
+    /// Passed to the group's operation.
     Away(ValuesWork),
-    /// The carrier is handed to the group.
+    /// The carrier is in the group's operation.
     Carried(Values),
-    /// Lost with a failed operation.
     Lost,
 }
 
 impl Bucket {
-    /// An empty bucket, in memory of the group, that has so many flags if it can.
+    /// An empty bucket, with `flags` flags, in memory of the group if possible.
     pub(crate) fn new(
         assignment: &Assignment,
         flags: usize,
@@ -92,7 +87,7 @@ impl Bucket {
         let is_sharded = shards.layout().placement().gradients == Sharding::Sharded;
         let is_cut = assignment.division != Division::Whole;
         let spare = (is_cut && is_sharded).then(|| spare.clone());
-        // Only what is whole is compressed.
+        // Only complete gradients are compressed.
         let places: Vec<_> = slots
             .iter()
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
@@ -128,12 +123,10 @@ impl Bucket {
         }
     }
 
-    /// Whether all its gradients are there.
     pub(crate) fn is_complete(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Expects all gradients again, for another step or to repeat this one.
     pub(crate) fn reopen(&mut self) {
         self.waiting = self.slots.len();
     }
@@ -144,7 +137,7 @@ impl Bucket {
         self.enter(slot, gradient, entering);
     }
 
-    /// Does without a gradient of this micro-batch. Returns whether an earlier one left something.
+    /// Marks a slot without a gradient of this micro-batch. Returns true if an earlier one left one.
     pub(crate) fn put_none(&mut self, slot: usize) -> bool {
         self.count_down();
         let Slot {
@@ -189,29 +182,26 @@ impl Bucket {
         }
     }
 
-    /// Forgets that anything was accumulated.
     pub(crate) fn end_accumulation(&mut self) {
         self.slots
             .iter_mut()
             .for_each(|slot| slot.accumulated = false);
     }
 
-    /// Whether flags travel with it.
     pub(crate) fn has_flags(&self) -> bool {
         self.flags > 0
     }
 
-    /// Which flags any rank has set, once the averages are there.
     pub(crate) fn flags(&self) -> Vec<bool> {
         self.values().flags(self.elems..self.elems + self.flags)
     }
 
-    /// Hands the bucket to the group, which averages it over the ranks; with these flags, if it has some.
+    /// Starts the average over the ranks in the group; with these flags, if it has some.
     #[track_caller]
     pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
-        assert!(self.is_complete(), "a bucket travels when it is complete");
+        assert!(self.is_complete(), "a bucket is sent when it is complete");
         let State::Here(values) = std::mem::replace(&mut self.state, State::Lost) else {
-            panic!("a bucket travels once per step");
+            panic!("a bucket is sent once per step");
         };
         let mut values = unseen(values);
         if factor != 1.0 {
@@ -239,8 +229,8 @@ impl Bucket {
         };
     }
 
-    /// Sends what can only be sent when something else has come. Every rank must call it for all
-    /// buckets in their order, after all are sent.
+    /// Sends messages that depend on received ones. Every rank must call it for all buckets in their order, after all
+    /// are sent.
     #[track_caller]
     pub(crate) fn advance(&mut self, compressor: &mut Compressor) -> Result<(), CollectiveError> {
         match &mut self.state {
@@ -249,7 +239,7 @@ impl Bucket {
         }
     }
 
-    /// Waits for the averages. `presence` says of a parameter whether any rank had a gradient.
+    /// Waits for the averages. `presence` returns if any rank had a gradient for a parameter.
     pub(crate) fn receive(
         &mut self,
         compressor: &mut Compressor,
@@ -277,7 +267,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// The values of a slot as the content of a tensor of this shape, in the bucket's memory; where parameters are cut
+    /// The values of a slot as the content of a tensor of this shape, in the bucket's memory; if parameters are cut,
     /// those of this rank's rows.
     pub(crate) fn view(&self, slot: usize, shape: &[usize]) -> TensorData {
         match &self.state {
@@ -286,19 +276,17 @@ impl Bucket {
         }
     }
 
-    /// Where this rank's rows of a slot are.
     fn own_place(&self, slot: usize) -> Range<usize> {
         let Slot { pieces, own, .. } = &self.slots[slot];
         own.map_or(0..0, |own| pieces[own].place.clone())
     }
 
-    /// The same in this rank's block.
     fn own_place_in_block(&self, slot: usize) -> Range<usize> {
         let (place, block) = (self.own_place(slot), self.block());
         place.start - block.start..place.end - block.start
     }
 
-    /// What a bucket keeps whose gradients have been summed over the ranks.
+    /// The state of a bucket whose gradients have been summed over the ranks.
     fn kept(&self, values: Values) -> State {
         let Some(spare) = &self.spare else {
             return State::Here(Arc::new(values));
@@ -308,12 +296,11 @@ impl Bucket {
         State::Own(Arc::new(own))
     }
 
-    /// Whether it is on its way, with memory that others may need.
     pub(crate) fn is_lent(&self) -> bool {
         self.spare.is_some() && matches!(self.state, State::Away(_))
     }
 
-    /// Takes this rank's rows of a parameter, and lets the ranks gather when it has those of all.
+    /// Takes this rank's rows of a parameter, and starts the gather when it has those of all.
     pub(crate) fn put_rows(&mut self, slot: usize, rows: HostSlice<'_>) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
@@ -338,7 +325,6 @@ impl Bucket {
         }
     }
 
-    /// Waits for the rows of all ranks, unless they are there.
     pub(crate) fn gathered(&mut self) -> Result<(), CollectiveError> {
         self.state = match std::mem::replace(&mut self.state, State::Lost) {
             State::Away(work) => State::Here(Arc::new(work.wait()?)),
@@ -357,7 +343,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Lets go of a gathered parameter, and of the memory with the last one.
+    /// Releases a gathered parameter, and the memory with the last one.
     pub(crate) fn release(&mut self) {
         let Some(spare) = &self.spare else {
             return;
@@ -370,7 +356,6 @@ impl Bucket {
         }
     }
 
-    /// How the ranks get updated parameters.
     fn gathering(&self) -> Travel {
         match self.division {
             Division::Owned(owner) => Travel::From(owner),
@@ -390,7 +375,6 @@ impl Bucket {
         own * elems..(own + 1) * elems
     }
 
-    /// The elements of a gathered parameter, run by run.
     pub(crate) fn runs(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, HostSlice<'_>)> {
         let values = self.values();
         let pieces = self.slots[slot].pieces.iter();
@@ -419,16 +403,16 @@ impl Bucket {
             let elems = self.elems + self.flags;
             *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
         }
-        Arc::get_mut(values).expect("nobody else has it")
+        Arc::get_mut(values).expect("it is not shared")
     }
 }
 
-/// Values that have been written to since tensors could have them.
+/// Values that have been written to since they were shared with tensors.
 fn unseen(values: Arc<Values>) -> Values {
-    Arc::into_inner(values).expect("whoever writes to them has them alone")
+    Arc::into_inner(values).expect("values are written unshared")
 }
 
-/// Where the elements of parameters lie in a bucket, and how many it has.
+/// The places of parameters in a bucket, and its number of elements.
 fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
     let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
     let (block_elems, blocks) = shards.layout().blocks(parameters);

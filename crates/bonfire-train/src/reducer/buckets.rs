@@ -1,4 +1,4 @@
-//! Buckets, by the way that they travel.
+//! Buckets of gradients, by their route.
 
 use std::ops::Range;
 
@@ -14,23 +14,20 @@ use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::{Entering, HostSlice};
 
-/// Buckets. There are none until they are dealt.
+/// The buckets of a route, once they are assigned.
 #[derive(Debug)]
 pub(super) enum Buckets {
-    /// Through host memory.
     Host(Vec<Bucket>),
-    /// From device to device.
     Device(DeviceBuckets),
 }
 
-/// Where a parameter's gradient goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     pub(super) bucket: usize,
     pub(super) slot: usize,
 }
 
-/// What is said where a gradient is in other memory than its bucket.
+/// The message where a gradient is in other memory than its bucket.
 const ELSEWHERE: &str = "gradients come from where they are wanted";
 
 impl Buckets {
@@ -41,7 +38,6 @@ impl Buckets {
         }
     }
 
-    /// Where gradients are wanted.
     pub(super) fn site(&self) -> Site {
         match self {
             Self::Host(_) => Site::Host,
@@ -49,7 +45,7 @@ impl Buckets {
         }
     }
 
-    /// Those in host memory, which the host has work with on their way.
+    /// The buckets in host memory, which need work of the host while they are sent.
     pub(super) fn on_host(&mut self) -> &mut [Bucket] {
         match self {
             Self::Host(buckets) => buckets,
@@ -57,7 +53,6 @@ impl Buckets {
         }
     }
 
-    /// Expects all gradients again.
     pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
         match self {
             Self::Host(buckets) => {
@@ -68,7 +63,6 @@ impl Buckets {
         }
     }
 
-    /// Adds a gradient to those of a later pass.
     pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, entering: Entering) {
         let Home { bucket, slot } = home;
         match (self, gradient) {
@@ -82,7 +76,6 @@ impl Buckets {
         }
     }
 
-    /// Keeps what a pass has accumulated.
     pub(super) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),
@@ -90,7 +83,7 @@ impl Buckets {
         }
     }
 
-    /// Takes the gradient of a parameter, or does without. Returns whether there is one, from this or an
+    /// Takes the gradient of a parameter, or marks it as missing. Returns true if there is one, from this or an
     /// earlier micro-batch.
     pub(super) fn put(
         &mut self,
@@ -113,7 +106,7 @@ impl Buckets {
         }
     }
 
-    /// Whether a bucket is complete; none if there is no such bucket.
+    /// Returns true if a bucket is complete; `None` without such a bucket.
     pub(super) fn is_complete(&self, index: usize) -> Option<bool> {
         match self {
             Self::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
@@ -121,13 +114,13 @@ impl Buckets {
         }
     }
 
-    /// The last bucket, if flags travel with it.
+    /// The last bucket, if flags are sent with it.
     pub(super) fn flagged(&mut self) -> Option<&mut Bucket> {
         let last = self.on_host().last_mut();
         last.filter(|bucket| bucket.has_flags())
     }
 
-    /// Hands over a bucket whose gradients entered so and are multiplied by a factor, with flags if it has some.
+    /// Sends a bucket whose gradients are multiplied by a factor, with flags if it has some.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -145,7 +138,7 @@ impl Buckets {
         }
     }
 
-    /// Lets the tensors of gradients be written to that nobody else has.
+    /// Allows writes to unshared tensors of gradients.
     pub(super) fn release(&mut self) {
         if let Self::Device(buckets) = self {
             buckets.release();
@@ -189,7 +182,6 @@ impl Buckets {
         }
     }
 
-    /// Lets go of a gathered parameter.
     pub(super) fn release_run(&mut self, home: Home) {
         if let Self::Host(buckets) = self {
             buckets[home.bucket].release();
@@ -204,7 +196,6 @@ impl Buckets {
         }
     }
 
-    /// Forgets what earlier passes accumulated.
     pub(super) fn end_accumulation(&mut self) {
         match self {
             Self::Host(buckets) => buckets.iter_mut().for_each(Bucket::end_accumulation),
@@ -212,7 +203,7 @@ impl Buckets {
         }
     }
 
-    /// Tells ranks that wait for this one on a device.
+    /// Aborts ranks that wait for this one on a device.
     pub(super) fn abort(&self, cause: &str) {
         if let Self::Device(buckets) = self {
             buckets.abort(cause);

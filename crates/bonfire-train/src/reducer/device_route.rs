@@ -1,8 +1,8 @@
-//! The way of gradients that stay on their devices.
+//! The route of gradients that stay on their devices.
 //!
-//! [`DeviceBuckets`] decides what is done to which bucket and when; an [`Engine`] does it. What is to be
-//! done is data, an [`Action`], so that everything here runs without a device: the tests' engine does the
-//! same to host memory, and must give the bits of the way through the host.
+//! [`DeviceBuckets`] decides on actions for buckets; an [`Engine`] performs them. An [`Action`] is data, so that
+//! everything here runs without a device: the tests' engine acts on host memory, and must have the bits of the route
+//! through the host.
 
 mod buckets;
 mod choice;

@@ -14,7 +14,6 @@ use crate::reducer::readback::{Shell, claim, on_device};
 use crate::values::DeviceTensor;
 use crate::values::HostSlice;
 
-/// A gradient, wherever its values are.
 #[derive(Debug)]
 pub(crate) enum Gradient<'a> {
     Host(HostSlice<'a>),
@@ -23,7 +22,7 @@ pub(crate) enum Gradient<'a> {
     Device(DeviceTensor),
 }
 
-/// Where the values of gradients are wanted.
+/// The memory in which gradients are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
     Host,
@@ -48,19 +47,16 @@ impl Gradient<'_> {
     }
 }
 
-/// Takes the gradients of a backward pass, parameter by parameter.
 pub(crate) trait GradientSink {
-    /// Where gradients are wanted.
     fn site(&self) -> Site;
 
-    /// Whether the gradient of a parameter is wanted at all.
+    /// Returns true if the gradient of a parameter is wanted at all.
     fn wants(&self, parameter: usize) -> bool;
 
-    /// Takes the gradient of a wanted parameter, if the backward pass made one.
     fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
 }
 
-/// After the backward pass: what has not been taken while it ran.
+/// After the backward pass: the gradients that were not taken while it ran.
 impl GradientSink for Reducer {
     fn site(&self) -> Site {
         self.buckets.site()
@@ -138,7 +134,6 @@ impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
     }
 }
 
-/// The error for a gradient that its device does not give out.
 pub(crate) fn unreadable(
     table: &ParameterTable,
     index: usize,
@@ -175,9 +170,9 @@ pub(crate) fn checked<'a>(
     })
 }
 
-/// The averages as gradients for an optimizer, under the identities of the model's parameters; of a
-/// parameter that is cut, those of this rank's rows. A parameter without an average has no gradient. `average`
-/// gives that of a parameter as the content of a tensor of a shape, which tensors in host memory have without a copy.
+/// The averages as gradients for an optimizer, under the identities of the model's parameters; of a parameter that is
+/// cut, those of this rank's rows. A parameter without an average has no gradient. `average` returns that of a
+/// parameter as the content of a tensor of a shape, which tensors in host memory have without a copy.
 pub(crate) fn averaged<M: Module>(
     model: &M,
     none: Averages,
@@ -254,14 +249,13 @@ impl ModuleVisitor for Keeper<'_> {
     }
 }
 
-/// Tensors for the averages of the gradients that any rank has, with nothing in them yet.
+/// Tensors for the averages of the gradients that any rank has, still empty.
 pub(crate) struct Claims {
-    /// Of each parameter, the memory that its average goes to.
     pub(crate) memory: Vec<(usize, DeviceTensor)>,
     finish: Vec<Finish>,
 }
 
-/// Adds a tensor that has been written to.
+/// Adds a tensor that has been written.
 type Finish = Box<dyn FnOnce(&mut Averages)>;
 
 impl Claims {
@@ -273,8 +267,8 @@ impl Claims {
     }
 }
 
-/// Claims memory for the averages of the parameters of which `present` says that they have one. The
-/// gradients of this rank's own pass are used up: the averages take their memory where they can.
+/// Claims memory for the averages of the parameters for which `present` is true. The gradients of this rank's own pass
+/// are used up: the averages take their memory where they can.
 pub(crate) fn claimed<M: Module>(
     model: &M,
     table: &ParameterTable,

@@ -1,22 +1,22 @@
-//! Telling the reducer about gradients while a backward pass runs.
+//! Notifies the reducer of gradients while a backward pass runs.
 //!
 //! For every forward pass each parameter goes through an operation that changes nothing. Its
 //! backward step runs when all operations that used the parameter have run theirs, so the gradient
 //! it sees is final, however often the parameter was used.
 //!
-//! *When* it runs is another matter: Burn runs backward steps by their order, the length of the
-//! longest path from the leaves, largest first. A step next to a parameter has order 1, so all of
-//! them would run at the very end, and nothing would overlap. The operation therefore gets a second
-//! input, an anchor of a chosen order that needs no gradient: it is then as far from the leaves as
-//! the layer that uses the parameter. Where that is, is estimated: for the first pass from the order in which
-//! the model defines its parameters, for others from the order in which the first one used them and from the depth of
-//! its graph. A bad estimate costs overlap, and memory where gradients are given away, never correctness.
+//! *When* it runs is another matter: Burn runs backward steps by their order, the length of the longest path from the
+//! leaves, largest first. A step next to a parameter has order 1, so all of them would run at the very end, and
+//! nothing would overlap. The operation therefore gets a second input, an anchor of a chosen order that needs no
+//! gradient: it is then as far from the leaves as the layer that uses the parameter. Where that is, is estimated: for
+//! the first pass from the order in which the model defines its parameters, for others from the order in which the
+//! first one used them and from the depth of its graph. A bad estimate costs overlap, and memory where gradients are
+//! passed on, never correctness.
 //!
 //! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
 //! the parameter itself.
 //!
-//! A parameter that is gathered when it is used has something that stands for it in the graph, and gets its gradient.
-//! That has the hook.
+//! A parameter that is gathered when it is used has a stand-in in the graph, which gets its gradient. The stand-in has
+//! the hook.
 //!
 //! Must never change a value: the gradients are those that the pass computes without it.
 
@@ -42,58 +42,53 @@ use crate::reducer::readback::{self, Readback};
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
 
-/// How much further apart anchors are than layers are on average. A layer behind an anchor too far
+/// The ratio of the distance of anchors to that of layers, on average. A layer behind an anchor too far
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
 /// an anchor too near has its hook run late. Layers are not equally deep, so: rather too far.
 const STRETCH: usize = 4;
 
-/// How far apart the anchors of the first pass are, whose depth nobody knows yet.
+/// The distance of anchors in the first pass, whose depth is still unknown.
 const FIRST_DISTANCE: usize = 6;
 
-/// How deep the graph of a model's loss is; 0 until a backward pass has shown it.
+/// The depth of a model's loss graph; 0 until a backward pass has shown it.
 pub(crate) type Depth = Arc<AtomicUsize>;
 
-/// What a forward and a backward pass are like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pass<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) precision: Precision,
-    /// Whether gradients stay with their parameters when the reducer has them.
+    /// True if gradients stay with their parameters when the reducer has them.
     pub(crate) keeps_gradients: bool,
     /// The parameters that are gathered when they are used.
     pub(crate) gathered: Option<&'a Shards>,
 }
 
-/// Who is told about final gradients.
 #[derive(Clone, Debug)]
 pub(crate) enum Listener {
-    /// Nobody: the pass only has the same graph as others.
+    /// None: the pass only has the same graph as others.
     Nobody,
-    /// Nobody, and gradients are dropped.
     Dropping,
-    /// A reducer, whose buckets travel in this pass or take part in a later one.
+    /// A reducer, whose buckets are sent in this pass or a later one.
     Reducer(Arc<Mutex<Reducer>>),
 }
 
-/// The places in the graph where the parameters' operations go. Made once: anchors need no
-/// gradient, so no backward pass uses them up.
+/// The positions of the parameters' operations in the graph. Made once: anchors need no gradient, so no backward pass
+/// uses them up.
 #[derive(Debug, Default)]
 pub(crate) struct Anchors {
-    /// One per parameter.
     anchors: Vec<Tensor<1>>,
-    /// Whether they are for the first pass.
+    /// True if they are for the first pass.
     are_first: bool,
-    /// What the first forward pass has used, in that order.
+    /// The parameters of the first forward pass, in the order of use.
     used: Uses,
 }
 
 /// Parameters in the order of their first use.
 type Uses = Arc<Mutex<Vec<usize>>>;
 
-/// Where a mapper is that has come from this rank's rows of a parameter to what stands for all of it.
+/// The container of a mapper that has moved from this rank's rows of a parameter to its stand-in.
 pub(crate) const GATHERED: &str = "gathered";
 
-/// Notes when a parameter is used, and changes nothing.
 #[derive(Module, Debug)]
 struct Noted {
     #[module(skip)]
@@ -114,7 +109,7 @@ impl Reparameterization for Noted {
     }
 }
 
-/// Has the use of each trainable parameter noted. Those that another reparameterization computes keep that.
+/// Records the use of each trainable parameter. Those with another reparameterization keep it.
 struct Noting<'a> {
     table: &'a ParameterTable,
     used: &'a Uses,
@@ -137,8 +132,8 @@ impl Reparameterizer for Noting<'_> {
 }
 
 impl Anchors {
-    /// Anchors for the parameters of a model, spread evenly over a distance from the leaves, in the order in which
-    /// they are used. What has not been used yet is placed as the model defines it, behind the parameter before it.
+    /// Anchors for the parameters of a model, spread evenly over a distance from the leaves, in the order of use.
+    /// Unused parameters are placed in the order of the model's definition, behind the parameter before them.
     fn spread(
         &self,
         first: &Tensor<1>,
@@ -170,7 +165,7 @@ impl Anchors {
         Ok(anchors)
     }
 
-    /// The same model, whose backward pass tells `listener` about final gradients.
+    /// The same model, whose backward pass notifies `listener` of final gradients.
     pub(crate) fn attach<M: Module>(
         &mut self,
         model: &M,
@@ -206,7 +201,7 @@ struct Attacher<'a> {
     table: &'a Arc<ParameterTable>,
     pass: Pass<'a>,
     place: Enclosing,
-    /// Whether what comes next stands for a parameter.
+    /// True if the next tensor is the stand-in of a parameter.
     stands_in: bool,
     result: Result<(), TrainError>,
 }
@@ -286,7 +281,6 @@ impl ModuleMapper for Attacher<'_> {
     }
 }
 
-/// The same values behind a hook.
 fn hooked<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
     anchor: NodeGuard,
@@ -302,13 +296,12 @@ where
     ))
 }
 
-/// The operation on a parameter.
 #[derive(Debug)]
 struct Hook {
     parameter: usize,
     table: Arc<ParameterTable>,
     listener: Listener,
-    /// Whether somebody else wants the gradient, too: it goes on to the parameter.
+    /// True if the gradient has another user: it is passed on to the parameter.
     is_kept: bool,
 }
 
@@ -342,7 +335,7 @@ impl<B: Readback> Backward<B, 2> for Hook {
     }
 }
 
-/// Tells a listener that the gradient of a parameter is final.
+/// Notifies a listener that the gradient of a parameter is final.
 fn tell<B: Readback>(
     listener: &Listener,
     table: &ParameterTable,
@@ -366,7 +359,7 @@ fn tell<B: Readback>(
     }
 }
 
-/// The same loss, whose backward pass shows how deep its graph is.
+/// The same loss, whose backward pass measures the depth of its graph.
 pub(crate) fn measured(loss: Tensor<1>, depth: &Depth) -> Result<Tensor<1>, TrainError> {
     if depth.load(Ordering::Relaxed) > 0 {
         return Ok(loss);
@@ -375,7 +368,7 @@ pub(crate) fn measured(loss: Tensor<1>, depth: &Depth) -> Result<Tensor<1>, Trai
     on_backend_of!(loss, "the loss".to_owned(), behind(loss, pass))
 }
 
-/// An operation that passes everything on, and may note how far from the leaves it is.
+/// An operation that passes everything on, and may record its distance from the leaves.
 #[derive(Debug)]
 struct Through(Option<Depth>);
 

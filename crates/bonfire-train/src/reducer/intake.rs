@@ -1,4 +1,4 @@
-//! Gradients on their way into buckets, and buckets on theirs to the other ranks.
+//! Collects gradients into buckets, and sends the buckets to the other ranks.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Has a bucket take a gradient, or do without.
+    /// Passes a gradient to its bucket, or marks it as missing.
     fn enter(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) {
         let (home, entering) = (self.homes[parameter], self.step.entering);
         if !self.step.is_accumulating {
@@ -93,7 +93,7 @@ impl Reducer {
         }
     }
 
-    /// Hands over what is complete and next in order.
+    /// Sends the complete buckets that are next in order.
     pub(super) fn send_complete(&mut self) -> Result<(), TrainError> {
         while self.buckets.is_complete(self.next) == Some(true) {
             let Step {
@@ -120,8 +120,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits for the buckets that were sent first where more than [`LENT_MAX`] are on their way with memory
-    /// that the next ones need. Not where layers exchange something: a rank there may wait for this one.
+    /// Waits for the buckets that were sent first if more than [`LENT_MAX`] are in operations with memory that the
+    /// next ones need. Not if layers exchange something: a rank there may wait for this one.
     fn fetch_lent(&mut self) -> Result<(), TrainError> {
         if self.step.exchanges {
             return Ok(());

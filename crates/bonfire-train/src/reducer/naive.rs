@@ -1,6 +1,6 @@
-//! The readable way to average gradients: after the backward pass, one parameter after the other.
+//! Averages gradients in the simplest way: after the backward pass, one parameter after the other.
 //!
-//! Nothing is fast here. It is what the reducer is compared with.
+//! It is slow, and the reference for the reducer.
 
 use std::sync::Arc;
 
@@ -41,7 +41,6 @@ impl Naive {
         }
     }
 
-    /// Replaces every sum by its average over the ranks.
     pub(crate) fn average_all(
         &mut self,
         mut normalizer: Normalizer,
@@ -97,7 +96,6 @@ impl Naive {
         Some(values.view(0..values.len(), shape))
     }
 
-    /// Ends a step.
     pub(crate) fn end(&mut self) {
         self.sums.fill_with(|| None);
         self.group.end_step();

@@ -1,4 +1,4 @@
-//! What operations that are added to a graph of autodiff have in common.
+//! Shared code of operations that are added to a graph of autodiff.
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -66,7 +66,6 @@ pub(crate) fn unsupported(what: String, device: &Device) -> TrainError {
     }
 }
 
-/// A tensor as its backend has it.
 pub(crate) fn primitive<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
 ) -> Result<<Autodiff<B, C> as BackendTypes>::FloatTensorPrimitive, TrainError>
@@ -79,7 +78,6 @@ where
         .map_err(|_| unsupported("a part of the model".to_owned(), &device))
 }
 
-/// Where a tensor is in its graph.
 pub(crate) fn node<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
 ) -> Result<NodeGuard, TrainError>

@@ -1,5 +1,4 @@
-//! Moving a tensor's values to and from host memory, as each backend does it best; or leaving them where
-//! they are.
+//! Moves a tensor's values to and from host memory by each backend's fastest way, or leaves them on the device.
 
 use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
@@ -19,14 +18,13 @@ mod resident;
 
 /// A backend whose tensors can be read while a backward pass runs.
 pub(crate) trait Readback: Backend {
-    /// The tensor in one dimension, in row-major order.
     fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1>;
 
-    /// The values where the device has them, or why they cannot be reached there.
+    /// The values on the device, or the reason why they cannot be reached there.
     fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String>;
 }
 
-/// What a tensor must be like.
+/// The required properties of a tensor.
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "nothing of this build has memory to claim")
@@ -38,15 +36,15 @@ pub(crate) struct Shell {
     pub(crate) device: Device,
 }
 
-/// Memory of a tensor that nobody else has, to be written to.
+/// Unshared memory of a tensor, to be written.
 pub(crate) struct Claim<const D: usize> {
     pub(crate) memory: DeviceTensor,
-    /// The tensor, once it has been written to.
+    /// Makes the tensor, once it has been written.
     pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
 }
 
-/// Gives `take` the values of a tensor without autodiff in row-major order: none if gradients cannot have their
-/// type, or the backend's words if they cannot be read.
+/// Calls `take` with the values of a tensor without autodiff in row-major order: `None` if gradients cannot have their
+/// type, or the backend's error if they cannot be read.
 pub(crate) fn read<const D: usize>(
     tensor: Tensor<D>,
     take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
@@ -65,8 +63,8 @@ pub(crate) fn read<const D: usize>(
     );
 }
 
-/// Gives `take` a gradient that is wanted in host memory: its values, as [`read`] does, or the tensor itself where
-/// a device has them, for [`read_together`].
+/// Calls `take` with a gradient that is wanted in host memory: its values, as [`read`] does, or the tensor itself if a
+/// device has them, for [`read_together`].
 pub(crate) fn gradient(tensor: Tensor<1>, take: impl FnOnce(Result<Option<Gradient<'_>>, String>)) {
     match tensor.device().as_dispatch() {
         #[cfg(feature = "flex")]
@@ -83,7 +81,7 @@ pub(crate) fn gradient(tensor: Tensor<1>, take: impl FnOnce(Result<Option<Gradie
     }
 }
 
-/// The values of tensors. Each device is waited for once; the operations queued behind them go on.
+/// Reads the values of tensors. Each device is waited for once; the operations queued behind them continue.
 pub(crate) fn read_together(tensors: Vec<Tensor<1>>) -> Result<Vec<TensorData>, String> {
     let mut read: Vec<(usize, TensorData)> = Vec::with_capacity(tensors.len());
     let mut left: Vec<(usize, Tensor<1>)> = tensors.into_iter().enumerate().collect();
@@ -101,7 +99,6 @@ pub(crate) fn read_together(tensors: Vec<Tensor<1>>) -> Result<Vec<TensorData>, 
     Ok(read.into_iter().map(|(_, data)| data).collect())
 }
 
-/// The values of a tensor where its device has them.
 pub(crate) fn on_device<const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String> {
     match tensor.device().as_dispatch() {
         #[cfg(feature = "flex")]
@@ -121,7 +118,7 @@ where
     B::on_device(primitive.map_err(|_| "it is on another backend than its device".to_owned())?)
 }
 
-/// Memory for a tensor: that of `own`, where nobody else has it, or new.
+/// Memory for a tensor: that of `own`, if it is not shared, or new.
 pub(crate) fn claim<const D: usize>(
     own: Option<Tensor<D>>,
     shell: &Shell,
@@ -139,7 +136,6 @@ pub(crate) fn claim<const D: usize>(
     }
 }
 
-/// Gives out the values of what has been read.
 fn take_data(
     data: Result<TensorData, String>,
     take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
@@ -178,8 +174,8 @@ mod flex {
     use super::host_memory;
     use super::{DeviceTensor, HostSlice, Readback, Run, take_data};
 
-    /// The tensor with other values of the same number and type, in its own memory; nothing if
-    /// somebody else sees that memory or it is not in host memory and row-major.
+    /// The tensor with other values of the same number and type, in its own memory; `None` if that memory is shared,
+    /// or is not in host memory and row-major.
     pub(crate) fn overwritten<const D: usize>(
         tensor: Tensor<D>,
         runs: &[Run<'_>],
@@ -213,7 +209,6 @@ mod flex {
         Some(())
     }
 
-    /// Gives `take` the values.
     pub(super) fn read(
         tensor: FlexTensor,
         take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
@@ -251,7 +246,7 @@ mod flex {
     }
 }
 
-/// Host memory is no device's.
+/// Host memory does not belong to a device.
 #[cfg(all(feature = "flex", not(test)))]
 mod host_memory {
     use super::{Claim, DeviceTensor, HostSlice, Shell};
@@ -267,7 +262,7 @@ mod host_memory {
     }
 }
 
-/// In tests it plays a device's.
+/// In tests it stands in for a device's.
 #[cfg(all(feature = "flex", test))]
 mod host_memory {
     use super::{Claim, DeviceTensor, HostSlice, Shell, Tensor};
@@ -283,7 +278,7 @@ mod host_memory {
         let dtype = crate::values::reducible(shell.tensor_dtype).expect("checked when it began");
         let (memory, seen) = double::zeros(dtype, elems);
         let finish = move || {
-            let values = seen.lock().expect("nobody panics while they hold it");
+            let values = seen.lock().expect("no holder of the lock panics");
             let data = values.slice(0..elems).to_tensor_data(&shell.shape);
             Tensor::from_data(data, (&shell.device, shell.tensor_dtype))
         };

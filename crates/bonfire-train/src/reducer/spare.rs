@@ -15,22 +15,19 @@ pub(crate) struct Spare(Arc<Mutex<Pool>>);
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<Values>,
-    /// Of each bucket.
     bucket_bytes: Vec<u64>,
-    /// Of what is free and what buckets have.
     bytes: u64,
 }
 
 impl Spare {
-    /// There is a bucket of this size.
     pub(super) fn join(&self, dtype: DType, elems: usize) {
         self.pool()
             .bucket_bytes
             .push(Bytes::of(elems as u64, dtype).get());
     }
 
-    /// Room for some values, or for more: the least that there is, for buckets that need more may come next. While the
-    /// buckets have less than they may need at one time, a bucket does not take more than it needs.
+    /// A buffer for some values, or a larger one: the smallest that is free, for buckets that need more may come next.
+    /// While the buckets have less than they may need at one time, a bucket takes no more than it needs.
     pub(super) fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> Values {
         let mut pool = self.pool();
         let bytes = Bytes::of(elems as u64, dtype).get();

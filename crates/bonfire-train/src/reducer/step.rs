@@ -1,4 +1,4 @@
-//! What a reducer knows of the step under way.
+//! The reducer's state of the present step.
 
 use crate::values::Entering;
 
@@ -6,23 +6,23 @@ use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::reducer::timing::Stopwatch;
 
-/// What is the same for all gradients of a step.
+/// Values that are the same for all gradients of a step.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) entering: Entering,
     pub(super) normalizer: Normalizer,
     pub(super) micro_batches: MicroBatches,
-    /// Whether gradients are added to those of a later pass.
+    /// True if gradients are added to those of a later pass.
     pub(super) is_accumulating: bool,
-    /// Whether nothing leaves before the backward pass is over.
+    /// True if nothing is sent before the backward pass is over.
     pub(super) is_held: bool,
-    /// Whether layers of this rank exchange something with those of others.
+    /// True if layers of this rank exchange values with those of others.
     pub(super) exchanges: bool,
-    /// Of the communication while the backward pass runs: there is nobody to return it to.
+    /// An error of communication while the backward pass runs: it has no caller that takes it.
     pub(super) error: Option<TrainError>,
-    /// Waiting for what the other ranks' batches count, before the first bucket can travel.
+    /// Waiting for the weights of other ranks' batches, before the first bucket can be sent.
     pub(super) waited: Stopwatch,
-    /// Waiting for the device to end what the backward pass queued.
+    /// Waiting for the device's work of the backward pass.
     pub(super) computed: Stopwatch,
 }
 

@@ -1,20 +1,18 @@
-//! Where the time of a step went.
+//! The time of a step, by part.
 
 use std::time::{Duration, Instant};
 
-/// Where the time of one synchronised step went on this rank.
+/// The time of one synchronised step on this rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTiming {
     /// The forward and the backward pass, with the communication that they hide; of all
     /// micro-batches since the step before. Where gradients stay on their devices, until those are done.
     pub forward_backward: Duration,
-    /// What communication added: the time this rank stood still, waiting for gradients of other
-    /// ranks after its own backward pass was done, and where batches are weighted, for what theirs
-    /// count.
+    /// The time that communication added: this rank waited for gradients of other ranks after its own backward pass
+    /// and, if batches are weighted, for their weights.
     pub exposed_communication: Duration,
 }
 
-/// Adds up the time of several activities.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     total: Duration,
@@ -28,7 +26,6 @@ impl Stopwatch {
         result
     }
 
-    /// Adds what was measured elsewhere.
     pub(crate) fn add(&mut self, time: Duration) {
         self.total += time;
     }

@@ -1,4 +1,4 @@
-//! What happened in which order during a backward pass, for tests; nothing otherwise.
+//! Records the order of events in a backward pass, for tests; does nothing otherwise.
 
 #[cfg(test)]
 pub(crate) use recorded::{Event, Trace};
@@ -7,7 +7,6 @@ pub(crate) use silent::Trace;
 
 #[cfg(not(test))]
 mod silent {
-    /// Records nothing.
     #[derive(Debug)]
     pub(crate) struct Trace;
 

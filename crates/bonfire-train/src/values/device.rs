@@ -6,13 +6,10 @@ use std::sync::Arc;
 
 use bonfire_plan::DType;
 
-/// A tensor's elements where the device has them, in row-major order, as its engine knows them.
+/// A tensor's elements on the device, in row-major order, in a form that its engine knows.
 pub(crate) struct DeviceTensor {
-    /// The type of the elements.
     pub dtype: DType,
-    /// How many there are.
     pub elems: usize,
-    /// Of the engine.
     #[cfg_attr(
         not(feature = "cuda"),
         allow(dead_code, reason = "nothing of this build reads it")
@@ -22,7 +19,7 @@ pub(crate) struct DeviceTensor {
     pub reader: Option<Reader>,
 }
 
-/// While it lives nobody writes to a tensor's memory in place.
+/// A guard during whose life a tensor's memory is not written in place.
 pub(crate) type Reader = Box<dyn Any + Send + Sync>;
 
 impl fmt::Debug for DeviceTensor {

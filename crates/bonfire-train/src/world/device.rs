@@ -1,4 +1,4 @@
-//! Finding the device of a rank. Never panics because a driver is missing.
+//! Finds the device of a rank. Never panics because of a missing driver.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,14 +9,13 @@ use burn::tensor::{Device, Tensor};
 use crate::config::device::{DeviceKind, Occupancy};
 use crate::{LocalRank, TrainError};
 
-/// Decides as every rank of the host does: by what there is for all of them.
 pub(crate) fn first_that_answers(
     occupancy: Occupancy,
     local: LocalRank,
 ) -> Result<(Device, String), TrainError> {
     let mut reasons = Vec::new();
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
-        // What is no part of the build is no disappointment.
+        // A kind that the build lacks is not worth a warning.
         let Ok(devices) = devices(kind) else { continue };
         let opened = match kind.lacks(&devices, local, occupancy) {
             Some(lack) => Err(lack),
@@ -36,7 +35,7 @@ pub(crate) fn first_that_answers(
     open(DeviceKind::Cpu, occupancy, local)
 }
 
-/// A device and its name, seen to work.
+/// Opens a device and proves that it works; returns its name, too.
 pub(crate) fn open(
     kind: DeviceKind,
     occupancy: Occupancy,
@@ -63,8 +62,8 @@ pub(crate) fn open(
     Ok((device.clone(), name))
 }
 
-/// That a host has the devices for so many ranks, as far as that can be told before any of them is
-/// started: one error in place of one from each rank. Only CUDA devices are counted.
+/// Checks that a host has the devices for `local_world_size` ranks, before any of them is started: one error in place
+/// of one from each rank. Only CUDA devices are counted.
 ///
 /// # Errors
 /// [`TrainError::DeviceNotCompiled`], [`TrainError::NoCuda`] with what is missing, or
@@ -92,7 +91,7 @@ pub fn require_devices(
 }
 
 impl DeviceKind {
-    /// That Burn's kernels for the device can be compiled. Burn itself finds out in the middle of a step, and
+    /// Checks that Burn's kernels for the device can be compiled. Burn itself finds out in the middle of a step, and
     /// panics.
     fn require_toolkit(self, index: usize) -> Result<(), TrainError> {
         let missing = (self == Self::Cuda).then(|| list::why_no_kernels(index as u32));
@@ -102,7 +101,7 @@ impl DeviceKind {
         }
     }
 
-    /// Which of so many devices a rank gets; there may be none with that number.
+    /// The index of a rank's device among `devices`; there may be none with that number.
     fn index_of(self, local_rank: u32, devices: usize, occupancy: Occupancy) -> usize {
         match (self, occupancy) {
             // A rank that is shown one device has it, whatever its number: a launcher binds ranks so.
@@ -111,7 +110,7 @@ impl DeviceKind {
         }
     }
 
-    /// What the first rank of a host says if there are more CUDA devices than ranks.
+    /// The message of a host's first rank if there are more CUDA devices than ranks.
     fn unused(self, devices: usize, local: LocalRank) -> Option<String> {
         let ranks = local.local_world_size;
         let is_said = self == Self::Cuda && local.local_rank == 0;
@@ -141,8 +140,7 @@ impl DeviceKind {
     }
 }
 
-/// Does a sum on a device: drivers are found to be missing or broken when they are first used, and
-/// backends panic then.
+/// Computes a sum on a device: drivers turn out to be missing or broken on first use, and backends panic then.
 fn prove(device: &Device, name: &str) -> Result<(), TrainError> {
     let sum = catch_unwind(AssertUnwindSafe(|| {
         let two = Tensor::<1>::ones([2], device).sum().try_into_data();
@@ -159,7 +157,6 @@ fn prove(device: &Device, name: &str) -> Result<(), TrainError> {
     }
 }
 
-/// The devices of a kind that there are.
 fn devices(kind: DeviceKind) -> Result<Vec<Device>, TrainError> {
     let listed = catch_unwind(|| match kind {
         DeviceKind::Auto | DeviceKind::Cpu => list::cpu(),
@@ -173,7 +170,7 @@ fn devices(kind: DeviceKind) -> Result<Vec<Device>, TrainError> {
     }
 }
 
-/// What each backend finds; nothing if it is not part of the build.
+/// The devices of each backend; none if it is not part of the build.
 mod list {
     use burn::tensor::Device;
 
@@ -198,7 +195,6 @@ mod list {
         None
     }
 
-    /// What keeps CUDA devices from being found.
     #[cfg(feature = "cuda")]
     pub(super) fn why_no_cuda() -> String {
         use bonfire_gpu::Driver;
@@ -211,10 +207,10 @@ mod list {
 
     #[cfg(not(feature = "cuda"))]
     pub(super) fn why_no_cuda() -> String {
-        unreachable!("a build without CUDA has said so")
+        unreachable!("a build without CUDA has failed before")
     }
 
-    /// What keeps Burn's kernels from being compiled, where they are through CUDA C++.
+    /// The reason why Burn's kernels cannot be compiled, where they are through CUDA C++.
     #[cfg(feature = "cuda-cpp")]
     pub(super) fn why_no_kernels(ordinal: u32) -> Option<String> {
         use bonfire_gpu::{CudaError, Driver, Nvrtc, Toolkit};

@@ -1,7 +1,7 @@
-//! What layers tell each other across ranks, and what they make of it: no I/O, only data.
+//! Messages of layers across ranks, and their replies: no I/O, only data.
 //!
-//! A layer sends a message of numbers; ranks send each other blocks of f64. An empty block is of a
-//! rank that has ended its step and takes part so that the others need not wait for it.
+//! A layer sends a message of numbers; ranks send each other blocks of f64. An empty block is from a rank that has
+//! ended its step and takes part so that the others need not wait for it.
 
 pub(crate) mod group;
 pub(crate) mod mapping;
@@ -13,11 +13,11 @@ use crate::error::TrainError;
 use crate::error::norm::{NormMismatch, Pass};
 use moments::Moments;
 
-/// What the first number of a message says.
+/// The kind of a message, as its first number.
 const FORWARD: f64 = 1.0;
 const BACKWARD: f64 = 2.0;
 
-/// Counts travel in two numbers, so that f32 holds them exactly up to 2^44.
+/// Counts are sent as two numbers, so that f32 holds them exactly up to 2^44.
 const COUNT_PART: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,23 +27,21 @@ pub(crate) enum Message {
     Backward(Vec<f64>),
 }
 
-/// Numbers for a layer.
 pub(crate) type Reply = Vec<f64>;
 
-/// What comes before the numbers of the channels in a message of the forward pass: what it is, and
-/// how many values each channel has.
+/// The head of a message of the forward pass, before the numbers of the channels: its kind, and the number of values
+/// of each channel.
 pub(crate) fn forward_head(count: usize) -> [f32; 3] {
     let parts = [count / COUNT_PART, count % COUNT_PART];
     [FORWARD as f32, parts[0] as f32, parts[1] as f32]
 }
 
-/// What comes before the numbers of the channels in a message of the backward pass.
 pub(crate) fn backward_head() -> [f32; 1] {
     [BACKWARD as f32]
 }
 
-/// What comes before the numbers of the channels in the reply of a forward pass: one over the number
-/// of all values, or 0; and 1, or 0 if there are no values.
+/// The length of the head of a forward pass's reply: one over the number of all values, or 0; and 1, or 0 if there are
+/// no values.
 pub(crate) const REPLY_HEAD: usize = 2;
 
 impl Message {
@@ -68,8 +66,8 @@ impl Message {
         matches!(self, Self::Forward(_))
     }
 
-    /// What this rank sends the others. In a backward pass a loss counts with its weight; one without
-    /// weight counts nothing, even if its gradients are no numbers.
+    /// This rank's message to the others. In a backward pass a loss counts with its weight; one without weight counts
+    /// nothing, even if its gradients are NaN.
     pub(crate) fn block(&self, weight: f64) -> Vec<f64> {
         match self {
             Self::Forward(moments) => {
@@ -90,7 +88,7 @@ impl Message {
     }
 }
 
-/// What the blocks of all ranks, in their order, make together for a layer that sent `message`.
+/// The reply to a layer that sent `message`, from the blocks of all ranks in their order.
 pub(crate) fn reply_to(
     message: &Message,
     weight: f64,
@@ -132,7 +130,6 @@ pub(crate) fn reply_to(
     }
 }
 
-/// Ranks that are not at the same place.
 fn check(blocks: &[Vec<f64>]) -> Result<(), NormMismatch> {
     let ranks = (0..).map(Rank::new).zip(blocks);
     let mut present = ranks.filter(|(_, block)| !block.is_empty());
@@ -164,7 +161,6 @@ impl Pass {
     }
 }
 
-/// Why an exchange failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]

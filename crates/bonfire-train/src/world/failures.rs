@@ -1,4 +1,4 @@
-//! What goes wrong inside of a pass, where nobody returns an error.
+//! Failures inside of a pass, which cannot return them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use bonfire_collective::ProcessGroup;
 
 use crate::TrainError;
 
-/// The first failure of a pass, and the groups that end with it. Clones are the same.
+/// The first failure of a pass, and the groups that end with it. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PassFailures {
     shared: Arc<Mutex<Shared>>,
@@ -19,7 +19,7 @@ struct Shared {
 }
 
 impl PassFailures {
-    /// With groups of which each rank has the same parts.
+    /// Ends these groups on a failure; each has the same parts on all ranks.
     pub(crate) fn of(groups: Vec<ProcessGroup>) -> Self {
         let first = None;
         Self {
@@ -27,7 +27,6 @@ impl PassFailures {
         }
     }
 
-    /// Keeps a failure, unless there is one, and ends the groups.
     pub(crate) fn keep(&self, error: TrainError) {
         self.abort(&error.to_string());
         self.lock().first.get_or_insert(error);
@@ -37,7 +36,6 @@ impl PassFailures {
         self.lock().first.take()
     }
 
-    /// Ends the groups, in which other ranks may wait.
     pub(crate) fn abort(&self, cause: &str) {
         let groups = self.lock().groups.clone();
         groups.iter().for_each(|group| group.abort(cause));

@@ -9,7 +9,7 @@ use super::World;
 use super::failures::PassFailures;
 use crate::TrainError;
 
-/// A rank's place in a mesh, and the worlds in which it meets the others: one along each axis.
+/// A rank's place in a mesh, with its worlds: one along each axis.
 ///
 /// ```no_run
 /// # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod ddp { pub use bonfire_train::*; } pub mod world { pub use bonfire_train::*; } }
@@ -27,7 +27,7 @@ use crate::TrainError;
 /// ```
 ///
 /// A failure on any axis ends the worlds of all, and the world that the mesh was made of: a rank that waits in one of
-/// them hears of it. Clones are the same place.
+/// them gets it. Clones share the place.
 #[derive(Clone, Debug)]
 pub struct Mesh {
     grid: Grid,
@@ -39,7 +39,7 @@ pub struct Mesh {
 }
 
 impl World {
-    /// Lays the ranks of this world out over the axes of a mesh: a [`MeshShape`], or a text such as `"dp=-1,tp=2"`. Every rank must call it with the same shape.
+    /// Lays out the ranks of this world over the axes of a mesh. Every rank must call it with the same shape.
     ///
     /// # Errors
     /// [`TrainError::Mesh`] if a text is not a mesh, or the mesh needs another number of ranks; [`TrainError::Collective`] as
@@ -84,8 +84,8 @@ impl World {
         })
     }
 
-    /// The world of some ranks of this one, whose operations go by a name. Every rank calls it, with the ranks that it
-    /// is among.
+    /// The world of some ranks of this one, with a name for its operations. Every rank calls it, with the ranks that
+    /// it is among.
     #[track_caller]
     fn part(&self, name: &str, ranks: &[Rank]) -> Result<Self, TrainError> {
         let part = self
@@ -100,49 +100,50 @@ impl World {
 }
 
 impl Mesh {
-    /// Who is where.
+    /// Returns the coordinates of all ranks.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    /// Where this rank is on each axis, in the order of [`Axis::ALL`].
+    /// Returns this rank's coordinates, in the order of [`Axis::ALL`].
     pub fn coordinates(&self) -> Coordinates {
         self.grid.coordinates(self.rank)
     }
 
-    /// The ranks that are where this one is on all other axes: a world like any other, of one rank where the axis has
-    /// one.
+    /// Returns the ranks that differ from this one on `axis` alone: a world like any other, of one rank where the axis
+    /// has one.
     pub fn sub(&self, axis: Axis) -> &World {
         &self.subs[axis.index()]
     }
 
-    /// The ranks that have other batches than this one and the same parameters, on `dp_replicate` and `dp_shard`: what
-    /// samplers are given.
+    /// Returns the ranks that have other batches than this one and the same parameters, on `dp_replicate` and
+    /// `dp_shard`: the world for samplers.
     pub fn data(&self) -> &World {
         &self.data
     }
 
-    /// The ranks that have the same parameters as this one: those of [`data`](Self::data), and those of `cp`, which have
-    /// other tokens of the same batches. What [`Ddp`](crate::Ddp) is given. Without `cp` it is [`data`](Self::data).
+    /// Returns the ranks that have the same parameters as this one: those of [`data`](Self::data), and those of `cp`,
+    /// which have other tokens of the same batches: the world for [`Ddp`](crate::Ddp). Without `cp` it is
+    /// [`data`](Self::data).
     pub fn replicas(&self) -> &World {
         &self.replicas
     }
 
-    /// Seeds the device's random numbers for one step, as [`World::seed_step`] does, but alike on the ranks of `tp`: what is
-    /// not divided among them is the same on all, and so must be what dropout makes of it. Inside of divided layers
-    /// the ranks then drop the same places of their parts. Ranks that differ on another axis draw other numbers.
+    /// Seeds the device's random numbers for one step, as [`World::seed_step`] does, but alike on the ranks of `tp`:
+    /// undivided activations are the same on all, and so must be their dropout. Inside of divided layers the ranks
+    /// then drop the same places of their parts. Ranks that differ on another axis draw other numbers.
     pub fn seed_step(&self, seed: u64, step: u64) {
         self.sub(Axis::Tp).seed_as(seed, Rank::new(0), step);
     }
 
-    /// A placement for [`replicas`](Self::replicas): see [`Grid::placement`].
+    /// Returns a placement for [`replicas`](Self::replicas): see [`Grid::placement`].
     pub fn placement(&self, placement: Placement) -> Placement {
         self.grid.placement(placement)
     }
 }
 
 impl fmt::Display for Mesh {
-    /// Such as `dp_shard=2,tp=2, rank 3 at dp_shard 1, tp 1`.
+    /// Formats as `dp_shard=2,tp=2, rank 3 at dp_shard 1, tp 1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, rank {} at ", self.grid, self.rank)?;
         let places = Axis::ALL

@@ -1,4 +1,4 @@
-//! How long ranks wait for each other where one of them has something long to do.
+//! Timeouts of ranks while one of them reads or writes files.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use bonfire_collective::ProcessGroup;
 use burn::module::Module;
 
-/// How long ranks wait for rank 0 to read or write the smallest files, unless the group waits longer anyway.
+/// The timeout while rank 0 reads or writes the smallest files, unless the group has a longer one.
 const FILES_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What a slow network file system reads or writes.
+/// The throughput of a slow network file system.
 const BYTES_PER_SECOND_MIN: u64 = 20 << 20;
 
-/// The group, for operations before which rank 0 reads or writes the parameters of a model, perhaps with two
-/// moments of an optimizer for each.
+/// Returns the group with a timeout for operations before which rank 0 reads or writes the parameters of a model,
+/// perhaps with two moments of an optimizer for each.
 pub fn patient_with_files<M: Module>(group: &ProcessGroup, model: &M) -> ProcessGroup {
     patient(group, 3 * 4 * model.num_params() as u64)
 }
@@ -23,22 +23,22 @@ fn patient(group: &ProcessGroup, bytes: u64) -> ProcessGroup {
     group.with_timeout(group.timeout().max(files))
 }
 
-/// The steps in which kernels are compiled and tuned: all are used in the first; the second has the
-/// hooks elsewhere, so that others are fused.
+/// The steps in which kernels are compiled and tuned: all are used in the first; the second has the hooks at other
+/// places, so that others are fused.
 const STEPS: u32 = 2;
 
-/// A group whose operations may take its start-up time for the first steps, because each rank compiles
-/// its kernels then, when it first uses them, and one may have to while another finds them in a cache.
+/// A group whose operations may take its start-up time for the first steps, because each rank compiles its kernels on
+/// first use, and one may have to while another finds them in a cache.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUp {
-    /// As it is now.
+    /// The group with its present timeout.
     group: ProcessGroup,
     settled: Duration,
     steps_left: u32,
 }
 
 impl WarmUp {
-    /// A group of ranks on devices that compile kernels, or on such that do not.
+    /// A group of ranks on devices that compile kernels or do not.
     pub(crate) fn new(group: &ProcessGroup, compiles: bool) -> Self {
         let settled = group.timeout();
         let patient = settled.max(group.options().startup_timeout);
@@ -54,7 +54,6 @@ impl WarmUp {
         }
     }
 
-    /// A step has been done by all ranks.
     pub(crate) fn end_step(&mut self) {
         self.steps_left = self.steps_left.saturating_sub(1);
         if self.steps_left == 0 {

@@ -1,11 +1,11 @@
-//! Ends a process whose thread waits for itself within a call of [`Ddp`](crate::Ddp): a lock that it has, or a
-//! channel that nobody sends to.
+//! Ends a process whose thread waits for itself within a call of [`Ddp`](crate::Ddp): for a lock that it holds, or a
+//! channel without a sender.
 //!
-//! Operations have deadlines, but only while a rank is in one. A thread of its own therefore looks, once a second,
-//! whether the process computes at all while such a call runs. After ten of the group's timeouts without any it tells
-//! the other ranks, leaves flight records, and ends the process: the thread that stands still cannot be ended alone.
+//! Operations have deadlines, but only while a rank is in one. A separate thread therefore checks, once a second, if
+//! the process computes at all while such a call runs. After ten of the group's timeouts without any it aborts the
+//! other ranks, leaves flight records, and ends the process: the thread that stands still cannot be ended alone.
 //!
-//! Must never end a rank that computes, however slowly, that reads a disk, or that somebody has stopped.
+//! Must never end a rank that computes, however slowly, that reads a disk, or that was stopped by a signal.
 
 use std::fs;
 use std::panic::Location;
@@ -15,19 +15,18 @@ use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 
-/// Time between two looks. A process that is stopped, or held by a debugger, does not look either.
+/// Time between two checks. A process that is stopped, or held by a debugger, does not check either.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Ticks of 10 ms per look that are no computation: heartbeats take some.
+/// Ticks of 10 ms per check that are not computation: heartbeats take some.
 const IDLE_TICKS_MAX: u64 = 1;
 
 /// Timeouts of the group until the process is ended. A rank may wait for a slow one in several operations of a call,
-/// each of which ends by its own deadline and says more.
+/// each of which ends by its own deadline with a better message.
 const TIMEOUTS: u32 = 10;
 
 #[derive(Clone, Debug)]
 struct Call {
-    /// Which of all calls it is.
     number: u64,
     name: &'static str,
     step: u64,
@@ -48,14 +47,13 @@ struct Shared {
     is_over: Condvar,
 }
 
-/// See the module.
+/// Checks that this process makes progress in calls: see the module.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Until it is dropped, a call is watched.
 #[derive(Debug)]
 pub(crate) struct Watched {
     shared: Arc<Shared>,
@@ -69,8 +67,8 @@ impl Drop for Watched {
 }
 
 impl Watchdog {
-    /// Where ranks may wait for each other; without a thread the system has no more of them, which is no reason not to
-    /// train.
+    /// Starts the watchdog for ranks that may wait for each other; without it if no thread can be spawned, which is
+    /// not a reason to end a training.
     pub(crate) fn new(group: &ProcessGroup) -> Self {
         let shared = Arc::new(Shared::default());
         let thread = (group.world_size().get() > 1).then(|| {
@@ -85,7 +83,6 @@ impl Watchdog {
         }
     }
 
-    /// A call of a group begins.
     #[track_caller]
     pub(crate) fn watch(&self, name: &'static str, step: u64, group: &ProcessGroup) -> Watched {
         let mut state = self.shared.lock();
@@ -149,7 +146,7 @@ impl Shared {
     }
 }
 
-/// Whether a process that had used `before` ticks and has used `now` is not merely waiting; also if nobody knows.
+/// Returns true if the process is not merely waiting, by its ticks `before` and `now`; also if they are unknown.
 fn computes(before: Option<u64>, now: Option<u64>) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => now > before + IDLE_TICKS_MAX || waits_for_a_disk(),
@@ -195,7 +192,7 @@ fn end(call: &Call, idle: Duration) -> ! {
     );
     group.abort(&cause);
     tracing::error!(target: "bonfire", "rank {}: {cause}", group.rank());
-    // Whoever has no subscriber for the line above is to see why the process ends.
+    // Without a subscriber for the line above, this shows why the process ends.
     eprintln!("rank {}: {cause}", group.rank());
     std::process::exit(1);
 }

@@ -1,4 +1,4 @@
-//! Reads parameters from a file before they are asked for.
+//! Reads parameters from a file before they are used.
 //!
 //! A thread reads what came next the last time, parameters of no more bytes together than the largest has. Reading one
 //! takes up to three times its bytes for a moment: as the file has it, aligned, and transposed. Waiting for the thread
@@ -13,12 +13,12 @@ use burn::tensor::TensorData;
 use burn_store::bridge;
 use burn_store::burn_pack::Tensor as StoredTensor;
 
-/// How many parameters are read ahead at most: enough for the small ones of several layers.
+/// The maximum number of parameters that are read ahead: enough for the small ones of several layers.
 const AHEAD_MAX: usize = 16;
 
 type Read = Result<TensorData, String>;
 
-/// Forward passes and backward passes use parameters in orders of their own.
+/// Forward and backward passes use parameters in different orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     Forward,
@@ -34,13 +34,13 @@ pub(super) struct ReadAhead {
 }
 
 struct State {
-    /// Gone when the thread is to end.
+    /// `None` when the thread is to end.
     wanted: Option<SyncSender<usize>>,
     read: Receiver<Read>,
-    /// What the thread has been asked for, in that order.
+    /// Requests to the thread, in that order.
     ahead: VecDeque<usize>,
     last: Option<(Pass, usize)>,
-    /// What came after each the last time.
+    /// The parameter that came next the last time.
     next: HashMap<(Pass, usize), usize>,
 }
 
@@ -88,7 +88,6 @@ impl ReadAhead {
         }
     }
 
-    /// The values of a parameter.
     pub(super) fn take(&self, index: usize, pass: Pass) -> Read {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((last_pass, last)) = state.last
@@ -114,7 +113,7 @@ impl ReadAhead {
         found.unwrap_or_else(|| values(&self.stored[&index]))
     }
 
-    /// Asks for what came next the last time.
+    /// Requests the parameters that came next the last time.
     fn ask(&self, state: &mut State, index: usize, pass: Pass) {
         let bytes = |index: &usize| self.stored[index].byte_len();
         let mut ahead_bytes: usize = state.ahead.iter().map(bytes).sum();
@@ -140,7 +139,7 @@ impl Drop for ReadAhead {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.wanted = None;
         state.read = sync_channel(0).1;
-        // It reads one parameter to its end at most; a panic of it was an error of whoever asked.
+        // It reads one parameter to its end at most; a panic of it was an error of its caller.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

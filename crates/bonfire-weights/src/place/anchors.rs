@@ -1,4 +1,4 @@
-//! Where in the graph of a training pass parameters are brought.
+//! Anchors in the graph of a training pass, at which parameters are brought.
 //!
 //! Burn runs backward steps by their distance from the leaves, the farthest first. A step next to a parameter would run
 //! at the very end, and all gradients would be there until then. So each has a second input, an anchor that needs
@@ -16,10 +16,9 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::tensor::{Device, DispatchTensor, Tensor};
 
-/// How much farther the next anchor is: more than most layers are deep.
+/// The distance between anchors: more than most layers are deep.
 const DISTANCE: usize = 8;
 
-/// The anchors of a model, for one pass after the other.
 #[derive(Debug, Default)]
 pub(super) struct Anchors(Mutex<State>);
 
@@ -27,13 +26,12 @@ pub(super) struct Anchors(Mutex<State>);
 struct State {
     /// The parameter whose use begins a pass.
     first: Option<usize>,
-    /// How many uses there were since.
     uses: usize,
     anchors: Vec<Tensor<1>>,
 }
 
 impl Anchors {
-    /// That of the use of a parameter; `device` is host memory with the graph of the pass.
+    /// The anchor of a parameter's use; `device` is host memory with the graph of the pass.
     pub(super) fn next<C>(&self, parameter: usize, device: &Device) -> Tensor<1>
     where
         C: CheckpointStrategy,
@@ -69,7 +67,6 @@ impl Anchors {
     }
 }
 
-/// An anchor that is farther by one.
 fn further<C>(anchor: Tensor<1>) -> Tensor<1>
 where
     C: CheckpointStrategy,

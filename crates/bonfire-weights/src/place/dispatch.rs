@@ -1,4 +1,4 @@
-//! Puts the parameters of a model where a device map says.
+//! Places the parameters of a model by a device map.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +21,7 @@ use super::offloaded::{Attacher, Offload, Offloaded, Store};
 use super::survey::{Entry, Position, Survey};
 use crate::{FileError, LoadReport, WeightsFile};
 
-/// A device map and its devices.
+/// Places a model's parameters by a device map.
 ///
 /// Parameters in host memory (`cpu`) and in the file (`disk`) are brought to the first device of the map when they are
 /// used, or to the CPU where the map has no device. Parameters on devices and in host memory can be trained; the
@@ -37,7 +37,7 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// Device `0` of the map is the first of the list.
+    /// Takes the map and its devices; device `0` of the map is the first of the list.
     ///
     /// # Errors
     /// [`PlaceError::NoDevice`].
@@ -57,7 +57,7 @@ impl Dispatch {
         Ok(Self { map, devices })
     }
 
-    /// Where a part of the model computes, by its path; `None` if the map says nothing of it.
+    /// Returns the device that computes a part of the model, by its path; `None` if the map does not have it.
     pub fn device(&self, path: &str) -> Option<Device> {
         self.map.place(path).map(|place| match place {
             Place::Device(index) => self.devices[index].clone(),
@@ -65,7 +65,7 @@ impl Dispatch {
         })
     }
 
-    /// Moves the parameters of a model, which may not be initialised yet. Nothing can stay in a file.
+    /// Moves the parameters of a model, which may not be initialised yet. No parameter can stay in a file.
     ///
     /// # Errors
     /// [`PlaceError::Map`], [`PlaceError::NoFile`] or [`PlaceError::Reparameterized`].
@@ -81,15 +81,15 @@ impl Dispatch {
     }
 
     /// Reads a model from a file, or from several with their index, one tensor after the other, each to where it
-    /// belongs. What belongs on disk is not read, and no copy is made of it: the file has to stay as it is. What the
-    /// model was initialised with, or not yet, does not matter.
+    /// belongs. Parameters on disk are not read, and not copied: the file must not change. The model's present values
+    /// do not matter.
     ///
     /// While the model computes, a thread reads the parameters that came next the last time. It keeps as many bytes as
     /// the largest parameter has at most, takes up to three times the bytes of one while it is read, and ends with the
     /// model.
     ///
     /// # Errors
-    /// [`PlaceError`], with all that is wrong.
+    /// [`PlaceError`], with all faults at once.
     ///
     /// # Panics
     /// Later, when a parameter is used whose file cannot be read any more, or that stays on disk and is to be trained
@@ -106,7 +106,7 @@ impl Dispatch {
         Ok((model, report))
     }
 
-    /// Where what is offloaded is brought.
+    /// The device to which offloaded parameters are brought.
     fn execution(&self) -> Device {
         let main = self.map.main_device();
         main.map_or_else(Device::flex, |index| self.devices[index].clone())
@@ -182,7 +182,6 @@ impl Dispatch {
     }
 }
 
-/// Which parameters have a reparameterization.
 #[derive(Default)]
 struct Attached {
     last: Option<ParamId>,
@@ -207,11 +206,9 @@ impl ModuleVisitor for Attached {
     }
 }
 
-/// Puts one parameter after the other in its place.
 struct Placer<'a> {
     dispatch: &'a Dispatch,
     store: &'a Arc<Store>,
-    /// Parameters that are offloaded.
     indices: &'a HashMap<ParamId, usize>,
     file: &'a str,
     stored: &'a mut HashMap<String, StoredTensor>,

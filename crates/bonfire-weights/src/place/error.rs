@@ -1,10 +1,10 @@
-//! Why a model cannot be put where a device map says.
+//! Errors of placing a model by a device map.
 
 use bonfire_plan::device_map::MapError;
 
 use crate::{FileError, ShapeDifference};
 
-/// A model, a map and a file that do not go together. Lists have everything at once.
+/// A model, a map and a file do not fit together. Lists have all faults at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -17,35 +17,35 @@ pub enum PlaceError {
     /// The map names a device that is not in the list.
     #[error("the device map names device {index}, but {count} devices are given")]
     NoDevice {
-        /// Which.
+        /// The device that the map names.
         index: usize,
-        /// How many there are.
+        /// The number of devices in the list.
         count: usize,
     },
-    /// A model is to stay in a file, and there is none.
+    /// The map leaves these parameters in a file, and there is no file.
     #[error(
         "{} stay on disk, but there is no file to read them from: use `Dispatch::load`",
         .0.join(", ")
     )]
     NoFile(Vec<String>),
-    /// The file does not have what the model needs.
+    /// The file lacks parameters that the model needs.
     #[error("{path} does not have this model:{}", lists(.missing, .different))]
     Incomplete {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Parameters that it does not have.
+        /// Parameters that the file does not have.
         missing: Vec<String>,
-        /// Parameters that it has in another shape.
+        /// Parameters with another shape in the file.
         different: Vec<ShapeDifference>,
     },
-    /// What stays in a file cannot be trained.
+    /// Parameters that stay in a file cannot be trained.
     #[error(
         "{} would be trained, but stay on disk: freeze them, map them to cpu, or load the model on a device \
          without autodiff",
         .0.join(", ")
     )]
     Trained(Vec<String>),
-    /// A parameter has a reparameterization already, such as LoRA, and can have only one.
+    /// Parameters that already have a reparameterization, such as LoRA, and can have only one.
     #[error(
         "{} cannot be offloaded, because they have a reparameterization already: map them to a device",
         .0.join(", ")

@@ -1,4 +1,4 @@
-//! What a file has of a model.
+//! Finds a model's tensors in a file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::survey::{Entry, Survey};
 use crate::report::with_types;
 use crate::{LoadReport, ShapeDifference, WeightsFile};
 
-/// The tensors of a file as the model has them, by path.
+/// The tensors of a file that belong to the model, by path.
 pub(super) fn found<M: Module>(
     model: &M,
     survey: &Survey,

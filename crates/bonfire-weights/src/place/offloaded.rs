@@ -27,8 +27,8 @@ use burn::tensor::{DType, Device, DispatchTensor, GradientCheckpointingStrategy,
 use super::ahead::{Pass, ReadAhead};
 use super::anchors::Anchors;
 
-/// Where a model computes with a parameter: where it lies, or where it is brought. What goes into a layer is moved
-/// there, in one line:
+/// Returns the device on which a model computes with a parameter: its own, or the one to which it is brought. A layer
+/// moves its input there, in one line:
 ///
 /// ```
 /// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
@@ -51,12 +51,10 @@ pub fn device_of<const D: usize>(param: &Param<Tensor<D>>) -> Device {
     }
 }
 
-/// What brings the offloaded parameters of a model.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Where they are brought.
+    /// The device to which they are brought.
     pub(super) execution: Device,
-    /// Those that are in a file.
     pub(super) file: ReadAhead,
     pub(super) parameters: Vec<Offload>,
     pub(super) anchors: Anchors,
@@ -66,9 +64,9 @@ pub(super) struct Store {
 #[derive(Debug)]
 pub(super) struct Offload {
     pub(super) path: String,
-    /// Whether it is in the file, else in host memory.
+    /// True if it is in the file, false if in host memory.
     pub(super) is_on_disk: bool,
-    /// What the model does with values when they are loaded: the [`ParamMapper`] of its rank.
+    /// The model's mapping of loaded values: the [`ParamMapper`] of its rank.
     pub(super) mapper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -180,7 +178,7 @@ impl Reparameterization for Offloaded {
     }
 }
 
-/// Has parameters brought, by their numbers.
+/// Attaches offloaded parameters, by their numbers.
 pub(super) struct Attacher<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) indices: &'a HashMap<ParamId, usize>,
@@ -203,7 +201,6 @@ impl Reparameterizer for Attacher<'_> {
     }
 }
 
-/// A parameter that has been brought.
 #[derive(Debug)]
 struct Brought<const D: usize> {
     is_trained: bool,

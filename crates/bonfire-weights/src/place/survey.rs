@@ -1,4 +1,4 @@
-//! What a model has, without initialising anything.
+//! Lists a model's parameters without initialising them.
 
 use bonfire_plan::Bytes;
 use bonfire_plan::device_map::{ModuleTree, Part, PartKind};
@@ -6,11 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor};
 
-/// Where a visit is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Position {
     names: Vec<String>,
-    /// The types of the modules around, outermost first, as Burn names them.
     containers: Vec<String>,
 }
 
@@ -38,7 +36,6 @@ fn is_enum(container: &str) -> bool {
     container.starts_with("Enum:")
 }
 
-/// A parameter or a buffer.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) path: String,
@@ -49,7 +46,6 @@ pub(super) struct Entry {
     bytes: Bytes,
 }
 
-/// All parameters and buffers of a model.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     position: Position,
@@ -79,7 +75,7 @@ impl Survey {
         ModuleTree::new(self.classes.iter().cloned().chain(tensors))
     }
 
-    /// `unset` is the type of what is not initialised yet.
+    /// `unset` is the type of parameters that are not initialised yet.
     fn note<const D: usize, K: Basic>(
         &mut self,
         param: &Param<Tensor<D, K>>,

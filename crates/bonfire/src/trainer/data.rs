@@ -1,4 +1,4 @@
-//! The data of a training, and where it is.
+//! The data of a training, and the position in it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,29 +9,28 @@ use crate::error::{BoxError, Error, Result};
 
 type Make<K, B> = Arc<dyn Fn(&K) -> Result<B, BoxError> + Send + Sync>;
 
-/// Data of which batches are made.
+/// The data from which batches are made.
 pub struct Data<B> {
     pub(super) source: Source<B>,
 }
 
-/// Where batches are from.
 pub(super) enum Source<B> {
-    /// So many samples, dealt to the ranks anew in each epoch.
+    /// A number of samples, distributed to the ranks anew in each epoch.
     Samples(usize, Make<[usize], B>),
     /// The number of a forward pass.
     Passes(Make<u64, B>),
 }
 
 impl<B> Data<B> {
-    /// A data set of `len` samples, of which each epoch deals every rank its share. `batch` makes a batch of the
-    /// samples with these indices, on a thread of its own and ahead of time, and may put it on the rank's device.
+    /// Makes a data set of `len` samples, which each epoch distributes to the ranks. `batch` makes a batch of the
+    /// samples with these indices, on a separate thread and ahead of time, and may put it on the rank's device.
     pub fn new(len: usize, batch: impl Fn(&[usize]) -> B + Send + Sync + 'static) -> Self {
         Self::try_new(len, move |indices: &[usize]| {
             Ok::<_, BoxError>(batch(indices))
         })
     }
 
-    /// The same for batches that there may be an error in making, which ends the training on all ranks.
+    /// Makes a data set whose `batch` may fail, which ends the training on all ranks.
     pub fn try_new<E: Into<BoxError>>(
         len: usize,
         batch: impl Fn(&[usize]) -> Result<B, E> + Send + Sync + 'static,
@@ -42,14 +41,14 @@ impl<B> Data<B> {
         }
     }
 
-    /// Data without end: `batch` makes this rank's batch of a forward pass, which are counted from 0. What it makes is
-    /// to be a function of that number and of the rank alone, so that a training can go on from a checkpoint. It needs
-    /// `steps` in the configuration.
+    /// Makes an unbounded data source: `batch` makes this rank's batch of a forward pass, which are counted from 0.
+    /// The batch must depend on that number and the rank alone, so that a training can continue from a checkpoint. It
+    /// needs `steps` in the configuration.
     pub fn of_passes(batch: impl Fn(u64) -> B + Send + Sync + 'static) -> Self {
         Self::try_of_passes(move |pass| Ok::<_, BoxError>(batch(pass)))
     }
 
-    /// The same for batches that there may be an error in making, which ends the training on all ranks.
+    /// Makes an unbounded source whose `batch` may fail, which ends the training on all ranks.
     pub fn try_of_passes<E: Into<BoxError>>(
         batch: impl Fn(u64) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
@@ -59,7 +58,7 @@ impl<B> Data<B> {
         }
     }
 
-    /// Samples; 0 for data without end.
+    /// Returns the number of samples; 0 for an unbounded source.
     pub fn len(&self) -> usize {
         match &self.source {
             Source::Samples(len, _) => *len,
@@ -67,7 +66,7 @@ impl<B> Data<B> {
         }
     }
 
-    /// Whether there are no samples.
+    /// Returns true if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -86,31 +85,27 @@ impl<B> fmt::Debug for Data<B> {
     }
 }
 
-/// Where the data is after a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fed {
     pub(super) state: Option<SamplerState>,
     /// The samples of the batch, if they are counted.
     pub(super) samples: Option<usize>,
-    /// Whether it is the last of its epoch.
     pub(super) is_last: bool,
 }
 
-/// Batch after batch.
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub(super) enum Feed<B> {
     Dealt {
         loader: Loader,
         make: Make<[usize], B>,
         prefetch: Prefetch,
-        /// The epoch that is dealt.
         epoch: Option<Prefetched<B>>,
     },
     Passes(Make<u64, B>),
 }
 
 impl<B: Send + 'static> Feed<B> {
-    /// The batch of a forward pass; nothing at the end of an epoch.
+    /// The batch of a forward pass; `None` at the end of an epoch.
     pub(super) fn next(&mut self, pass: u64) -> Option<Result<(B, Fed), Error>> {
         match self {
             Self::Passes(make) => {
@@ -133,7 +128,6 @@ impl<B: Send + 'static> Feed<B> {
         }
     }
 
-    /// Begins the next epoch.
     pub(super) fn next_epoch(&mut self) -> Result<()> {
         if let Self::Dealt {
             loader,
@@ -149,7 +143,6 @@ impl<B: Send + 'static> Feed<B> {
         Ok(())
     }
 
-    /// Epochs that have begun, those of earlier runs included.
     pub(super) fn epochs_begun(&self) -> u64 {
         match self {
             Self::Dealt { loader, .. } => loader.epoch(),
@@ -157,7 +150,6 @@ impl<B: Send + 'static> Feed<B> {
         }
     }
 
-    /// Whether the epoch that has begun has no batch left.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Dealt { epoch, .. } => epoch.as_ref().is_none_or(|epoch| epoch.len() == 0),

@@ -1,4 +1,4 @@
-//! A training as a planner of memory sees it.
+//! Plans the memory of a trainer's training.
 
 use bonfire_config::{Config, OffloadTo, OptimizerKind};
 use bonfire_plan::memory::{Activations, Start, Training};
@@ -10,7 +10,7 @@ use super::optimizer::matrices;
 use super::setup::ddp_config;
 use crate::error::Result;
 
-/// A training that is about to begin on the ranks that have the same parameters, with what a pass takes.
+/// Plans a training that is about to begin on the ranks that have the same parameters, with the memory of its passes.
 pub(super) fn planned<M: Module>(
     world: &World,
     config: &Config,
@@ -26,8 +26,8 @@ pub(super) fn planned<M: Module>(
     Ok(training)
 }
 
-/// A training of a model as a configuration has it, on so many ranks of one host that have the same parameters, but for its
-/// activations; with so many micro-batches in a step.
+/// Plans a training of a model with a configuration, on `ranks` ranks of one host that have the same parameters,
+/// without its activations; with `micro_batches` micro-batches in a step.
 pub(crate) fn configured<M: Module>(
     model: &M,
     micro_batches: u64,
@@ -55,7 +55,7 @@ pub(crate) fn configured<M: Module>(
     training
 }
 
-/// What this process has in memory besides a model that it has made.
+/// Memory of this process besides a model that it has made.
 pub(crate) fn around(training: &Training) -> Result<Bytes> {
     let now = Resident::of_this_process()?.now_bytes;
     let made = match training.start {

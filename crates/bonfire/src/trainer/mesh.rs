@@ -1,4 +1,4 @@
-//! How the ranks of a trainer are laid out, and what each group of them does together.
+//! The layout of a trainer's ranks, and the operations of each group.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use burn::module::{Module, ParamId, list_param_ids};
 
 use crate::error::{Error, Result};
 
-/// The configuration with the placement that its mesh of so many ranks makes of it, and that mesh.
+/// Returns the configuration with the placement that follows from its mesh of `ranks` ranks, and that mesh.
 ///
 /// # Errors
 /// [`TrainError::Mesh`](bonfire_train::TrainError::Mesh) for a mesh of another number of ranks; [`Error::Usage`] for one
@@ -34,16 +34,16 @@ pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)
 #[derive(Debug)]
 pub(super) struct Place {
     world: World,
-    /// With the model before it was cut; nothing where all ranks have the whole model and samples of their own.
+    /// With the uncut model; `None` where all ranks have the complete model and different samples.
     mesh: Option<(Mesh, Whole)>,
-    /// The parameters of which ranks of `tp` have parts.
+    /// The parameters that are divided among ranks of `tp`.
     divided: HashSet<ParamId>,
 }
 
 impl Place {
     /// # Errors
-    /// [`Error::Usage`] for a mesh that is not that of the configuration, and for one that the model or the
-    /// configured optimizer does not go with.
+    /// [`Error::Usage`] for a mesh that is not that of the configuration, and for one that does not fit the model or
+    /// the configured optimizer.
     pub(super) fn new<M: Module>(
         world: &World,
         grid: Grid,
@@ -93,7 +93,7 @@ impl Place {
         })
     }
 
-    /// That an optimizer treats the parts of a parameter as it would treat the whole.
+    /// Checks that an optimizer treats the parts of a parameter like the complete parameter.
     pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
         let needs_whole = matches!(kind, OptimizerKind::Lamb | OptimizerKind::Muon);
         if needs_whole && !self.divided.is_empty() {
@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// The ranks that have other samples.
+    /// The ranks that have different samples.
     pub(super) fn data(&self) -> &World {
         self.mesh
             .as_ref()
@@ -121,12 +121,10 @@ impl Place {
             .map_or(&self.world, |(mesh, _)| mesh.replicas())
     }
 
-    /// The ranks that are laid out, if it is on a mesh.
     pub(super) fn grid(&self) -> Option<&Grid> {
         self.mesh.as_ref().map(|(mesh, _)| mesh.grid())
     }
 
-    /// Whether this rank has parts of parameters.
     pub(super) fn is_divided(&self) -> bool {
         !self.divided.is_empty()
     }
@@ -138,7 +136,7 @@ impl Place {
         }
     }
 
-    /// The same gradients, each element of which counts once in a norm.
+    /// The gradients, each element of which counts once in a norm.
     pub(super) fn counted_once(&self, gradients: Gradients) -> Gradients {
         match &self.mesh {
             Some((mesh, _)) => {
@@ -148,7 +146,6 @@ impl Place {
         }
     }
 
-    /// The same checkpoints, of the whole model.
     #[track_caller]
     pub(super) fn whole(&self, checkpoints: Checkpoints) -> Result<Checkpoints> {
         Ok(match &self.mesh {

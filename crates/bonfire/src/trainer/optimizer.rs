@@ -12,8 +12,8 @@ use burn::tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 
-/// The optimizer, with its state in files if there is a place for them; and the handle by which it gets factors of
-/// gradients, if all its groups have it.
+/// Builds the optimizer, with its state in files if it has a folder; and the handle for factors of gradients, if all
+/// its groups have one.
 pub(super) fn build<M: Module>(
     section: &OptimizerSection,
     model: &M,
@@ -93,7 +93,7 @@ pub(super) fn build<M: Module>(
     Ok((optimizer, factor))
 }
 
-/// Burn's Muon, whose steps are as long as AdamW's, so that one rate serves both.
+/// Burn's Muon with steps on AdamW's scale, so that one rate serves both.
 fn muon(section: &OptimizerSection) -> MuonConfig {
     let momentum = MomentumConfig::new()
         .with_momentum(section.momentum.unwrap_or(0.95))
@@ -106,11 +106,11 @@ fn muon(section: &OptimizerSection) -> MuonConfig {
         .with_weight_decay(Some(decay))
 }
 
-/// Muon whose steps are as long as its authors and DeepSpeed have them: sqrt(max(1, outputs / inputs)). Burn's takes the
-/// rows of a matrix for its outputs, as in PyTorch, but the rows of Burn's own layers are inputs.
+/// Muon with the step scale of its authors and DeepSpeed: sqrt(max(1, outputs / inputs)). Burn takes the rows of a
+/// matrix for its outputs, as in PyTorch, but the rows of Burn's own layers are inputs.
 #[derive(Clone)]
 pub(super) struct OriginalMuon {
-    /// Without weight decay, which the rate of a step is for as it is.
+    /// Without weight decay, which uses the unscaled rate.
     muon: Muon,
     weight_decay: f64,
 }
@@ -147,7 +147,7 @@ impl Optimizer for OriginalMuon {
     }
 }
 
-/// The matrices of a model that are no tables of embeddings.
+/// The matrices of a model that are not tables of embeddings.
 pub(super) fn matrices<M: Module>(model: &M) -> Vec<ParamId> {
     #[derive(Default)]
     struct Matrices {

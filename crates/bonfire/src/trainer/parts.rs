@@ -1,4 +1,4 @@
-//! What a training is made of.
+//! The parts of a training: model, data, and what the configuration cannot express.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use burn::optim::ModuleOptimizer;
 
 use super::Data;
 
-/// The learning rate of a step of the optimizer, counted from 0.
 pub(super) type Rates = Arc<dyn Fn(u64) -> f64 + Send + Sync>;
 
-/// What a training is made of: a model and its data, and what the configuration cannot say. A pair of model and data
-/// is such, too.
+/// The parts of a training: a model, its data, and what the configuration cannot express. `(model, data)` converts
+/// into it.
 pub struct Parts<M, B> {
     pub(super) model: M,
     pub(super) data: Data<B>,
@@ -28,7 +27,7 @@ pub struct Parts<M, B> {
 }
 
 impl<M, B> Parts<M, B> {
-    /// A model and what it learns from.
+    /// Takes a model and its training data.
     pub fn new(model: M, data: Data<B>) -> Self {
         Self {
             model,
@@ -42,30 +41,30 @@ impl<M, B> Parts<M, B> {
         }
     }
 
-    /// With an optimizer of the program's own, such as one with groups of parameters, in the place of the
-    /// configuration's. Where `placement` shards its state by rows, it has to treat each number by itself.
+    /// Sets the program's own optimizer, such as one with groups of parameters, in place of the configuration's. Where
+    /// `placement` shards its state by rows, it has to treat each number by itself.
     #[must_use]
     pub fn with_optimizer(mut self, optimizer: ModuleOptimizer) -> Self {
         self.optimizer = Some(optimizer);
         self
     }
 
-    /// With learning rates of the program's own, by the step of the optimizer, counted from 0.
+    /// Sets the program's own learning rates, by the step of the optimizer, counted from 0.
     #[must_use]
     pub fn with_schedule(mut self, rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
         self.rates = Some(Arc::new(rate));
         self
     }
 
-    /// With what a forward and a backward pass take of memory, as [`rehearse`](crate::plan::rehearse) measures it or
-    /// the program knows it: the report then has what was planned beside what was measured.
+    /// Sets the memory of a forward and a backward pass, as [`rehearse`](crate::plan::rehearse) measures it or the
+    /// program knows it: the report then has the planned memory beside the measured one.
     #[must_use]
     pub fn with_activations(mut self, activations: impl Into<Activations>) -> Self {
         self.activations = Some(activations.into());
         self
     }
 
-    /// With the floating-point operations of a forward and a backward pass over one sample: the report then has FLOP/s
+    /// Sets the floating-point operations of a forward and a backward pass over one sample: the report then has FLOP/s
     /// per rank and, with `report.peak_flops` in the configuration, model FLOPs utilisation. See
     /// [`ModelFlops`](crate::report::ModelFlops).
     #[must_use]
@@ -74,9 +73,9 @@ impl<M, B> Parts<M, B> {
         self
     }
 
-    /// With the ranks on a mesh, which is that of the configuration: the model is this rank's part of `whole`, whose layers
-    /// are divided among the ranks of `tp`, and the forward pass takes this rank's tokens of each batch, which all ranks of
-    /// `cp` are given. A mesh with `tp` or `cp` needs it.
+    /// Places the ranks on a mesh, which is that of the configuration: the model is this rank's part of `whole`, whose
+    /// layers are divided among the ranks of `tp`, and the forward pass takes this rank's tokens of each batch, which
+    /// is the same on all ranks of `cp`. A mesh with `tp` or `cp` needs it.
     ///
     /// ```no_run
     /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
@@ -99,7 +98,7 @@ impl<M, B> Parts<M, B> {
         self
     }
 
-    /// With another wish to stop than that of Ctrl-C and SIGTERM.
+    /// Sets another stop request in place of Ctrl-C and SIGTERM.
     #[must_use]
     pub fn with_stop(mut self, stop: StopRequest) -> Self {
         self.stop = Some(stop);

@@ -1,4 +1,4 @@
-//! How a training begins, or goes on.
+//! Starts or continues a training.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -25,8 +25,8 @@ use super::{Data, Parts, Progress, Trainer, memory, optimizer};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
-/// Makes a training of a model, its data and a configuration, and has it go on from its newest checkpoint where there
-/// is one. Every rank calls it, with an equal model and configuration.
+/// Makes a training of a model, its data and a configuration, and continues from its newest checkpoint where there is
+/// one. Every rank calls it, with an equal model and configuration.
 ///
 /// ```no_run
 /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
@@ -43,10 +43,10 @@ use crate::error::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] for a configuration that does not go together with the ranks or the data, [`Error::Usage`] for a
-/// mesh with `pp`, and for one with `tp` or `cp` that [`Parts::with_mesh`] is not given; those of
+/// [`Error::Config`] for a configuration that does not fit the ranks or the data, [`Error::Usage`] for a mesh with
+/// `pp`, and for one with `tp` or `cp` that [`Parts::with_mesh`] is not given; those of
 /// [`Ddp::with_config`](crate::Ddp::with_config) and of
-/// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). What one rank finds, it tells: see
+/// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). An error of one rank reaches all: see
 /// [`all_or_none`](crate::all_or_none).
 #[track_caller]
 pub fn prepare<M: Module, B: Send + 'static>(
@@ -113,7 +113,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     };
     if let Some(resumed) = resumed {
         progress = Progress {
-            // A training may go on with another precision.
+            // A training may continue with another precision.
             scaler: match (progress.scaler, resumed.state.scaler) {
                 (Some(new), Some(saved)) => Some(new.or_resumed(saved)),
                 (new, _) => new,
@@ -156,7 +156,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     })
 }
 
-/// That a DeepSpeed file has keys which change nothing, or something else than it says.
+/// Logs the keys of a DeepSpeed file that have no effect, or another than DeepSpeed's.
 fn log_notes(world: &World, config: &Config) {
     let keys: Vec<&str> = config.notes.iter().map(|note| &note.path[..]).collect();
     if world.is_main() && !keys.is_empty() {
@@ -167,8 +167,8 @@ fn log_notes(world: &World, config: &Config) {
     }
 }
 
-/// How blocks that are computed again in the backward pass keep what they begin with: as `offload.activations` says it.
-/// A model runs its blocks by what is returned, in the place of [`recompute`](crate::nn::recompute()).
+/// Returns how blocks that are computed again in the backward pass keep their inputs: as `offload.activations` sets
+/// it. A model runs its blocks by the result, in place of [`recompute`](crate::nn::recompute()).
 ///
 /// ```
 /// # use bonfire::{config::Config, trainer};
@@ -222,12 +222,12 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
     })
 }
 
-/// What the program says of its model, beside what the configuration says of the device.
+/// Combines the program's operations per sample with the configured peak of the device.
 fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
     match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
         (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
         (None, Some(_)) => Err(Error::Usage(
-            "report.peak_flops is for a program that says what its model computes; leave it out, or call \
+            "report.peak_flops is for a program that sets the operations of its model; leave it out, or call \
              Parts::with_flops_per_sample"
                 .to_owned(),
         )),
@@ -235,7 +235,6 @@ fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelF
     }
 }
 
-/// Steps of the whole training.
 fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
     match (config.steps, feed) {
         (Some(steps), _) => steps,
@@ -267,7 +266,7 @@ fn configured_rates(config: &Config, steps: u64) -> Rates {
     Arc::new(move |step| schedule.rate(step))
 }
 
-/// What is elsewhere than in the memory of the device.
+/// The state that is kept outside of device memory.
 #[derive(Default)]
 pub(super) struct Offloads {
     pub(super) parameters: Option<Offload>,

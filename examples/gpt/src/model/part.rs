@@ -24,13 +24,13 @@ pub struct Part {
     /// The shape of this rank's part of the embedding.
     #[module(skip)]
     table: [usize; 2],
-    /// Among whom its layers are divided.
+    /// The ranks among which its layers are divided.
     #[module(skip)]
     tp: World,
 }
 
 impl Gpt {
-    /// How long each layer takes compared with a block: the embedding, which only looks up, the blocks, and the
+    /// Returns the time of each layer relative to a block's: the embedding, which only looks up, the blocks, and the
     /// head, which is a matrix of `V` by `C` where those of a block are twelve of `C` by `C`.
     pub fn weights(&self) -> Vec<f64> {
         let [characters, width] = self.tokens.weight.lazy_shape().dims();
@@ -40,7 +40,7 @@ impl Gpt {
         weights
     }
 
-    /// The parts that consist of these layers, which are all, of a model that is [`divided`](Self::divided) among the
+    /// Cuts a model into the parts of these layers, which are all. Its layers are [`divided`](Self::divided) among the
     /// ranks of `tp`.
     pub fn cut(self, runs: &[Range<usize>], tp: &World) -> Vec<Part> {
         let last = self.blocks.len() + 1;
@@ -64,7 +64,6 @@ impl Gpt {
         runs.iter().map(part).collect()
     }
 
-    /// The model of which these are all parts, in their order.
     pub fn joined(parts: Vec<Part>) -> Option<Self> {
         let (mut embedding, mut norm, mut blocks) = (None, None, Vec::new());
         let recomputed = parts.first()?.recomputed;
@@ -86,7 +85,7 @@ impl Gpt {
 }
 
 impl Part {
-    /// The matrix of the first stage's embedding, which is the head, too.
+    /// Returns the matrix of the first stage's embedding, which is the head, too.
     ///
     /// # Panics
     /// In other stages.
@@ -98,11 +97,11 @@ impl Part {
         &tokens.weight
     }
 
-    /// The forward pass: of the first stage from tokens, of the last one to the mean cross entropy, else from and to
-    /// the stream, `[B*T, C]`.
+    /// Runs the forward pass: of the first stage from tokens, of the last one to the mean cross entropy, else from and
+    /// to the stream, `[B*T, C]`.
     ///
     /// # Errors
-    /// [`PipelineError::OtherInput`] or [`PipelineError::NotTied`] in stages that are not so.
+    /// [`PipelineError::OtherInput`] or [`PipelineError::NotTied`] in other stages.
     pub fn forward(&self, pass: &mut Pass<'_, TextBatch>) -> Result<Output, PipelineError> {
         let batch = pass.micro_batch().clone();
         let input = match self.embedding {
@@ -116,8 +115,8 @@ impl Part {
         })
     }
 
-    /// A number that takes a forward and a backward pass as long and as much memory as this part does between its
-    /// neighbours, without them: what they would hand it is ones.
+    /// Returns a number whose forward and backward pass need the time and memory of this part without its neighbours:
+    /// its inputs are ones.
     pub fn alone(&self, batch: &TextBatch) -> Tensor<1> {
         let device = batch.tokens.device();
         let [rows, width] = self.table;
@@ -133,7 +132,7 @@ impl Part {
         }
     }
 
-    /// What comes out of the blocks, `[B*T, C]`: of the tokens, or of what the part in front has handed on.
+    /// The output of the blocks, `[B*T, C]`: of the tokens, or of the previous part's output.
     fn stream(&self, batch: &TextBatch, input: Option<Tensor<2>>) -> Tensor<2> {
         let [b, t] = batch.tokens.dims();
         let embedded = self.embedding.as_ref().map(|(embedding, positions)| {

@@ -24,7 +24,7 @@ impl Text {
         Self::new(name, &text)
     }
 
-    /// A text that is in memory already, by a name for people.
+    /// Takes a text in memory, with a name for messages.
     ///
     /// # Errors
     /// [`TextError::Empty`].
@@ -41,33 +41,30 @@ impl Text {
         })
     }
 
-    /// Where it came from.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its characters, or those of the text that it is a part of.
+    /// Returns its characters, or those of the text that it is a part of.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
 
-    /// Its characters' numbers.
     pub fn tokens(&self) -> &[i32] {
         &self.tokens
     }
 
-    /// How many characters it has.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it has none, as an end of nothing after [`split`](Self::split).
+    /// Returns true for an empty part after [`split`](Self::split).
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The text without its last `held_out` characters, and those: to train with and to validate
-    /// with. What is longer than the text takes all of it.
+    /// Splits off the last `held_out` characters, or all if there are fewer: the first part is for training, the
+    /// second for validation.
     pub fn split(&self, held_out: usize) -> (Self, Self) {
         let (first, last) = self.tokens.split_at(self.len().saturating_sub(held_out));
         let part = |tokens: &[i32]| Self {
@@ -77,7 +74,7 @@ impl Text {
         (part(first), part(last))
     }
 
-    /// Windows of `context` characters, one behind the other.
+    /// Cuts windows of `context` characters, one behind the other.
     ///
     /// # Errors
     /// [`TextError::TooShort`] if not one fits with its successor.
@@ -104,7 +101,7 @@ fn contents(path: &Path) -> Result<(String, String), TextError> {
         path: path.to_path_buf(),
         offset: error.utf8_error().valid_up_to(),
     })?;
-    // The mark that some editors put first is no character of the text.
+    // The mark that some editors put first is not a character of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
     Ok((path.display().to_string(), text))
 }
@@ -140,7 +137,7 @@ mod tests {
     #[test]
     fn a_pipe_is_an_error_and_not_a_wait() {
         let error = Text::read("/dev/null").unwrap_err().to_string();
-        assert!(error.contains("no regular file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-/// The distinct characters of a text, in code-point order; a character's number is its place.
+/// The distinct characters of a text, in code-point order; a character's number is its index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
     characters: Vec<char>,
 }
 
 impl Vocabulary {
-    /// The characters of `text`.
     pub fn of(text: &str) -> Self {
         let distinct: BTreeSet<char> = text.chars().collect();
         Self {
@@ -17,30 +16,28 @@ impl Vocabulary {
         }
     }
 
-    /// How many characters there are.
     pub fn len(&self) -> usize {
         self.characters.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
 
-    /// The number of a character, if it belongs to the vocabulary.
+    /// Returns the number of a character, if it belongs to the vocabulary.
     pub fn token(&self, character: char) -> Option<i32> {
         let place = self.characters.binary_search(&character).ok()?;
         Some(i32::try_from(place).expect("Unicode has fewer than 2^31 characters"))
     }
 
-    /// The numbers of a text's characters; characters outside the vocabulary are left out.
+    /// Returns the numbers of a text's characters; characters outside the vocabulary are left out.
     pub fn encode(&self, text: &str) -> Vec<i32> {
         text.chars()
             .filter_map(|character| self.token(character))
             .collect()
     }
 
-    /// The text of character numbers; numbers outside the vocabulary are left out.
+    /// Returns the text of character numbers; numbers outside the vocabulary are left out.
     pub fn decode(&self, tokens: &[i32]) -> String {
         let character = |&token: &i32| {
             let place = usize::try_from(token).ok()?;

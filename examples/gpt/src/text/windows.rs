@@ -1,15 +1,15 @@
-//! What a language model reads at once, and what it should say.
+//! Windows of text, with the next characters as targets.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{Text, TextError};
 
-/// Windows and, at each of their places, the character that follows: `[batch, context]` both.
+/// Windows and, for each of their characters, the next one: `[batch, context]` both.
 #[derive(Clone, Debug)]
 pub struct TextBatch {
-    /// What the model reads.
+    /// The input of the model.
     pub tokens: Tensor<2, Int>,
-    /// What it should say.
+    /// The next characters, as targets.
     pub targets: Tensor<2, Int>,
 }
 
@@ -54,33 +54,30 @@ impl TextWindows {
         })
     }
 
-    /// Windows that begin at every character, so that they overlap.
+    /// Lets windows begin at every character, so that they overlap.
     #[must_use]
     pub fn at_every_character(self) -> Self {
         Self { stride: 1, ..self }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         (self.text.len() - self.context - 1) / self.stride + 1
     }
 
-    /// Whether there are none: never, because a text that is too short is an error.
+    /// Always false, because a text that is too short is an error.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The text.
     pub fn text(&self) -> &Text {
         &self.text
     }
 
-    /// Characters in a window.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// The windows at `indices`, on `device`.
+    /// Makes a batch of the windows at `indices`, on `device`.
     ///
     /// # Panics
     /// If there is no index, or one is outside.

@@ -25,7 +25,6 @@ use crate::optimizer;
 use crate::options::{OffloadKind, Order, Settings};
 use crate::text::TextBatch;
 
-/// Trains a model whose stages are on the ranks of `pp`.
 pub(super) fn train(
     world: &World,
     mesh: &Mesh,
@@ -141,7 +140,7 @@ pub(super) fn train(
         }
     }
     saver.save(steps, pipeline.ddp(), &optimizer)?;
-    // Its state is saved, and its memory is for the whole model.
+    // Its state is saved, and its memory is for the complete model.
     drop(optimizer);
     let model = whole(&pipeline)?;
     let report = journal
@@ -155,7 +154,6 @@ pub(super) fn train(
     Ok(Trained { model, report })
 }
 
-/// How long each layer of a model takes, in seconds.
 fn seconds(world: &World, model: Gpt, tp: &World, batch: &TextBatch) -> Result<Vec<f64>> {
     let layers: Vec<_> = (0..model.weights().len())
         .map(|layer| layer..layer + 1)
@@ -166,7 +164,7 @@ fn seconds(world: &World, model: Gpt, tp: &World, batch: &TextBatch) -> Result<V
     Ok(layer_seconds(world, layers.len(), forward)?)
 }
 
-/// All stages of a model, dealt by the weights of its layers, which are divided among the ranks of `tp`.
+/// All stages of a model, cut by the weights of its layers, which are divided among the ranks of `tp`.
 pub(crate) fn stages(model: Gpt, weights: &[f64], shape: Shape, tp: &World) -> Result<Vec<Part>> {
     let runs = partition(weights, shape.stages() as usize)
         .context("--layers, the embedding and the head are too few for pp in --mesh")?;
@@ -174,7 +172,6 @@ pub(crate) fn stages(model: Gpt, weights: &[f64], shape: Shape, tp: &World) -> R
     Ok(model.cut(&runs, tp))
 }
 
-/// The pipeline of a shape, of which this rank has some of all stages.
 fn pipeline(
     mesh: &Mesh,
     settings: &Settings,
@@ -192,20 +189,19 @@ fn pipeline(
     Ok(pipeline.with_tied(Part::head)?)
 }
 
-/// The schedule of a shape.
 pub(crate) fn schedule(shape: Shape) -> Result<Schedule> {
     let schedule = Schedule::new(shape);
     schedule.context("--schedule and --micro-batches do not go together")
 }
 
-/// Of all stages, those of a rank.
+/// The stages of a rank, from all of them.
 pub(crate) fn owned(all: Vec<Part>, schedule: &Schedule, rank: Rank) -> Vec<Part> {
     let all = (0..).zip(all);
     let own = all.filter(|(stage, _)| schedule.owner(*stage) == rank);
     own.map(|(_, part)| part).collect()
 }
 
-/// The shape that the settings ask for, of one kind.
+/// The shape of one kind that the settings describe.
 pub(crate) fn shape(ranks: WorldSize, settings: &Settings, kind: Kind) -> Result<Shape> {
     let micro_batches = settings.pipeline.micro_batches;
     ensure!(
@@ -225,8 +221,8 @@ pub(crate) fn shape(ranks: WorldSize, settings: &Settings, kind: Kind) -> Result
     })
 }
 
-/// The fastest shape by what passes take in a trial, which changes no parameter. All ranks of `world` take that which rank
-/// 0 measures. It does not look at memory.
+/// The fastest shape by the time of passes in a trial, which changes no parameter. All ranks of `world` use the times
+/// of rank 0. It ignores memory.
 fn fastest(
     world: &World,
     pipeline: &mut Pipeline<Part>,

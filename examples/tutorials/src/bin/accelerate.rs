@@ -1,4 +1,4 @@
-//! accelerate's form: one call to prepare, and a loop that says nothing of ranks.
+//! accelerate's form: one call to prepare, and a loop without ranks.
 
 use bonfire::config::{Config, ConfigArgs};
 use bonfire::prelude::*;

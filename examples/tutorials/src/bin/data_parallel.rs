@@ -1,5 +1,5 @@
-//! `nn.DataParallel` as its tutorial has it, and beside `DistributedDataParallel`: a batch of 30 is cut into halves by
-//! one process for its two devices, or dealt to two ranks.
+//! `nn.DataParallel` as in its tutorial, beside `DistributedDataParallel`: a batch of 30 is cut into halves by one
+//! process for its two devices, or distributed to two ranks.
 
 use bonfire::ddp::DataParallel;
 use bonfire::prelude::*;
@@ -15,7 +15,6 @@ fn main() -> bonfire::Result<()> {
     losses(devices)
 }
 
-/// Prints the sizes that replicas and the program see, of 100 random samples.
 fn sizes(devices: Vec<Device>) -> bonfire::Result<()> {
     let model: Linear = LinearConfig::new(5, 2).init(&devices[0]);
     let dataset = Tensor::<2>::random([100, 5], Distribution::Normal(0.0, 1.0), &devices[0]);

@@ -21,7 +21,7 @@ struct Args {
     config: ConfigArgs,
 }
 
-/// Wide enough for stage 3: parameters of fewer than 1024 numbers stay whole.
+/// Wide enough for stage 3: parameters of fewer than 1024 numbers are not cut.
 #[derive(Module, Debug)]
 struct Net {
     blocks: Vec<Linear>,

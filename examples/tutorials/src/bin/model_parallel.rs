@@ -1,5 +1,5 @@
-//! The naive model parallel of the tutorials: each layer on a device of its own, as a device map says, and what is
-//! between them moves. With `--nproc 2` each process has such a model, and `Ddp` averages their gradients.
+//! The naive model parallel of the tutorials: each layer on its own device, by a device map, and activations move
+//! between them. With `--nproc 2` each process has such a model, and `Ddp` averages their gradients.
 //!
 //! The first layer is on the CPU, the second on the rank's device: a GPU where the program is built for one.
 

@@ -45,7 +45,7 @@ fn train(world: &World, args: &Args) -> bonfire::Result<()> {
     }
     let mut ddp = Ddp::new(model, world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    // Rank r has the samples from 8 r: without --sync-bn each rank has statistics of its own.
+    // Rank r has the samples from 8 r: without --sync-bn each rank has its own statistics.
     let own: Vec<usize> = (0..8)
         .map(|sample| sample + 8 * world.rank().index())
         .collect();

@@ -1,4 +1,4 @@
-//! ZeRO's stages: what is cut over the ranks differs, the parameters that come out do not.
+//! ZeRO's stages: the ranks shard different parts, and the resulting parameters are equal.
 
 use bonfire::config::Config;
 use bonfire::prelude::*;

@@ -10,22 +10,20 @@ use serde_saphyr::{NonFiniteFloatPolicy, Spanned, UserMessageFormatter};
 
 use super::{ConfigError, Origin};
 
-/// A value and the key that it is for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Assignment {
-    /// With its section: `TRAIN.BATCH_SIZE`.
+    /// The key with its section: `TRAIN.BATCH_SIZE`.
     pub(super) key: String,
     pub(super) value: Value,
     pub(super) origin: Origin,
 }
 
-/// What stands at a place of a file.
+/// The content of a place in a file.
 enum Entry {
     Section(Vec<(String, Spanned<Entry>)>),
     Value(Value),
 }
 
-/// The values of a file.
 pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
     let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
         path: path.to_owned(),
@@ -74,8 +72,8 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
     Ok(assignments)
 }
 
-/// The values of `KEY VALUE KEY VALUE ...`; each is read as YAML, so that `True`, `0.1` and `[0, 30]`
-/// mean what they mean in a file.
+/// Reads the values of `KEY VALUE KEY VALUE ...`; each is read as YAML, so that `True`, `0.1` and `[0, 30]` have the
+/// same meaning as in a file.
 pub(super) fn of_pairs(words: &[String]) -> Result<Vec<Assignment>, ConfigError> {
     let pairs = words.chunks(2).map(|pair| match pair {
         [key, text] => Ok(Assignment {
@@ -88,7 +86,7 @@ pub(super) fn of_pairs(words: &[String]) -> Result<Vec<Assignment>, ConfigError>
     pairs.collect()
 }
 
-/// What a word means; one that is no YAML, such as a path with a colon, is itself.
+/// The meaning of a word; one that is not YAML, such as a path with a colon, is a string.
 fn value(text: &str) -> Value {
     match serde_saphyr::from_str(text) {
         Ok(Some(Entry::Value(value))) => value,
@@ -97,7 +95,7 @@ fn value(text: &str) -> Value {
     }
 }
 
-/// What is wrong and in which line, without the picture of the place and advice for programmers.
+/// The error and its line, without the excerpt and advice for programmers.
 fn one_line(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     let text = error.render_with_formatter(&UserMessageFormatter);

@@ -1,9 +1,8 @@
-//! What types cannot say: ranges, and values that do not go together.
+//! Checks beyond types: ranges, and values that contradict each other.
 
 use super::{Config, LrPolicy, OptimSection};
 use crate::model::Arch;
 
-/// The key at fault, and why.
 type Fault = (&'static str, String);
 
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
@@ -24,7 +23,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(("TEST.IM_SIZE", cause));
     }
     if config.cfg_dest.is_empty() || config.cfg_dest.contains('/') {
-        return Err(("CFG_DEST", "is no name of a file".to_owned()));
+        return Err(("CFG_DEST", "is not the name of a file".to_owned()));
     }
     Ok(())
 }

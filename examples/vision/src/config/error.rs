@@ -1,79 +1,49 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of a file.
     File {
-        /// The file.
         path: PathBuf,
-        /// The line, from 1.
         line: u64,
     },
-    /// A pair of the command line.
     CommandLine,
-    /// Nobody gave another.
+    /// The built-in default of the key.
     Default,
 }
 
-/// A configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read {}; give the path of a configuration to --cfg", path.display())]
-    Unreadable {
-        /// Which file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// The file is no YAML.
+    Unreadable { path: PathBuf, source: io::Error },
+    /// The file is not valid YAML.
     #[error("{}: {cause}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        cause: String,
-    },
+    Syntax { path: PathBuf, cause: String },
     /// A key that no section has.
     #[error("{origin}: there is no key {key}{suggestion}")]
     UnknownKey {
-        /// Where it stands.
         origin: Origin,
-        /// The key.
         key: String,
-        /// Perhaps which one was meant.
+        /// A question with the most similar key.
         suggestion: String,
     },
-    /// A value that its key cannot have.
+    /// A value that its key does not take.
     #[error("{origin}: {key}: {cause}")]
     WrongValue {
-        /// Where it stands.
         origin: Origin,
-        /// The key.
         key: String,
-        /// Why not.
+        /// The reason why it is not taken.
         cause: String,
     },
-    /// A key without a value.
     #[error("command line: {key} has no value; give pairs of KEY VALUE")]
-    NoValue {
-        /// The last key.
-        key: String,
-    },
-    /// A file of the output folder.
+    NoValue { key: String },
     #[error("cannot write {}; give OUT_DIR a folder that rank 0 can write to", path.display())]
-    Unwritable {
-        /// Which file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
 }
 
 impl fmt::Display for Origin {

@@ -22,10 +22,9 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The sizes of an [`Attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttentionSizes {
-    /// Of input and output; the heads divide them.
+    /// Channels of input and output; the heads divide them.
     pub(crate) channels: usize,
     pub(crate) heads: usize,
     /// Height and width of the feature map in pixels.
@@ -53,7 +52,7 @@ impl Attention {
         }
     }
 
-    /// `[B, N * D, H, W]` to the same.
+    /// Applies attention: `[B, N * D, H, W]` to the same shape.
     ///
     /// # Panics
     /// If the feature map is not of the size that the positions were made for.
@@ -81,8 +80,7 @@ impl Attention {
         seen.transpose().reshape([batch, channels, height, width])
     }
 
-    /// What the distance between two pixels adds to their score: queries `[B * N, H * W, D]` to
-    /// `[B * N, H * W, H * W]`.
+    /// The scores of relative positions: queries `[B * N, H * W, D]` to `[B * N, H * W, H * W]`.
     fn position_scores(&self, query: Tensor<3>, map: [usize; 2]) -> Tensor<3> {
         let [height, width] = map;
         let [maps, pixels, depth] = query.dims();
@@ -104,7 +102,7 @@ impl Attention {
     }
 }
 
-/// The embedding of the distance from place to place: `[2 * L - 1, D]` to `[L, D, L]`.
+/// The embeddings of all distances: `[2 * L - 1, D]` to `[L, D, L]`.
 fn distances(table: Tensor<2>) -> Tensor<3> {
     let [rows, depth] = table.dims();
     let len = rows.div_ceil(2);
@@ -113,7 +111,7 @@ fn distances(table: Tensor<2>) -> Tensor<3> {
     table.reshape([len, len, depth]).swap_dims(1, 2)
 }
 
-/// For places `from` and `to` the row of the distance between them: `to - from + len - 1`.
+/// For positions `from` and `to` the row of their distance: `to - from + len - 1`.
 fn indices(len: usize, device: &Device) -> Tensor<1, Int> {
     let row = |from: usize| (0..len).map(move |to| (to + len - 1 - from) as i32);
     let rows: Vec<i32> = (0..len).flat_map(row).collect();

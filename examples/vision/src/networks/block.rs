@@ -9,10 +9,10 @@ use burn::tensor::Tensor;
 use crate::networks::draw::{Channels, Draw, Window};
 use crate::networks::norm::BatchNorm;
 
-/// How much wider than inside a bottleneck is where it ends.
+/// The width of a bottleneck's output, as a multiple of the inside.
 pub(crate) const EXPANSION: usize = 4;
 
-/// Which block a network is made of.
+/// The block of which a network is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Two convolutions of 3 x 3.
@@ -21,31 +21,27 @@ pub enum Kind {
     Bottleneck,
 }
 
-/// What goes around a block whose input and output differ in shape.
+/// The shortcut around a block whose input and output differ in shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortcut {
     /// A convolution of 1 x 1 and a normalisation.
     Projection,
-    /// Every other pixel, and zeros for the channels that are missing: no parameters. For the small
-    /// networks on CIFAR.
+    /// Every other pixel, and zeros for the missing channels: no parameters. For the small networks on CIFAR.
     Padding,
 }
 
 /// The place of a block in its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Channels of its input.
     pub(crate) source: usize,
     /// Channels of its output, but for the expansion of a bottleneck.
     pub(crate) width: usize,
-    /// Channels inside.
     pub(crate) inside: usize,
-    /// Groups of channels in the middle of a bottleneck that do not see each other.
+    /// Groups of channels in the middle of a bottleneck that do not mix.
     pub(crate) groups: usize,
-    /// How much smaller it makes a picture.
     pub(crate) stride: usize,
     pub(crate) shortcut: Shortcut,
-    /// Whether the last normalisation starts with zeros.
+    /// Starts the last normalisation with zeros.
     pub(crate) zero_init: bool,
 }
 
@@ -120,7 +116,7 @@ impl Block {
         }
     }
 
-    /// `[batch, source, height, width]` to `[batch, target, height / stride, width / stride]`.
+    /// Applies the block: `[batch, source, height, width]` to `[batch, target, height / stride, width / stride]`.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         // ANCHOR: basic
         let x = conv2d(&self.conv1, input.clone());
@@ -139,7 +135,6 @@ impl Block {
     }
 }
 
-/// The projection around a block with `target` channels.
 pub(crate) fn projection(place: Place, target: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
     let channels = Channels {
         source: place.source,
@@ -153,7 +148,7 @@ pub(crate) fn projection(place: Place, target: usize, draw: &mut Draw) -> (Conv2
     (convolution, draw.norm(target))
 }
 
-/// The input as it is, where nothing differs; else every `stride`-th pixel, with channels of zeros.
+/// The input itself, if the shapes are equal; else every `stride`-th pixel, with channels of zeros.
 fn padded(input: Tensor<4>, target: usize, stride: usize) -> Tensor<4> {
     let input = match stride {
         1 => input,

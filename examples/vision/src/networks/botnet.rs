@@ -1,5 +1,5 @@
-//! BoTNet-50 (Srinivas et al. 2021, arXiv 2101.11605): ResNet-50 whose last stage attends to all
-//! pixels where it had 3 x 3 convolutions.
+//! BoTNet-50 (Srinivas et al. 2021, arXiv 2101.11605): ResNet-50 whose last stage has attention to all pixels in place
+//! of 3 x 3 convolutions.
 //!
 //! The last stage keeps the size of the feature map, as the paper's BoTNet-S1 and Distribuuuu's
 //! `botnet50` do, and like the latter's shortcut the projection ends with a rectifier.
@@ -19,17 +19,16 @@ use crate::networks::trunk::{LastBlock, Stem, Trunk, TrunkConfig};
 /// Attention heads in each block.
 const HEADS: usize = 4;
 
-/// What a [`BotNet`] is built from.
+/// Options of a [`BotNet`]: classes, picture size and stem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BotNetConfig {
-    /// Classes to tell apart.
+    /// The number of classes to predict.
     pub classes: usize,
     /// Height and width of the pictures in pixels: the relative positions are learnt for one size.
     pub image_size: usize,
-    /// How it begins.
+    /// The first layers of the network.
     pub stem: Stem,
-    /// Whether the last normalisation of the residual blocks starts with zeros. That of the attention
-    /// blocks always does.
+    /// Starts the last normalisation of the residual blocks with zeros. That of the attention blocks always does.
     pub zero_init_residual: bool,
 }
 

@@ -1,7 +1,7 @@
 //! DenseNet-121 (Huang et al. 2016, arXiv 1608.06993) as torchvision builds it: the same layers, the same names, the
 //! same initial distributions.
 //!
-//! Nothing in this file knows that there is more than one rank.
+//! This file does not depend on ranks.
 
 use bonfire::nn::{conv2d, relu};
 use burn::module::{
@@ -22,18 +22,16 @@ const GROWTH: usize = 32;
 /// Channels inside a layer, in multiples of those that it adds.
 const INSIDE: usize = 4;
 
-/// Channels of the stem.
 const STEM: usize = 64;
 
-/// Layers in each block.
 const LAYERS: [usize; 4] = [6, 12, 24, 16];
 
-/// What a [`DenseNet`] is built from.
+/// Options of a [`DenseNet`]: classes and stem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenseNetConfig {
-    /// Classes to tell apart.
+    /// The number of classes to predict.
     pub classes: usize,
-    /// How it begins.
+    /// The first layers of the network.
     pub stem: Stem,
 }
 
@@ -60,7 +58,7 @@ struct Features {
     norm5: BatchNorm,
 }
 
-/// Sees all that the layers before it have made, and adds to it.
+/// A layer that takes the output of all earlier ones, and appends to it.
 #[derive(Module, Debug)]
 struct DenseLayer {
     norm1: BatchNorm,
@@ -69,7 +67,7 @@ struct DenseLayer {
     conv2: Conv2d,
 }
 
-/// Half the channels, and half the pixels on a side.
+/// Halves the channels, and the pixels on a side.
 #[derive(Module, Debug)]
 struct Transition {
     norm: BatchNorm,
@@ -77,13 +75,13 @@ struct Transition {
     pool: AvgPool2d,
 }
 
-/// Layers that all see each other, named as torchvision names them: it counts from 1. They are a vector, since a
-/// network of fields for 58 layers is too large to move through an unoptimised program's stack.
+/// Densely connected layers, with torchvision's names, which count from 1. They are a vector, since a network of
+/// fields for 58 layers is too large to move through an unoptimised program's stack.
 #[derive(Clone, Debug)]
 struct DenseBlock(Vec<DenseLayer>);
 
 impl DenseBlock {
-    /// Of so many layers, with the channels of its input and, afterwards, of its output.
+    /// Makes `layers` layers, and updates `channels` from those of the input to those of the output.
     fn new(layers: usize, channels: &mut usize, draw: &mut Draw) -> Self {
         let layer = |_| {
             let layer = DenseLayer::new(*channels, draw);
@@ -198,7 +196,7 @@ impl DenseNetConfig {
 }
 
 impl DenseNet {
-    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    /// Returns the scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         let x = self.features.forward(pictures);
         self.classifier.forward(pooled(relu(x)))
@@ -232,7 +230,7 @@ impl DenseLayer {
         }
     }
 
-    /// The input with its own channels behind it.
+    /// Appends its own channels to the input.
     fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let x = relu(self.norm1.forward(input.clone()));
         let x = relu(self.norm2.forward(conv2d(&self.conv1, x)));

@@ -1,7 +1,7 @@
 //! Layers with drawn parameters: a pure function of the seed, the same on every device and rank.
 //!
-//! The distributions are torchvision's: convolutions after He et al. 2015 (normal, by the fan out),
-//! everything else uniform within `1 / sqrt(fan in)`, which is what PyTorch does by itself.
+//! The distributions are torchvision's: convolutions after He et al. 2015 (normal, by the fan out), everything else
+//! uniform within `1 / sqrt(fan in)`, which is PyTorch's default.
 
 use std::f64::consts::TAU;
 
@@ -23,16 +23,12 @@ pub(crate) struct Window {
     pub(crate) stride: usize,
 }
 
-/// Channels that go into a layer and come out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Channels {
-    /// In.
     pub(crate) source: usize,
-    /// Out.
     pub(crate) target: usize,
 }
 
-/// Makes layers, one after the other.
 #[derive(Debug)]
 pub(crate) struct Draw<'a> {
     rng: ChaCha8Rng,
@@ -50,8 +46,8 @@ impl<'a> Draw<'a> {
         self.grouped(channels, window, 1)
     }
 
-    /// A convolution without bias whose channels are in groups that do not see each other, normal with deviation
-    /// `sqrt(2 / fan out)`.
+    /// A convolution without bias whose channels are in groups that do not mix, normal with deviation `sqrt(2 / fan
+    /// out)`.
     pub(crate) fn grouped(&mut self, channels: Channels, window: Window, groups: usize) -> Conv2d {
         let Window { side, .. } = window;
         let std = (2.0 / (channels.target * side * side) as f64).sqrt();
@@ -108,7 +104,7 @@ impl<'a> Draw<'a> {
         self.parameter(shape, |rng| std * standard_normal(rng))
     }
 
-    /// A normalisation that changes nothing before it is trained but mean and variance.
+    /// A normalisation that initially changes only mean and variance.
     pub(crate) fn norm(&self, channels: usize) -> BatchNorm {
         BatchNormConfig::new(channels).init(self.device)
     }

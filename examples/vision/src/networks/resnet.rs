@@ -2,7 +2,7 @@
 //! the same names, the same initial distributions. So parameters of torchvision's models are found
 //! under the paths that they have there, `layer1.0.conv1.weight` and so on.
 //!
-//! Nothing in this file knows that there is more than one rank.
+//! This file does not depend on ranks.
 
 use burn::tensor::Device;
 
@@ -10,12 +10,12 @@ use crate::networks::block::{Block, Kind, Shortcut};
 pub use crate::networks::trunk::Stem;
 use crate::networks::trunk::{Sizes, Trunk, TrunkConfig};
 
-/// Which residual network.
+/// The residual network, by its number of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// 18 layers, for ImageNet.
+    /// 18 layers of basic blocks, for ImageNet.
     ResNet18,
-    /// 34 layers, for ImageNet.
+    /// 34 layers of basic blocks, for ImageNet.
     ResNet34,
     /// 50 layers of bottlenecks, for ImageNet.
     ResNet50,
@@ -33,17 +33,17 @@ pub enum Depth {
     ResNet20,
 }
 
-/// What a [`ResNet`] is built from.
+/// Options of a [`ResNet`]: depth, classes and stem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResNetConfig {
-    /// The network.
+    /// The depth of the network.
     pub depth: Depth,
-    /// Classes to tell apart.
+    /// The number of classes to predict.
     pub classes: usize,
-    /// How it begins.
+    /// The first layers of the network.
     pub stem: Stem,
-    /// Whether the last normalisation of every block starts with zeros, so that every block starts as
-    /// the identity (Goyal et al. 2017); torchvision's `zero_init_residual`.
+    /// Starts the last normalisation of every block with zeros, so that every block starts as the identity (Goyal et
+    /// al. 2017); torchvision's `zero_init_residual`.
     pub zero_init_residual: bool,
 }
 
@@ -86,7 +86,7 @@ impl Depth {
         }
     }
 
-    /// The beginning that the network was made with.
+    /// Returns the stem for which the network was designed.
     pub fn stem(self) -> Stem {
         match self {
             Self::ResNet8 | Self::ResNet20 => Stem::Small,
@@ -96,7 +96,7 @@ impl Depth {
 }
 
 impl ResNetConfig {
-    /// A network with the beginning that it was made with, all normalisations starting with ones.
+    /// Makes a network with its usual stem, all normalisations starting with ones.
     pub fn new(depth: Depth, classes: usize) -> Self {
         Self {
             depth,

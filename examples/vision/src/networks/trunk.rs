@@ -1,5 +1,5 @@
-//! What all networks here are: a stem, four stages of blocks, the mean over all pixels and a linear
-//! layer. They differ in the blocks of the last stage, and in its stride.
+//! The common structure of all networks: a stem, four stages of blocks, the mean over all pixels and a linear layer.
+//! They differ in the blocks of the last stage, and in its stride.
 //!
 //! The fields have torchvision's names, so that its parameters are found under the same paths.
 
@@ -16,11 +16,11 @@ use crate::networks::norm::BatchNorm;
 
 /// A block of the last stage.
 pub trait LastBlock: Module {
-    /// `[batch, channels, height, width]` to as many pixels, or half as many on a side.
+    /// Applies the block: `[batch, channels, height, width]` to as many pixels, or half as many on a side.
     fn forward(&self, input: Tensor<4>) -> Tensor<4>;
 }
 
-/// How a network begins.
+/// The first layers of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stem {
     /// 7 x 7 with stride 2, then a maximum over 3 x 3 with stride 2: for pictures of 224 pixels.
@@ -29,24 +29,21 @@ pub enum Stem {
     Small,
 }
 
-/// What a [`Trunk`] is built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TrunkConfig {
     pub(crate) sizes: Sizes,
     pub(crate) stem: Stem,
-    /// Classes to tell apart.
     pub(crate) classes: usize,
-    /// How much smaller the first block of the last stage makes a picture.
+    /// The stride of the first block of the last stage.
     pub(crate) last_stride: usize,
-    /// Whether the last normalisation of every block starts with zeros.
+    /// Starts the last normalisation of every block with zeros.
     pub(crate) zero_init: bool,
 }
 
-/// How large a network is.
+/// The sizes of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) kind: Kind,
-    /// Blocks in each stage.
     pub(crate) blocks: [usize; 4],
     /// Channels of the stem, and the width of the blocks of the first stage; doubled in each stage after it.
     pub(crate) width: usize,
@@ -133,7 +130,7 @@ impl<B: LastBlock> Trunk<B> {
         }
     }
 
-    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    /// Returns the scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
     ///
     /// # Panics
     /// If the network has learnt positions for pictures of another size.
@@ -146,7 +143,7 @@ impl<B: LastBlock> Trunk<B> {
         self.fc.forward(pooled(x))
     }
 
-    /// From pictures to what the first stage reads.
+    /// Computes the input of the first stage from pictures.
     pub(crate) fn begin(&self, pictures: Tensor<4>) -> Tensor<4> {
         let x = relu(self.bn1.forward(conv2d(&self.conv1, pictures)));
         match &self.maxpool {
@@ -156,7 +153,6 @@ impl<B: LastBlock> Trunk<B> {
     }
 }
 
-/// The first convolution and its normalisation.
 fn stem(stem: Stem, width: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
     let channels = Channels {
         source: 3,
@@ -166,7 +162,6 @@ fn stem(stem: Stem, width: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
     (convolution, draw.norm(width))
 }
 
-/// The window of the first convolution.
 pub(crate) fn window_of(stem: Stem) -> Window {
     let (side, stride) = match stem {
         Stem::Large => (7, 2),

@@ -1,4 +1,4 @@
-//! How far a run has come: what its checkpoints keep, and where it goes on from.
+//! The progress of a run: the state in its checkpoints, and its resumption.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::model::Model;
 
-/// What a checkpoint keeps besides model and optimizer.
+/// The program's state in a checkpoint, besides model and optimizer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// What the run's data order depends on.
+    /// The seed of the run's data order.
     pub(crate) seed: u64,
-    /// Where the data goes on.
+    /// The position in the data.
     pub(crate) data: SamplerState,
     /// The highest accuracy so far, in per cent.
     pub(crate) best: Option<f64>,
@@ -32,8 +32,8 @@ impl Progress {
     }
 }
 
-/// Goes on from the last checkpoint, if the configuration wants that and there is one; and the steps
-/// that were done before; nothing if the run begins.
+/// Restores the last checkpoint, if it is configured and exists, and returns its progress and steps; `None` if the run
+/// begins.
 pub(crate) fn resumed(
     world: &World,
     config: &Config,
@@ -59,7 +59,7 @@ pub(crate) fn resumed(
     Ok(Some((resumed.state, resumed.milestone.step)))
 }
 
-/// Whether rank 0 sees any checkpoint; the same answer on every rank.
+/// Returns true if rank 0 has any checkpoint; the same on every rank.
 fn holds_checkpoints(world: &World, checkpoints: &Checkpoints) -> Result<bool> {
     let mut any = [0_u8];
     if world.is_main() {

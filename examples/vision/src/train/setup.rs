@@ -1,4 +1,4 @@
-//! How a training begins, or begins again.
+//! Starts or resumes a training.
 
 use std::num::NonZeroUsize;
 
@@ -42,7 +42,7 @@ impl<'a> Trainer<'a> {
             };
             (progress, 0)
         });
-        // A seed that the configuration has must be the one that the data was dealt by.
+        // A seed that the configuration has must be the one by which the data was distributed.
         let seed = config.rng_seed.unwrap_or(progress.seed);
         let loader = loader(world, data, config, seed).resuming(&progress.data);
         let loader = all_or_none(world, loader)?;
@@ -74,7 +74,6 @@ impl<'a> Trainer<'a> {
         Ok(trainer)
     }
 
-    /// The decisions of a run, once.
     fn announce(&self, parameters: usize) {
         let Self {
             world,
@@ -108,7 +107,6 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// The model that a run begins with.
 fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
     let model = config.network().init(seed, &world.device().autodiff());
     match &config.model.weights {
@@ -129,7 +127,6 @@ fn global_batch(world: &World, config: &Config) -> GlobalBatch {
     }
 }
 
-/// The normalisation that the configuration asks for.
 fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
     Ok(if config.model.syncbn {
         bonfire::nn::convert_sync_batch_norm(model, world)?

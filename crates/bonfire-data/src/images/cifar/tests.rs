@@ -85,7 +85,10 @@ fn damaged_files_are_named_and_described() {
     let whole = batch_file(0, 2);
     for bytes in [&whole[..whole.len() - 1], b""] {
         let error = error_of(bytes);
-        let expected = format!("it has {} bytes, which is no multiple of 3073", bytes.len());
+        let expected = format!(
+            "it has {} bytes, which is not a multiple of 3073",
+            bytes.len()
+        );
         assert!(
             error.contains("data_batch_1.bin") && error.contains(&expected),
             "{error}"

@@ -1,4 +1,4 @@
-//! Why no parameters can be loaded or written.
+//! Errors of loading and writing parameters.
 
 use bonfire_checkpoint::record::RecordError;
 use bonfire_weights::FileError;
@@ -9,7 +9,7 @@ use crate::TrainError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// Rank 0 can do nothing with the file. All ranks return this error.
+    /// Rank 0 cannot read or write the file. All ranks return this error.
     #[error(transparent)]
     File(#[from] FileError),
     /// The ranks' models differ, or a rank failed.

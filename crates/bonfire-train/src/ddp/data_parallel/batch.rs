@@ -1,4 +1,4 @@
-//! Tensors that are divided among the devices of a process, and those that are put together again.
+//! Tensors that are divided among the devices of a process, and concatenated again.
 
 use std::ops::Range;
 
@@ -11,23 +11,23 @@ use crate::nn::custom_gradient::Inputs;
 ///
 /// A batch of several tensors implements it by calling each method on all of them.
 pub trait Scatter: Sized {
-    /// How many samples it has along `dim`.
+    /// Returns its number of samples along `dim`.
     ///
     /// # Panics
     /// If it has no such dimension.
     fn samples(&self, dim: usize) -> usize;
 
-    /// The samples of `range` along `dim`, on `device`.
+    /// Returns the samples of `range` along `dim`, on `device`.
     #[must_use]
     fn part(&self, dim: usize, range: Range<usize>, device: &Device) -> Self;
 
-    /// Adds the graphs that it comes from.
+    /// Adds the graphs of its tensors to `graphs`.
     fn join(&self, graphs: &mut Graphs);
 }
 
-/// What replicas return, of which each has a part.
+/// The output of replicas, of which each has a part.
 pub trait Gather: Sized {
-    /// All parts in their order, one after the other along `dim`, on `device`.
+    /// Concatenates all parts in their order along `dim`, on `device`.
     ///
     /// # Panics
     /// If there is no part or no such dimension, or if the parts differ in another one.
@@ -37,25 +37,24 @@ pub trait Gather: Sized {
 
 /// Graphs of autodiff that threads add to at the same time.
 ///
-/// Burn keeps graphs apart until an operation has parents in two of them, and then merges these. What another thread
-/// adds to one of them meanwhile is lost. So they are merged before there are threads.
+/// Burn keeps graphs apart until an operation has parents in two of them, and then merges these. Additions of another
+/// thread to one of them meanwhile are lost. So they are merged before threads start.
 #[derive(Default)]
 pub struct Graphs(Inputs);
 
 impl Graphs {
-    /// Adds that of a tensor, if it has one.
+    /// Adds the graph of a tensor, if it has one.
     pub fn add<const D: usize>(&mut self, tensor: &Tensor<D>) {
         self.0.add(tensor);
     }
 
-    /// Adds those of a model's parameters.
     pub(super) fn of<M: Module>(module: &M) -> Self {
         let mut graphs = Self::default();
         module.visit(&mut graphs);
         graphs
     }
 
-    /// Makes them one, by an operation with a parent in each. Nothing is computed, now or in the backward pass.
+    /// Merges the graphs by an operation with a parent in each. It computes nothing, now or in the backward pass.
     pub(super) fn merge(self, device: &Device) {
         let output = Tensor::<1>::zeros([1], device);
         drop(
@@ -117,7 +116,6 @@ fn check(dim: usize, dims: usize) {
     );
 }
 
-/// Tensors of the same samples, such as inputs and targets.
 impl<A: Scatter, B: Scatter> Scatter for (A, B) {
     /// # Panics
     /// If the two have different numbers of samples.

@@ -1,4 +1,4 @@
-//! Has the parameters of a model gathered.
+//! Attaches gathers to the parameters of a model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,18 +14,16 @@ use crate::loss::precision::Enclosing;
 use crate::reducer::hooks::GATHERED;
 use crate::world::exchange::mapping::{Meaning, meaning};
 
-/// Finds the parameters that are cut.
 pub(super) struct Finder<'a> {
     gatherer: &'a Gatherer,
     place: Enclosing,
-    /// Those whose values stay as they are in mixed precision.
+    /// Those that keep their type in mixed precision.
     pub(super) staying: HashSet<usize>,
-    /// A zero for each, on the device that computes.
+    /// A zero for each, on the computing device.
     pub(super) zeros: HashMap<usize, Tensor<1>>,
 }
 
 impl<'a> Finder<'a> {
-    /// None found yet.
     pub(super) fn new(gatherer: &'a Gatherer) -> Self {
         Self {
             gatherer,
@@ -59,14 +57,14 @@ impl ModuleVisitor for Finder<'_> {
     }
 }
 
-/// The value of a parameter of which the tensor beneath has this rank's rows.
+/// The value of a parameter whose underlying tensor has this rank's rows.
 #[derive(Clone, Debug)]
 pub(super) struct Gathered {
     id: ParamId,
     parameter: usize,
     gatherer: Arc<Gatherer>,
-    /// In a training pass, where the gradient of the whole parameter goes. The rows may be on another backend, and
-    /// have another shape.
+    /// In a training pass, the leaf that gets the gradient of the complete parameter. The rows may be on another
+    /// backend, and have another shape.
     stand_in: Option<Param<Tensor<1>>>,
 }
 
@@ -142,7 +140,6 @@ impl ModuleDisplayDefault for Gathered {
 
 impl ModuleDisplay for Gathered {}
 
-/// Has the rest of parameters gathered.
 pub(super) struct Attacher<'a>(pub(super) &'a Arc<Gatherer>);
 
 impl Reparameterizer for Attacher<'_> {

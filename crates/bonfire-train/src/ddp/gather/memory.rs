@@ -1,8 +1,8 @@
 //! The memory in which parameters are gathered, one after the other.
 //!
-//! A parameter that is gathered ahead is in the memory of the one before, which has been copied out by then: it
-//! takes no more. It is an operation like others, issued in the order of the pass, so all ranks have the same
-//! operations in the same order.
+//! A parameter that is gathered ahead is in the memory of the one before, which has been copied out by then: it needs
+//! no more. It is an operation like others, issued in the order of the pass, so all ranks have the same operations in
+//! the same order.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,35 +16,29 @@ use super::{Gatherer, State};
 use crate::TrainError;
 use crate::reducer::readback;
 
-/// Memory that other ranks reach.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Room for the largest parameter of each type.
     buffers: HashMap<DType, Values>,
-    /// The parameter that is gathered ahead.
     ahead: Option<(usize, ValuesWork)>,
 }
 
 impl Memory {
-    /// Which parameter is gathered ahead.
     #[cfg(test)]
     pub(super) fn ahead(&self) -> Option<usize> {
         self.ahead.as_ref().map(|(parameter, _)| *parameter)
     }
 }
 
-/// Where the rows of a parameter are gathered. All ranks have a block of the length of the largest.
+/// The places at which the rows of a parameter are gathered. All ranks have a block of the length of the largest.
 struct Places {
-    /// In rank order.
     all: Vec<Range<usize>>,
     own: Range<usize>,
-    /// Of all blocks.
     elems: usize,
 }
 
 impl Gatherer {
-    /// The values of a whole parameter, from this rank's rows. In a training pass, the one that the last pass
-    /// gathered next is on its way then.
+    /// The values of a complete parameter, from this rank's rows. In a training pass, it starts the gather that came
+    /// next in the last pass.
     pub(super) fn collect(
         &self,
         parameter: usize,
@@ -70,7 +64,7 @@ impl Gatherer {
         Ok(data)
     }
 
-    /// Waits for the parameter that is gathered ahead: which one that is.
+    /// Waits for the parameter that is gathered ahead, and returns its index.
     pub(super) fn arrived(&self, state: &mut State) -> Result<Option<usize>, TrainError> {
         let Some((parameter, work)) = state.memory.ahead.take() else {
             return Ok(None);
@@ -81,7 +75,7 @@ impl Gatherer {
     }
 
     fn gather_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
-        let pass = state.pass.as_ref().expect("a pass is under way");
+        let pass = state.pass.as_ref().expect("a pass has begun");
         let rows = pass.rows[&parameter].clone();
         self.fill(state, parameter, rows)?;
         let dtype = self.table.get(parameter).extent.dtype;
@@ -92,7 +86,6 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Puts this rank's rows where they are gathered.
     fn fill(
         &self,
         state: &mut State,
@@ -144,7 +137,6 @@ impl Gatherer {
         }
     }
 
-    /// Room for the largest parameter of a type.
     fn buffer(&self, dtype: DType) -> Values {
         let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
         let elems = parameters
@@ -153,7 +145,6 @@ impl Gatherer {
         Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
     }
 
-    /// What went wrong with a parameter.
     fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {
         match error {
             CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {

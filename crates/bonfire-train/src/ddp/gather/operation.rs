@@ -18,16 +18,15 @@ use crate::TrainError;
 use crate::reducer::operation::{Graph, primitive};
 use crate::reducer::readback::Readback;
 
-/// What a parameter is gathered of.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// This rank's, which may be on another backend.
+    /// This rank's rows, which may be on another backend.
     pub(super) rows: DispatchTensor,
     pub(super) parameter: usize,
     pub(super) gatherer: Arc<Gatherer>,
 }
 
-/// The whole parameter, on the device of what stands for it in the graph, which gets the gradient.
+/// The complete parameter, on the device of its stand-in in the graph, which gets the gradient.
 pub(super) fn gathered<B: Readback, C: CheckpointStrategy, const D: usize>(
     stand_in: Tensor<1>,
     source: Source,
@@ -94,7 +93,7 @@ impl<B: Readback> RetroForward for GatherAgain<B> {
         let whole = gatherer.whole::<B>(*parameter, rows.clone(), &device);
         let whole = whole.unwrap_or_else(|error| {
             gatherer.fail(error);
-            // Nobody sees what is computed with it: the step ends with the failure.
+            // Results computed with it are dropped: the step ends with the failure.
             let entry = gatherer.table.get(*parameter);
             B::float_zeros(
                 entry.shape.clone().into(),

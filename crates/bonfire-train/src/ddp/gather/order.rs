@@ -1,4 +1,5 @@
-//! The order in which training passes gather parameters: what the last one gathered next, this one gathers ahead.
+//! The order in which training passes gather parameters: the next gather of the last pass is started ahead in this
+//! one.
 //!
 //! All ranks know the same order, because their gathers were compared. A pass that leaves it gathers nothing
 //! ahead from there on, and the next one follows the new order.
@@ -8,14 +9,14 @@ use std::mem;
 /// The gathers of a forward pass and of the backward pass after it.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// Of the last pass; empty where this one has left it.
+    /// The gathers of the last pass; empty where this one has diverged from it.
     expected: Vec<usize>,
-    /// Of this pass, so far.
+    /// The gathers of this pass so far.
     found: Vec<usize>,
 }
 
 impl Order {
-    /// Notes that a parameter is gathered; the one that will be next, where that is known.
+    /// Records a gather; returns the next one, if it is known.
     pub(super) fn next(&mut self, parameter: usize) -> Option<usize> {
         if self.expected.get(self.found.len()) != Some(&parameter) {
             self.expected.clear();
@@ -24,13 +25,12 @@ impl Order {
         self.expected.get(self.found.len()).copied()
     }
 
-    /// Of the last pass.
     #[cfg(test)]
     pub(super) fn last(&self) -> &[usize] {
         &self.expected
     }
 
-    /// Ends the pass.
+    /// Ends the pass, whose order is the next expectation.
     pub(super) fn end(&mut self) {
         self.expected = mem::take(&mut self.found);
     }

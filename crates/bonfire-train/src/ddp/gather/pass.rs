@@ -16,7 +16,6 @@ pub(super) struct Pass {
     pub(super) rows: HashMap<usize, DispatchTensor>,
 }
 
-/// Finds this rank's rows.
 struct Rows<'a> {
     gatherer: &'a Gatherer,
     found: HashMap<usize, DispatchTensor>,
@@ -32,7 +31,6 @@ impl ModuleVisitor for Rows<'_> {
 }
 
 impl Gatherer {
-    /// Begins a forward pass of a training.
     pub(crate) fn begin<M: Module>(&self, model: &M, precision: Precision) {
         let mut rows = Rows {
             gatherer: self,
@@ -45,10 +43,9 @@ impl Gatherer {
         });
     }
 
-    /// Ends the pass.
     pub(crate) fn end(&self) -> Result<(), TrainError> {
         let mut state = self.lock();
-        // One that nobody asked for after all.
+        // One that was not used after all.
         let arrived = self.arrived(&mut state).map(drop);
         state.order.end();
         state.pass = None;

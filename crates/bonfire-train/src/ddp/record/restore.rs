@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint, put into a model and its optimizer one at a time.
 //!
-//! Rank 0 reads and the others get the bytes from it. Each rank keeps what it holds: whole parameters, or its rows
-//! of them. So no rank ever has more in memory than that and one tensor.
+//! Rank 0 reads and the others get the bytes from it. Each rank keeps its part: complete parameters, or its rows of
+//! them. So no rank ever has more in memory than its part and one tensor.
 
 #[cfg(feature = "weights")]
 mod import;
@@ -23,7 +23,6 @@ use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
-/// What a checkpoint is of, if not of this training.
 #[derive(Debug)]
 pub(crate) struct Misfit {
     pub(crate) what: &'static str,
@@ -31,11 +30,11 @@ pub(crate) struct Misfit {
 }
 
 impl<M: Module> Ddp<M> {
-    /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they are of others.
-    /// Says how many tensors of state the optimizer got. Every rank must call it; ranks that have `parts` of the model
-    /// in the files take those.
+    /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they belong to
+    /// others. Returns the number of the optimizer's tensors. Every rank must call it; ranks that have `parts` of the
+    /// model in the files take those.
     ///
-    /// `group` is as patient as the disk of rank 0 is slow.
+    /// The timeout of `group` covers the disk of rank 0.
     #[track_caller]
     pub(crate) fn restore(
         &mut self,
@@ -91,7 +90,6 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// What the optimizer keeps for this rank's part of the parameters.
     fn record(
         &self,
         model: &Source<'_>,
@@ -131,7 +129,7 @@ impl<M: Module> Ddp<M> {
         Ok(record.into_optimizer_record()?)
     }
 
-    /// This rank's part of what an optimizer keeps for a parameter; all of what is not divided.
+    /// This rank's part of an optimizer's state for a parameter; all of it if it is not divided.
     pub(super) fn own_rows(&self, tensor: Packed) -> Result<Option<Packed>, TrainError> {
         let all = |parameter: usize| self.table.get(parameter).shape[0];
         let Some(parameter) = self.divided(&tensor, all) else {
@@ -157,7 +155,7 @@ impl<M: Module> Ddp<M> {
         )))
     }
 
-    /// Which parameter here has which identity there.
+    /// The parameters here by their identities there.
     fn identities(&self, model: &Source<'_>, parts: Option<&Parts>) -> HashMap<u64, ParamId> {
         let ids = self.table.ids().into_iter().enumerate();
         let named = ids.filter_map(|(index, id)| match parts {
@@ -172,7 +170,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Puts tensors in the place of those of a model.
 struct Restorer<'a> {
     source: &'a Source<'a>,
     /// Parts that have been read, where ranks have some.
@@ -183,7 +180,7 @@ struct Restorer<'a> {
 }
 
 impl Restorer<'_> {
-    /// The values of the parameter at the path, of so many dimensions.
+    /// The values of the parameter at the path, with `dims` dimensions.
     fn values(&mut self, id: ParamId, dims: usize) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
@@ -242,13 +239,12 @@ impl ModuleMapper for Restorer<'_> {
     }
 }
 
-/// Which rows of its parameters a model has, and where.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     table: &'a ParameterTable,
-    /// None where it has them all.
+    /// `None` if it has them all.
     shards: Option<&'a Shards>,
-    /// None where they are in memory.
+    /// `None` if they are in memory.
     offload: Option<&'a Offload>,
 }
 
@@ -259,13 +255,13 @@ impl<'a> Rows<'a> {
         Some((index, shards))
     }
 
-    /// Of one parameter; none if it has all.
+    /// The rows of one parameter; `None` if it has all.
     fn rows(self, id: ParamId) -> Option<Range<usize>> {
         self.cut(id).map(|(index, shards)| shards.rows(index))
     }
 }
 
-/// The same parameter with other values, those of the model's rows of what is given as a whole.
+/// The parameter with other values: the model's rows of complete `values`.
 fn with_floats<const D: usize>(
     param: Param<Tensor<D>>,
     values: TensorData,

@@ -525,7 +525,7 @@ fn what_cannot_be_is_said_on_all_workers() {
             "{mismatch}"
         );
         assert!(
-            newcomer.contains("worker 1 goes on from step 2"),
+            newcomer.contains("worker 1 continues from step 2"),
             "{newcomer}"
         );
         assert!(

@@ -16,7 +16,7 @@ use crate::nn::memory::{mapped, mapped_gradient};
 
 const FALL: f32 = 0.26;
 
-/// Of the tail, from the constant on.
+/// Coefficients of the tail, from the constant on.
 const TAIL: [f32; 9] = [
     0.103_762_664,
     0.102_957_14,
@@ -29,7 +29,7 @@ const TAIL: [f32; 9] = [
     0.030_952_55,
 ];
 
-/// Of the exponential, from the constant on.
+/// Coefficients of the exponential, from the constant on.
 const EXPONENTIAL: [f32; 7] = [
     1.0,
     1.0,
@@ -49,7 +49,7 @@ const ROUNDING: f32 = 1.5 * (1 << 23) as f32;
 /// The logarithm of 2 as a sum whose first part has few bits, so that its product with a small integer is exact.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
-/// 1 / sqrt(2π)
+/// The density at 0: 1 / sqrt(2π).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
 pub(super) fn forward<const D: usize>(x: Tensor<D>) -> Tensor<D> {
@@ -96,7 +96,6 @@ fn exp_of_minus(x: f32) -> f32 {
     if x > LARGEST { 0.0 } else { exponential }
 }
 
-/// Horner's rule.
 #[inline(always)]
 fn polynomial<const N: usize>(coefficients: [f32; N], x: f32) -> f32 {
     let mut sum = coefficients[N - 1];

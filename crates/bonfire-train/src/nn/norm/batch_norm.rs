@@ -1,4 +1,4 @@
-//! The layer.
+//! The batch normalisation layer and its configuration.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
@@ -15,18 +15,18 @@ use crate::world::exchange::group::NormGroup;
 /// Configuration of a [`BatchNorm`]; the options and defaults of Burn's.
 #[derive(Config, Debug)]
 pub struct BatchNormConfig {
-    /// How many features there are, at least one: the second dimension of the input.
+    /// The number of features, at least one: the second dimension of the input.
     pub num_features: usize,
     /// Added to the variance. Positive. Default 1e-5.
     #[config(default = 1e-5)]
     pub epsilon: f64,
-    /// How much of the running statistics a batch replaces, from 0 to 1. Default 0.1.
+    /// The share of the running statistics that a batch replaces, from 0 to 1. Default 0.1.
     #[config(default = 0.1)]
     pub momentum: f64,
 }
 
 impl BatchNormConfig {
-    /// A layer that normalises each rank's batch by itself.
+    /// Makes a layer that normalises each rank's batch by itself.
     ///
     /// # Panics
     /// If an option is out of its range.
@@ -56,8 +56,8 @@ impl BatchNormConfig {
         }
     }
 
-    /// A layer that normalises the batches of all ranks of `group` together, as
-    /// [`convert_sync_batch_norm`](crate::convert_sync_batch_norm) makes them.
+    /// Makes a layer that normalises the batches of all ranks of `group` together, as
+    /// [`convert_sync_batch_norm`](crate::convert_sync_batch_norm) does.
     ///
     /// # Panics
     /// If an option is out of its range.
@@ -75,26 +75,25 @@ impl BatchNormConfig {
 /// batches of all ranks ([`convert_sync_batch_norm`](crate::convert_sync_batch_norm)), and its running
 /// statistics belong to one replica ([`RunningStatistic`]).
 ///
-/// On a device with autodiff, and unless it is frozen, the layer normalises with the statistics of the
-/// batch and updates the running ones by `momentum`, the variance being the biased one as in Burn
-/// (PyTorch keeps the unbiased one). Otherwise it normalises with the running statistics, and never
-/// asks another rank.
+/// On a device with autodiff, and unless it is frozen, the layer normalises with the statistics of the batch and
+/// updates the running ones by `momentum`, the variance being the biased one as in Burn (PyTorch keeps the unbiased
+/// one). Otherwise it normalises with the running statistics, and never communicates.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BatchNorm {
-    /// The scale, `[features]`.
+    /// The scale of each feature, `[features]`.
     pub gamma: Param<Tensor<1>>,
-    /// The shift, `[features]`.
+    /// The shift of each feature, `[features]`.
     pub beta: Param<Tensor<1>>,
-    /// Off while the layer is frozen.
+    /// False while the layer is frozen.
     pub training: Param<Flag>,
-    /// The running mean, `[features]`.
+    /// The running mean of each feature, `[features]`.
     pub running_mean: RunningStatistic,
     /// The running biased variance, `[features]`.
     pub running_var: RunningStatistic,
-    /// How much of the running statistics a batch replaces.
+    /// The share of the running statistics that a batch replaces.
     pub momentum: f64,
-    /// Added to the variance.
+    /// Added to the variance of a feature.
     pub epsilon: f64,
 }
 
@@ -134,7 +133,7 @@ impl BatchNorm {
         }
     }
 
-    /// How many ranks' batches are normalised together, if they are.
+    /// Returns the number of ranks whose batches are normalised together, or `None` if each is by itself.
     pub fn synchronized_ranks(&self) -> Option<usize> {
         self.running_mean.exchange().map(NormGroup::ranks)
     }
@@ -164,7 +163,6 @@ impl BatchNorm {
         batch.output
     }
 
-    /// Moves the running statistics towards those of a batch.
     fn learn(&self, mean: Tensor<1>, variance: Tensor<1>) {
         self.running_mean
             .update(self.moved(&self.running_mean, mean));
@@ -198,7 +196,6 @@ impl BatchNorm {
         output.reshape(dims)
     }
 
-    /// A running statistic after a batch with `value`.
     fn moved(&self, running: &RunningStatistic, value: Tensor<1>) -> Tensor<1> {
         let old = running.value();
         let value = value

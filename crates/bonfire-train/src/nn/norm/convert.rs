@@ -1,4 +1,4 @@
-//! Making the batch norms of a model normalise the batches of all ranks together.
+//! Converts the batch norms of a model to normalise the batches of all ranks together.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
@@ -8,14 +8,14 @@ use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{TrainError, World};
 
-/// The container and the field by which a batch norm is known, of this crate or of Burn.
+/// The container and the field that identify a batch norm, of this crate or of Burn.
 const CONTAINER: &str = "Struct:BatchNorm";
 const FIELD: &str = "running_mean";
 
-/// Makes all [`BatchNorm`](crate::BatchNorm) layers of a model normalise the batches of all ranks of a
-/// world together, in training: n ranks with batches of b are then the same as one rank with a batch
-/// of n b. Call it on every rank, before [`Ddp::new`](crate::Ddp::new); nothing else of the model
-/// changes. Each layer then costs two small exchanges per step.
+/// Converts all [`BatchNorm`](crate::BatchNorm) layers of a model, so that they normalise the batches of all ranks of
+/// a world together, in training: n ranks with batches of b are then the same as one rank with a batch of n b. Call it
+/// on every rank, before [`Ddp::new`](crate::Ddp::new); nothing else of the model changes. Each layer then costs two
+/// small exchanges per step.
 ///
 /// # Errors
 /// [`TrainError::NotConvertible`] if the model has a `burn::nn::BatchNorm`, whose statistics only Burn
@@ -26,7 +26,7 @@ pub fn convert_sync_batch_norm<M: Module>(model: M, world: &World) -> Result<M, 
     convert_sync_batch_norm_in(model, &group)
 }
 
-/// [`convert_sync_batch_norm`] for the ranks of a group, such as those of a host.
+/// Converts a model by [`convert_sync_batch_norm`] for the ranks of a group, such as those of a host.
 ///
 /// # Errors
 /// [`TrainError::NotConvertible`].
@@ -55,7 +55,7 @@ struct Converter {
 }
 
 impl Converter {
-    /// Whether this is the field by which a batch norm is known, `inside` it so many modules deep.
+    /// Returns true if this is the field that identifies a batch norm, `inside` it so many modules deep.
     fn is_batch_norm(&self, inside: usize) -> bool {
         let field = self.path.iter().rev().nth(inside);
         field.is_some_and(|(name, container)| name == FIELD && container == CONTAINER)

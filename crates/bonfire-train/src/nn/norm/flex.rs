@@ -6,20 +6,18 @@ use burn::tensor::Tensor;
 use crate::nn::custom_gradient::Inputs;
 use crate::nn::memory::{is_here, own, row_major, tensor, values};
 
-/// A normalised batch and its statistics, which have no autodiff.
 pub(super) struct Normalized<const D: usize> {
     pub(super) output: Tensor<D>,
     pub(super) mean: Tensor<1>,
-    /// Biased.
+    /// The biased variance.
     pub(super) variance: Tensor<1>,
 }
 
-/// Whether a batch is normalised here.
+/// Returns true if this module normalises a batch of this kind.
 pub(super) fn has<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>, beta: &Tensor<1>) -> bool {
     is_here(x) && is_here(gamma) && is_here(beta) && x.shape().num_elements() > 0
 }
 
-/// Normalises `x`, of shape `[batch, features, ...]`, with its own statistics.
 pub(super) fn batch_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -49,7 +47,9 @@ pub(super) fn batch_norm<const D: usize>(
             let sums = norm.backward_parameters(values(&x), values(&gradient));
             let mut found = Vec::new();
             if of_x {
-                let target = gradient.try_storage_mut().expect("nobody else sees it");
+                let target = gradient
+                    .try_storage_mut()
+                    .expect("its memory is not shared");
                 norm.backward(values(&x), values(&gamma), &sums, target);
                 found.push(Tensor::<D>::from_primitive::<Flex>(gradient).into_dispatch());
             }

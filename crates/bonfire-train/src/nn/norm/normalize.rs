@@ -13,8 +13,8 @@ use crate::custom_gradient;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 
-/// What all ranks' batches have in common. Tensors have shape `[features]` or `[1]`, the same bits on
-/// every rank, and no autodiff.
+/// The statistics of all ranks' batches. Tensors have shape `[features]` or `[1]`, the same bits on every rank, and no
+/// autodiff.
 #[derive(Clone, Debug)]
 pub(crate) struct GlobalMoments {
     /// One over the number of values of a feature; 0 without any.
@@ -22,7 +22,7 @@ pub(crate) struct GlobalMoments {
     /// 1, or 0 if no rank has a value.
     pub(crate) seen: Tensor<1>,
     pub(crate) mean: Tensor<1>,
-    /// Biased, as Burn has it.
+    /// The biased variance, as Burn has it.
     pub(crate) variance: Tensor<1>,
 }
 
@@ -57,7 +57,6 @@ impl GlobalMoments {
     }
 }
 
-/// The batch `x` with the global mean 0 and variance 1 in each feature.
 pub(crate) fn normalized(
     x: Tensor<3>,
     global: &GlobalMoments,
@@ -83,7 +82,6 @@ pub(crate) fn normalized(
     )
 }
 
-/// The operation, and what its backward step needs.
 #[derive(Debug)]
 struct Normalize {
     normalized: Tensor<3>,
@@ -91,12 +89,10 @@ struct Normalize {
     scale: Tensor<1>,
     inverse_count: Tensor<1>,
     exchange: NormGroup,
-    /// Of the input.
     dtype: DType,
 }
 
 impl Normalize {
-    /// The gradient of the input.
     fn gradient(self, gradient: Tensor<3>) -> Tensor<3> {
         let [batch, features, positions] = gradient.dims();
         let gradient = wide(gradient);
@@ -121,7 +117,7 @@ impl Normalize {
     }
 }
 
-/// In a type in which sums may be computed.
+/// Casts to a type in which sums may be computed.
 fn wide(x: Tensor<3>) -> Tensor<3> {
     match x.dtype() {
         DType::F16 | DType::BF16 => x.cast(DType::F32),
@@ -129,13 +125,12 @@ fn wide(x: Tensor<3>) -> Tensor<3> {
     }
 }
 
-/// One row per feature.
 fn rows(x: Tensor<3>) -> Tensor<2> {
     let [batch, features, positions] = x.dims();
     x.swap_dims(0, 1).reshape([features, batch * positions])
 }
 
-/// One value per feature, for all samples and positions.
+/// Broadcasts one value per feature to all samples and positions.
 fn broad(values: Tensor<1>) -> Tensor<3> {
     let [features] = values.dims();
     values.reshape([1, features, 1])

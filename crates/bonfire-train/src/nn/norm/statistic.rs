@@ -13,24 +13,22 @@ use crate::nn::norm::normalize::GlobalMoments;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meaning};
 
-/// Where a mapper is that has statistics join others: so it knows them from those of Burn's batch norm.
+/// The container of a mapper that has statistics join others: distinguishes them from those of Burn's batch norm.
 pub(crate) const JOINING: &str = "joining";
 
-/// What a layer normalised with in the runs of a segment, in their order.
+/// The moments with which a layer normalised in the runs of a segment, in their order.
 type Tape = Arc<Mutex<VecDeque<GlobalMoments>>>;
 
 /// The running mean or variance of a [`BatchNorm`](crate::BatchNorm): a tensor of shape `[features]`
 /// which the forward pass of training updates. It is recorded like a parameter that is not trained.
 ///
-/// Clones share the value, as the replica that trains and what it is copied from for a forward pass
-/// must. What is made of a module by mapping, loading or moving it, by `train()`, by `valid()`, and by
-/// giving it to [`Ddp`](crate::Ddp), has a value of its own: ranks that are threads of one process and
-/// start from clones of one model do not meddle with each other. (Burn's `RunningState` shares its
-/// value in most of these cases, and is the mean over the threads that updated it.)
+/// Clones share the value, as the training replica and its original must. Mapping, loading or moving a module,
+/// `train()`, `valid()`, and [`Ddp`](crate::Ddp) copy the value: ranks that are threads of one process and start from
+/// clones of one model do not affect each other. (Burn's `RunningState` shares its value in most of these cases, and
+/// is the mean over the threads that updated it.)
 #[derive(Clone, Debug)]
 pub struct RunningStatistic {
     id: ParamId,
-    /// Without autodiff.
     value: Arc<Mutex<Tensor<1>>>,
     exchange: Option<NormGroup>,
     /// In a run of a segment that will be repeated.
@@ -51,23 +49,20 @@ impl RunningStatistic {
         }
     }
 
-    /// The value, of shape `[features]`, without autodiff.
+    /// Returns the value, of shape `[features]`, without autodiff.
     pub fn value(&self) -> Tensor<1> {
         self.lock().clone()
     }
 
-    /// Replaces the value, in all clones.
     pub(crate) fn update(&self, value: Tensor<1>) {
         *self.lock() = value;
     }
 
-    /// The ranks whose batches count, too.
     pub(crate) fn exchange(&self) -> Option<&NormGroup> {
         self.exchange.as_ref()
     }
 
-    /// What the run that this one repeats normalised with, or what `exchange` finds; kept, if this run will be
-    /// repeated.
+    /// The moments of the run that this one repeats, or those of `exchange`; kept if this run will be repeated.
     pub(crate) fn moments(&self, exchange: impl FnOnce() -> GlobalMoments) -> GlobalMoments {
         let replayed = self.replayed.as_ref();
         let replayed = replayed.and_then(|tape| on(tape).pop_front());
@@ -78,7 +73,6 @@ impl RunningStatistic {
         moments
     }
 
-    /// One of its own with another value.
     fn with_value(&self, value: Tensor<1>) -> Self {
         let value = value.set_require_grad(false).without_autodiff();
         Self {
@@ -88,7 +82,7 @@ impl RunningStatistic {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
-        // A tensor is replaced as a whole: a panic elsewhere leaves it intact.
+        // A tensor is replaced at once: a panic elsewhere leaves it intact.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,13 +2,13 @@
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 
-/// How many bits of a seed one drawn number has: f32 holds them exactly.
+/// Bits of a seed in one drawn number: f32 holds them exactly.
 const BITS: u32 = 24;
 
 /// Numbers that make a seed of 64 bits.
 const NUMBERS: usize = 3;
 
-/// What a device is seeded with for either run of a segment, and after the second.
+/// The seeds of a device for either run of a segment, and after the second.
 #[derive(Debug)]
 pub(super) struct Seeds {
     device: Device,
@@ -38,7 +38,7 @@ impl Seeds {
         seeds
     }
 
-    /// Runs what draws the same numbers again. What is drawn afterwards has nothing to do with them.
+    /// Runs `run` with the same numbers again. Later draws do not depend on them.
     pub(super) fn repeat<R>(self, run: impl FnOnce() -> R) -> R {
         self.device.seed(self.run);
         let result = run();

@@ -1,11 +1,11 @@
-//! What a segment may be given.
+//! The types of a segment's inputs.
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::Tensor;
 
 /// Inputs of a segment: a float tensor of any rank, or a pair of inputs.
 pub trait SegmentInputs: Send + 'static {
-    /// The same as parameters, which can be mapped.
+    /// The inputs as parameters, which can be mapped.
     #[doc(hidden)]
     type Parameters: Module + 'static;
 

@@ -1,4 +1,4 @@
-//! Taking the tensors of a segment out of one graph, and into another.
+//! Moves the tensors of a segment from one graph to another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,41 +9,36 @@ use burn::tensor::{Device, Gradients, Tensor};
 
 use crate::nn::custom_gradient::{Gradient, node_of};
 
-/// Takes all tensors out of their graph, and finds out which of those that need a gradient are used: a
-/// tensor that is not used has no gradient, and whoever waits for one would wait in vain.
+/// Detaches all tensors from their graph, and finds those with a gradient that are used: an unused tensor has no
+/// gradient, so waiting for one would never end.
 #[derive(Default)]
 pub(super) struct Detacher {
     device: Option<Device>,
     tracked: Vec<Tracked>,
-    /// How many tensors there have been.
     places: usize,
 }
 
-/// A tensor that needs a gradient.
 struct Tracked {
     place: usize,
     node: NodeGuard,
     used: Arc<AtomicBool>,
 }
 
-/// The used tensors that need a gradient.
 pub(super) struct Found {
-    /// Which ones they are, in the order of the mapping.
+    /// Their indices, in the order of the mapping.
     pub(super) places: Vec<usize>,
-    /// Where they are in their graph.
     pub(super) nodes: Vec<NodeGuard>,
-    /// Whether there are tensors that need none.
+    /// True if there are tensors that need no gradient.
     pub(super) has_constants: bool,
 }
 
 impl Detacher {
-    /// That of the first tensor.
     pub(super) fn device(&self) -> Device {
         let device = self.device.clone();
         device.expect("a segment has an input")
     }
 
-    /// What was used until now of what needs a gradient.
+    /// The tensors with gradients that were used until now.
     pub(super) fn used(self) -> Option<Found> {
         let has_constants = self.places > self.tracked.len();
         let used = self.tracked.into_iter();
@@ -84,7 +79,6 @@ impl ModuleMapper for Detacher {
     }
 }
 
-/// Puts tensors in host memory until they are used.
 pub(super) struct ToHost;
 
 impl ModuleMapper for ToHost {
@@ -99,9 +93,9 @@ impl ModuleMapper for ToHost {
     }
 }
 
-/// Makes leaves of a new graph of the tensors at some places, and gives their gradients.
+/// Makes leaves of a new graph of the tensors at some indices, and returns their gradients.
 pub(super) struct Leaves {
-    /// Ascending.
+    /// In ascending order of the mapping.
     places: Vec<usize>,
     place: usize,
     leaves: Vec<Leaf>,

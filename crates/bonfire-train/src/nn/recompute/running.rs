@@ -20,15 +20,15 @@ impl Running {
         running
     }
 
-    /// Gives running state the value that it had. Parameters of the module do not change: the mapped
-    /// ones are dropped.
+    /// Restores the earlier values of running state. Parameters of the module do not change: the mapped ones are
+    /// dropped.
     pub(crate) fn put_back<M: Module>(mut self, module: M) {
         settle(&module);
         module.map(&mut self);
     }
 }
 
-/// Has running state take over its last update.
+/// Makes running state apply its last update.
 fn settle<M: Module>(module: &M) {
     drop(module.valid());
 }

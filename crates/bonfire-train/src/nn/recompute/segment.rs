@@ -1,4 +1,4 @@
-//! What stands for a segment in the graph.
+//! The operation that represents a segment in the graph.
 
 use burn::backend::DispatchDevice;
 use burn::module::Module;
@@ -11,17 +11,16 @@ use super::running::Running;
 use crate::nn::custom_gradient::{Gradient, backward_from};
 use crate::world::exchange::mapping::{Meaning, meant};
 
-/// What is kept of a segment until its turn comes in the backward pass.
+/// The values of a segment that are kept until its turn in the backward pass.
 pub(super) struct Segment<P, M, F, const D: usize> {
-    /// Parameters that are the inputs.
     pub(super) inputs: P,
     pub(super) block: M,
     pub(super) forward: F,
-    /// Of the first run. Mostly the input of what follows, so this holds no memory of its own.
+    /// The output of the first run. Mostly the input of the next layer, so this holds no memory of its own.
     pub(super) output: Tensor<D>,
-    /// Of inputs and block, which tensors need a gradient.
+    /// The indices of inputs and block tensors that need a gradient.
     pub(super) places: Vec<usize>,
-    /// Whether there are others, which may be running state.
+    /// True if there are others, which may be running state.
     pub(super) has_constants: bool,
     pub(super) seeds: Option<Seeds>,
 }
@@ -53,7 +52,6 @@ impl<P: Module, M: Module, F, const D: usize> Segment<P, M, F, D> {
     }
 }
 
-/// That a segment has the same output again.
 fn check_same<const D: usize>(again: &Tensor<D>, before: Tensor<D>) {
     let kind = |output: &Tensor<D>| (output.shape(), output.dtype());
     let (found, expected) = (kind(again), kind(&before));

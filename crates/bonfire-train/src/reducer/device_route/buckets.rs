@@ -10,7 +10,7 @@ use crate::values::Entering;
 use crate::values::{DeviceTensor, Reader};
 use bonfire_plan::buckets::{Assignment, Extent};
 
-/// Where slots begin.
+/// Slots begin at multiples of this.
 const ALIGN_BYTES: usize = 16;
 
 /// The buckets of a model, in the memory of an engine.
@@ -18,31 +18,29 @@ const ALIGN_BYTES: usize = 16;
 pub(crate) struct DeviceBuckets {
     engine: Box<dyn Engine>,
     buckets: Vec<Bucket>,
-    /// Complete, but to travel when the backward pass is over; with their factors.
+    /// Complete buckets that are sent when the backward pass is over; with their factors.
     held: Vec<(usize, f64)>,
-    /// Of the gradients that are packed in this pass.
     readers: Vec<Reader>,
-    /// Whether something may still run on the device.
+    /// True if operations may still run on the device.
     busy: bool,
 }
 
 #[derive(Debug, Default)]
 struct Bucket {
     slots: Vec<Slot>,
-    /// Parameters whose gradient is not there yet.
+    /// Number of parameters whose gradient has not arrived.
     waiting: usize,
 }
 
 #[derive(Debug)]
 struct Slot {
     range: Range<usize>,
-    /// What is to be packed.
     gradient: Option<DeviceTensor>,
-    /// Whether the sums of earlier micro-batches have something for it.
+    /// True if earlier micro-batches have left a sum for it.
     kept: bool,
 }
 
-/// What becomes of a slot that the bucket does not get from a tensor alone.
+/// The treatment of a slot that is not filled from a tensor alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mend {
     Clear,
@@ -53,7 +51,7 @@ enum Mend {
 }
 
 impl DeviceBuckets {
-    /// None so far: they are [dealt](Self::deal) next.
+    /// Makes no buckets yet: parameters are [assigned](Self::deal) next.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         Self {
             engine,
@@ -64,7 +62,7 @@ impl DeviceBuckets {
         }
     }
 
-    /// Deals the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
+    /// Assigns the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
     pub(crate) fn deal(
         &mut self,
         assignments: &[Assignment],
@@ -91,7 +89,6 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Expects all gradients again, for another step or to repeat this one.
     pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
         self.rest()?;
         self.held.clear();
@@ -105,7 +102,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Waits for what an earlier pass left on the device: its memory is used again.
+    /// Waits for work of an earlier pass on the device: its memory is used again.
     fn rest(&mut self) -> Result<(), TrainError> {
         if mem::take(&mut self.busy) {
             self.engine.settle()?;
@@ -114,7 +111,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Takes the gradient of a slot, or does without. Returns whether there is one, from this or an earlier
+    /// Takes the gradient of a slot, or marks it as missing. Returns true if there is one, from this or an earlier
     /// micro-batch.
     pub(crate) fn put(
         &mut self,
@@ -131,12 +128,10 @@ impl DeviceBuckets {
         present
     }
 
-    /// Whether a bucket has all its gradients; none if there is no such bucket.
     pub(crate) fn is_complete(&self, index: usize) -> Option<bool> {
         self.buckets.get(index).map(|bucket| bucket.waiting == 0)
     }
 
-    /// Hands a bucket over, to be averaged over the ranks.
     pub(crate) fn send(
         &mut self,
         index: usize,
@@ -146,7 +141,7 @@ impl DeviceBuckets {
         assert_eq!(
             self.is_complete(index),
             Some(true),
-            "a bucket travels when it is complete"
+            "a bucket is sent when it is complete"
         );
         if self.engine.timing() == Timing::Apart {
             self.held.push((index, factor));
@@ -174,7 +169,6 @@ impl DeviceBuckets {
         self.engine.queue(Action::Average { bucket: index })
     }
 
-    /// Queues the copies of a bucket's tensors to it.
     fn pack(&mut self, index: usize, entering: Entering) -> Result<(), TrainError> {
         let mut moves = Vec::new();
         for slot in &mut self.buckets[index].slots {
@@ -208,12 +202,11 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Takes the gradient of a micro-batch that is not synchronised by itself.
     pub(crate) fn accumulate(&mut self, index: usize, slot: usize, gradient: DeviceTensor) {
         self.buckets[index].slots[slot].fill(Some(gradient));
     }
 
-    /// Adds what [`accumulate`](Self::accumulate) took to the sums of earlier micro-batches.
+    /// Adds the gradients of [`accumulate`](Self::accumulate) to the sums of earlier micro-batches.
     pub(crate) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
         self.rest()?;
         self.busy = true;
@@ -234,28 +227,27 @@ impl DeviceBuckets {
         self.rest()
     }
 
-    /// Forgets what was accumulated; the memory stays.
+    /// Resets the accumulated sums; the memory stays.
     pub(crate) fn end_accumulation(&mut self) {
         let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
         slots.for_each(|slot| slot.kept = false);
     }
 
-    /// Lets others write to the gradients that were packed: the backward pass is over, and the tensors
-    /// that are left belong to nobody else.
+    /// Allows writes to the gradients that were packed: the backward pass is over, and the remaining tensors are not
+    /// shared.
     pub(crate) fn release(&mut self) {
         self.readers.clear();
     }
 
-    /// Ends the exchange on all ranks.
     pub(crate) fn abort(&self, cause: &str) {
         self.engine.abort(cause);
     }
 
-    /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot.
-    /// What follows on this thread, on the device too, sees them.
+    /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot. Later
+    /// operations of this thread, on the device too, see them.
     ///
-    /// The host runs ahead of the device: first this rank's own computation is waited for, which is no
-    /// communication, and then the rest.
+    /// The host runs ahead of the device: first it waits for this rank's own computation, which is not communication,
+    /// and then for the rest.
     pub(crate) fn deliver(
         &mut self,
         entering: Entering,
@@ -282,7 +274,7 @@ impl DeviceBuckets {
         }
     }
 
-    /// Queues the way of what is held, and the copies of all averages to tensors.
+    /// Queues the operations of held buckets, and the copies of all averages to tensors.
     fn hand_out(
         &mut self,
         entering: Entering,
@@ -320,8 +312,7 @@ impl Slot {
 }
 
 impl Bucket {
-    /// What is to be done to which elements, given of each slot whether it has a gradient and whether
-    /// something was kept for it; neighbours alike are one.
+    /// The repairs of ranges of elements, by each slot's gradient and kept sum; equal neighbours are one.
     fn mends(&self, mend: impl Fn(bool, bool) -> Option<Mend>) -> Vec<(Mend, Range<usize>)> {
         let mut mends: Vec<(Mend, Range<usize>)> = Vec::new();
         let mut open = false;
@@ -340,7 +331,6 @@ impl Bucket {
     }
 }
 
-/// The places of a bucket's gradients.
 fn room(assignment: &Assignment, extents: &[Extent]) -> Room {
     let align = ALIGN_BYTES / assignment.dtype.size_bytes();
     let mut end = 0_usize;

@@ -1,4 +1,4 @@
-//! Which way gradients take, decided by all ranks alike when they begin.
+//! Chooses the route of gradients, alike on all ranks, at the beginning.
 
 use bonfire_collective::ProcessGroup;
 use burn::tensor::Device;
@@ -7,40 +7,37 @@ use super::Engine;
 use crate::world::patience::WarmUp;
 use crate::{DdpConfig, GradientCompression, GradientRoute, GradientSync, TrainError};
 
-/// What the choice depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
-    /// The same on all ranks.
+    /// The configuration, the same on all ranks.
     pub(crate) config: &'a DdpConfig,
-    /// Where this rank's model is, if all of it is in one place.
+    /// The device of this rank's model, if all of it is on one.
     pub(crate) device: Option<&'a Device>,
     pub(crate) group: &'a WarmUp,
 }
 
 #[derive(Debug)]
 pub(crate) enum Chosen {
-    /// Through host memory.
     Host,
-    /// From device to device.
     Device(Box<dyn Engine>),
 }
 
-/// Why ranks that could take the way over their devices do not.
+/// The reason why ranks do not use an available route over their devices.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// There is none; the same on all ranks.
+    /// The route does not exist; the same on all ranks.
     NoWay(String),
     Failed(TrainError),
 }
 
-/// What a rank that is ready for the way over devices does together with the others.
+/// Forms the engine with the other ranks, on a rank that is ready for a route over devices.
 pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusal>>;
 
-/// Chooses the way; every rank calls it. Rank 0 says what was chosen, and why.
+/// Chooses the route; every rank calls it. Rank 0 logs the choice and the reason.
 ///
 /// # Errors
-/// [`TrainError::NoDeviceRoute`] on all ranks if the configuration asks for a way over devices that there
-/// is not; [`TrainError::Collective`] if a rank fails.
+/// [`TrainError::NoDeviceRoute`] on all ranks if the configuration selects a route over devices that is not available;
+/// [`TrainError::Collective`] if a rank fails.
 pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
     let Ways {
         config,
@@ -59,7 +56,7 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
                     rank = 0,
                     route = ?config.route,
                     timing = ?engine.timing(),
-                    "gradients travel from device to device"
+                    "gradients are sent from device to device"
                 );
             }
             Ok(Chosen::Device(engine))
@@ -70,19 +67,19 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
         (Err(reason), GradientRoute::Auto | GradientRoute::Host) => {
             // A build for the CPU has no other way, and its user knows.
             if speaks && local::missing_feature(GradientRoute::Auto).is_some() {
-                tracing::debug!(rank = 0, reason, "gradients travel through host memory");
+                tracing::debug!(rank = 0, reason, "gradients are sent through host memory");
             } else if speaks {
-                tracing::info!(rank = 0, reason, "gradients travel through host memory");
+                tracing::info!(rank = 0, reason, "gradients are sent through host memory");
             }
             Ok(Chosen::Host)
         }
     }
 }
 
-/// What in the configuration, which is the same on all ranks, leaves only the way through the host.
+/// The option, which is the same on all ranks, that forbids a route over devices.
 fn forbidden(config: &DdpConfig) -> Option<&'static str> {
     if config.route == GradientRoute::Host {
-        return Some("DdpConfig::route says so");
+        return Some("DdpConfig::route selects it");
     }
     if config.sync == GradientSync::Naive {
         return Some("parameters are averaged one by one (GradientSync::Naive)");
@@ -91,12 +88,12 @@ fn forbidden(config: &DdpConfig) -> Option<&'static str> {
         return Some("gradients are compressed, which is done on the CPU");
     }
     if config.placement.is_sharded() {
-        return Some("parameters are cut into rows, which travel through host memory");
+        return Some("parameters are cut into rows, which are sent through host memory");
     }
     None
 }
 
-/// The engine of all ranks, or why there is none, the same on all.
+/// The engine of all ranks, or the reason for its absence, the same on all.
 fn over_devices(
     route: GradientRoute,
     device: Option<&Device>,
@@ -122,7 +119,7 @@ fn over_devices(
     }
 }
 
-/// What this rank has, if all have it; or the reason of the first that has not.
+/// This rank's value, if all ranks have one; or the reason of the first that has none.
 #[track_caller]
 fn agreed<T>(
     group: &ProcessGroup,
@@ -140,7 +137,7 @@ fn agreed<T>(
     })
 }
 
-/// The feature that a way over devices needs and this build lacks.
+/// The feature that a route over devices needs and this build lacks.
 fn missing_feature(route: GradientRoute) -> Option<&'static str> {
     match route {
         GradientRoute::Host => None,
@@ -148,7 +145,7 @@ fn missing_feature(route: GradientRoute) -> Option<&'static str> {
     }
 }
 
-/// What this rank brings to the way over devices.
+/// This rank's part of a route over devices.
 #[cfg(all(feature = "cuda", not(test)))]
 mod local {
     pub(super) use super::super::cuda::prepare;
@@ -167,7 +164,7 @@ mod local {
     }
 }
 
-/// In tests, models on the CPU have an engine where it is asked for.
+/// In tests, models on the CPU have an engine if it is requested.
 #[cfg(test)]
 mod local {
     use burn::tensor::Device;

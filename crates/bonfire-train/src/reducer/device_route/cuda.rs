@@ -1,11 +1,11 @@
 //! Buckets in the memory of a group of GPUs.
 //!
-//! Everything is queued on the group's stream. What Burn has queued is waited for there by an event of the
-//! device's context, since CubeCL does not show its streams; such an event is about all streams of the
-//! context, also those on which a neighbour in this process waits for this rank. Even with devices of their
-//! own, ranks of one process share the driver's locks: when Burn frees memory or loads a kernel for one of
-//! them, that may wait for its device, and keep another from queueing what this device waits for. Ranks of one
-//! process therefore let buckets travel when all of them have computed.
+//! Everything is queued on the group's stream. There an event of the device's context waits for Burn's queued work,
+//! since CubeCL does not show its streams; such an event covers all streams of the context, also those on which a
+//! neighbour in this process waits for this rank. Even with separate devices, ranks of one process share the driver's
+//! locks: when Burn frees memory or loads a kernel for one of them, that may wait for its device, and keep another
+//! from queueing work for which this device waits. Ranks of one process therefore send buckets when all of them have
+//! computed.
 //!
 //! The group is Bonfire's own or one over NCCL: a [`GpuGroup`].
 
@@ -35,13 +35,13 @@ use bucket::CudaBucket;
 use group::{GpuGroup, GroupQueue, Own};
 use kernels::Kernels;
 
-/// Blocks of a kernel that works through a buffer, per multiprocessor: two fill a device.
+/// Blocks of a kernel that processes a buffer, per multiprocessor: two fill a device.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 
-/// Buffers are whole vectors long.
+/// Buffer lengths are multiples of a vector.
 const ALIGN_BYTES: usize = 16;
 
-/// What this rank needs for groups of GPUs, or what is missing.
+/// Prepares this rank for a group of GPUs, or returns what is missing.
 pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, String> {
     let DispatchDevice::Cube(cube) = device.as_dispatch() else {
         return Err(format!("the model is on {device:?}"));
@@ -81,7 +81,6 @@ struct CudaEngine<G: GpuGroup> {
     place: GroupQueue,
 }
 
-/// Burn's side of the device.
 struct Quiet(Client);
 
 impl std::fmt::Debug for Quiet {
@@ -154,7 +153,6 @@ impl<G: GpuGroup> CudaEngine<G> {
         })
     }
 
-    /// Orders the group's stream behind what Burn has queued.
     fn behind(&self) -> Result<(), TrainError> {
         match self.timing {
             Timing::Overlapped => {
@@ -167,7 +165,6 @@ impl<G: GpuGroup> CudaEngine<G> {
         }
     }
 
-    /// Copies tensors to a bucket or from it.
     fn copy(
         &mut self,
         index: usize,
@@ -221,7 +218,7 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
     }
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
-        // The others wait in a group of their own, which does not end with that of the caller.
+        // The others wait in a separate group, which does not end with that of the caller.
         self.open_all(rooms)
             .inspect_err(|error| self.group.abort(&error.to_string()))
     }
@@ -276,20 +273,20 @@ impl<G: GpuGroup> Drop for CudaEngine<G> {
         // failed or gone.
         if !self.flight.is_empty() {
             self.group
-                .abort("this rank gave up its gradients on their way");
+                .abort("this rank failed while its gradients were sent");
         }
     }
 }
 
 impl Quiet {
-    /// Returns when the driver has all that CubeCL was asked for. CubeCL's own `flush` would give back the
-    /// memory of finished uploads as well, and for that wait until the device is where the flush before was: in
-    /// a backward pass, the bucket before.
+    /// Returns when the driver has all of CubeCL's work. CubeCL's own `flush` would return the memory of finished
+    /// uploads as well, and for that wait until the device has reached the previous flush: in a backward pass, the
+    /// previous bucket.
     fn hand_over(&self) -> Result<(), TrainError> {
         self.0.exclusive(|| ()).map_err(refused)
     }
 
-    /// Waits until the device has done what this thread asked of it; it waits for no other rank.
+    /// Waits for the device's work of this thread, not for other ranks.
     fn synchronize(&self) -> Result<(), TrainError> {
         future::block_on(self.0.sync()).map_err(refused)
     }

@@ -1,4 +1,4 @@
-//! What is done to buckets on a device.
+//! Actions on buckets of a device.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,39 +8,36 @@ use bonfire_plan::DType;
 use crate::TrainError;
 use crate::values::DeviceTensor;
 
-/// Does things to buckets, in the order in which they are queued. Each bucket has memory of its own, and
-/// as much again for sums of earlier micro-batches once something is kept there.
+/// Performs actions on buckets, in the order in which they are queued. Each bucket has its own memory, and as much
+/// again for sums of earlier micro-batches once something is kept there.
 pub(crate) trait Engine: Send + fmt::Debug {
-    /// When buckets may travel.
     fn timing(&self) -> Timing;
 
-    /// Makes memory for buckets, in place of those before. Every rank calls it alike; it waits for all.
+    /// Makes memory for buckets, in place of the earlier ones. Every rank calls it alike; it waits for all.
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError>;
 
-    /// Queues something. Returns before it is done, but for [`Action::Computed`] and [`Action::Meet`].
+    /// Queues an action. Returns before it is done, but for [`Action::Computed`] and [`Action::Meet`].
     fn queue(&mut self, action: Action) -> Result<(), TrainError>;
 
     /// Waits until everything queued is done, with a deadline.
     fn settle(&mut self) -> Result<(), TrainError>;
 
-    /// Ends it on all ranks, whatever waits there.
+    /// Ends it on all ranks, with all waiting operations.
     fn abort(&self, cause: &str);
 }
 
-/// When buckets may travel.
+/// The time at which buckets may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timing {
-    /// While the backward pass runs.
     Overlapped,
-    /// When the backward passes of all ranks are over.
     Apart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) dtype: DType,
-    /// The elements of each slot, in their order. Slots begin at multiples of 16 bytes; what is between
-    /// them is zero.
+    /// The elements of each slot, in their order. Slots begin at multiples of 16 bytes; the gaps between them are
+    /// zero.
     pub(crate) slots: Vec<Range<usize>>,
 }
 
@@ -50,21 +47,20 @@ impl Room {
     }
 }
 
-/// A tensor's elements and their place in a bucket.
 #[derive(Debug)]
 pub(crate) struct Move {
     pub(crate) tensor: DeviceTensor,
     pub(crate) slot: Range<usize>,
 }
 
-/// Something to do. Ranges count elements of the bucket.
+/// An action on a bucket. Ranges count elements of the bucket.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Orders what follows behind everything that the model's backend has queued.
+    /// Orders later actions behind everything that the model's backend has queued.
     Behind,
-    /// Returns when everything is done that this rank's backend has queued; other ranks are not waited for.
+    /// Returns when this rank's backend has done all queued work; other ranks are not waited for.
     Computed,
-    /// Returns when all ranks have come here, with all that they computed done.
+    /// Returns when all ranks have arrived here, with all their computation done.
     Meet,
     /// Copies tensors to a bucket, in one launch.
     Pack { bucket: usize, moves: Vec<Move> },

@@ -14,7 +14,7 @@ pub(super) fn tensor(tensor: Primitive) -> Result<DeviceTensor, String> {
     raw::on_device(Cube::resolved(tensor))
 }
 
-/// Memory for a tensor: that of `own`, where nobody else has it and its elements lie in order, or new.
+/// Memory for a tensor: that of `own`, if it is not shared and its elements lie in order, or new.
 pub(super) fn claim<const D: usize>(
     own: Option<Tensor<D>>,
     shell: &Shell,
@@ -26,8 +26,8 @@ pub(super) fn claim<const D: usize>(
     }
 }
 
-/// The tensor, if it is like the shell and may be written to: the gradient of two parameters, such as that
-/// of a sum, may not.
+/// The tensor, if it is like the shell and may be written: the gradient of two parameters, such as that of a sum, may
+/// not.
 fn sole<const D: usize>(tensor: Tensor<D>, shell: &Shell) -> Option<CubeTensor> {
     let tensor = Cube::resolved(tensor.try_into_primitive::<Cube>().ok()?);
     let is_alike = tensor.dtype == shell.tensor_dtype && tensor.shape()[..] == shell.shape[..];
@@ -35,7 +35,7 @@ fn sole<const D: usize>(tensor: Tensor<D>, shell: &Shell) -> Option<CubeTensor> 
     (is_alike && is_writable).then_some(tensor)
 }
 
-/// A tensor to be written to where it lies.
+/// A claim on a tensor that is written in place.
 fn in_place<const D: usize>(tensor: CubeTensor) -> Result<Claim<D>, String> {
     let memory = raw::on_device(tensor.clone())?;
     Ok(Claim {

@@ -1,7 +1,7 @@
 //! Burn's tensors as device memory: the only file of this crate that may be unsafe.
 //!
-//! A [`RawMemory`] is what CubeCL says of a tensor, and is made here alone. A [`Flight`] turns it into
-//! ranges that kernels are queued on, and keeps them until the device is done.
+//! A [`RawMemory`] is CubeCL's description of a tensor, and is made here alone. A [`Flight`] turns it into ranges that
+//! kernels are queued on, and keeps them until the device is done.
 
 use std::fmt;
 use std::mem;
@@ -18,11 +18,9 @@ use cubecl_runtime::runtime::Runtime;
 use crate::values::DeviceTensor;
 use crate::values::reducible;
 
-/// Where a tensor's elements are.
 struct RawMemory {
     address: u64,
     bytes: usize,
-    /// The number of the device.
     device: u32,
     /// CubeCL's binding of the allocation: "a bound allocation is never freed, handed out again or
     /// relocated". Never looked at; the mutex makes it shareable.
@@ -79,14 +77,13 @@ pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
     })
 }
 
-/// Where a tensor's elements begin.
 #[cfg(test)]
 pub(crate) fn address(tensor: &DeviceTensor) -> u64 {
     let memory = tensor.memory.downcast_ref::<RawMemory>();
     memory.expect("it is on a CUDA device").address
 }
 
-/// Whoever owns the stream that work is queued on.
+/// The owner of the stream on which work is queued.
 ///
 /// # Safety
 /// Once [`wait_idle`](Self::wait_idle) has returned `Ok`, all that was queued on the stream before is done.
@@ -110,22 +107,16 @@ unsafe impl Idle for NcclGroup {
     }
 }
 
-/// The memory of tensors that work is queued on.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     spans: Vec<Span>,
 }
 
 impl Flight {
-    /// Whether nothing is under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// A tensor's memory, for work on the stream of the group that it lands with.
-    ///
-    /// # Panics
-    /// If the tensor is not on the device of the context.
     pub(crate) fn board(&mut self, context: &Context, tensor: &DeviceTensor) -> Span {
         let memory = Arc::clone(&tensor.memory).downcast::<RawMemory>();
         let memory = memory.expect("tensors on CUDA devices have raw memory");
@@ -147,7 +138,7 @@ impl Flight {
     /// Waits until the group's stream is idle, with its deadline, and gives the memory back.
     ///
     /// # Errors
-    /// Those of the wait. The device may then still be at work: the memory is given up with the process.
+    /// Those of the wait. The device may then still be at work: the memory is lost until the process ends.
     pub(crate) fn land(&mut self, group: &impl Idle) -> Result<(), CudaGroupError> {
         group.wait_idle()?;
         self.spans.clear();

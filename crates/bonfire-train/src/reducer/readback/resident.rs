@@ -1,7 +1,7 @@
 //! Tensors of Burn's backend for devices, whether or not it fuses operations.
 //!
-//! That backend is `CubeBackend`, or `Fusion` of it where any package of a build asks for fusion, which this one
-//! therefore cannot know. Both are implemented here, and the type of Burn's backend chooses.
+//! That backend is `CubeBackend`, or `Fusion` of it if any package of a build enables fusion, which this crate cannot
+//! know. Both are implemented here, and the type of Burn's backend chooses.
 
 use burn::backend::{BackendTypes, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
@@ -9,16 +9,16 @@ use burn_cubecl::{CubeBackend, CubeDevice};
 use burn_fusion::custom::{CustomOpIr, OperationIr, StreamId, TensorIr};
 use burn_fusion::{Fusion, FusionBackend, FusionRuntime, NoOp, get_client};
 
-/// A backend whose tensors are what CubeCL has on a device, or lead to it.
+/// A backend whose tensors are CubeCL's on a device, or lead to them.
 pub(super) trait Resident: BackendTypes {
-    /// What the device has, once all that leads to it is queued, which may be a plan of fused kernels.
+    /// The tensor on the device, once all work for it is queued, which may be a plan of fused kernels.
     fn resolved(tensor: Self::FloatTensorPrimitive) -> CubeTensor;
 
-    /// A tensor of Burn's for what is on the device already.
+    /// A tensor of Burn's for one that is on the device already.
     fn known(tensor: CubeTensor) -> Self::FloatTensorPrimitive;
 }
 
-/// Operations are queued one by one, when they are asked for.
+/// Operations are queued one by one, when they are called.
 impl Resident for CubeBackend {
     fn resolved(tensor: CubeTensor) -> CubeTensor {
         tensor
@@ -29,7 +29,7 @@ impl Resident for CubeBackend {
     }
 }
 
-/// Operations are gathered, and queued when a result is wanted.
+/// Operations are collected, and queued when a result is needed.
 impl<B> Resident for Fusion<B>
 where
     B: FusionBackend + BackendTypes<FloatTensorPrimitive = CubeTensor>,

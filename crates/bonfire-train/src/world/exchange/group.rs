@@ -11,8 +11,8 @@ use crate::{TrainError, World};
 
 /// Ranks whose batches are normalised together, and the group in which they exchange statistics.
 ///
-/// The group is used for nothing else, because its operations come in the middle of forward and
-/// backward passes, while gradients travel in the group of the [`World`]. Clones are the same group.
+/// The group is used for nothing else, because its operations come in the middle of forward and backward passes, while
+/// gradients are sent in the group of the [`World`]. Clones share the group.
 #[derive(Clone, Debug)]
 pub struct NormGroup {
     shared: Arc<Shared>,
@@ -26,16 +26,16 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// How much this rank's loss counts, relative to those of the other ranks.
+    /// The weight of this rank's loss, relative to those of the other ranks.
     weight: f64,
-    /// The first one: there was nobody to return it to in a backward pass.
+    /// The first failure: in a backward pass it has no caller that takes it.
     failure: Option<Failure>,
     warm_up: WarmUp,
 }
 
 impl NormGroup {
-    /// All ranks of a world, in a group of their own that is formed by the first call. Every rank must
-    /// call it, as an operation in its order.
+    /// Returns all ranks of a world, in a separate group that is formed by the first call. Every rank must call it, as
+    /// an operation in its order.
     ///
     /// # Errors
     /// [`TrainError::Collective`] if the ranks cannot form the group.
@@ -44,19 +44,18 @@ impl NormGroup {
         world.norm_groups().whole(world)
     }
 
-    /// The ranks of a group that [`split`](ProcessGroup::split) or
-    /// [`subgroup`](ProcessGroup::subgroup) made of the world's and that is used for nothing else,
-    /// such as the ranks of a host. An error of a rank in [`Ddp`](crate::Ddp) ends it, too.
+    /// Takes the ranks of a group that [`split`](ProcessGroup::split) or [`subgroup`](ProcessGroup::subgroup) made of
+    /// the world's and that has no other use, such as the ranks of a host. An error of a rank in [`Ddp`](crate::Ddp)
+    /// ends it, too.
     pub fn of_ranks(world: &World, group: ProcessGroup) -> Self {
         world.norm_groups().add(world, group)
     }
 
-    /// The group.
+    /// Returns the group of the exchanges.
     pub fn group(&self) -> &ProcessGroup {
         &self.shared.group
     }
 
-    /// The number of its ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.group().world_size().len()
     }
@@ -76,11 +75,11 @@ impl NormGroup {
         }
     }
 
-    /// Exchanges what a layer sends. In the backward pass a failure is kept for the end of the step,
-    /// and the answer is too short.
+    /// Exchanges a layer's message. In the backward pass a failure is kept for the end of the step, and the reply is
+    /// too short.
     ///
     /// # Panics
-    /// If the exchange fails in a forward pass, which has no other way to say so.
+    /// If the exchange fails in a forward pass, which cannot return an error.
     pub(crate) fn exchange<const D: usize>(&self, message: Tensor<D>) -> Tensor<D> {
         let (device, dtype) = (message.device(), message.dtype());
         let none = Tensor::zeros([1; D], &device);
@@ -139,7 +138,6 @@ impl NormGroup {
         Ok(blocks.iter().map(<[f64]>::to_vec).collect())
     }
 
-    /// Keeps a failure, unless there is one, and returns it.
     fn keep(&self, failure: Failure) -> Failure {
         self.shared.group.abort(&failure.to_string());
         self.lock().failure.get_or_insert(failure).clone()
@@ -163,7 +161,6 @@ fn read<const D: usize>(message: Tensor<D>) -> Result<Message, Failure> {
     Ok(Message::parse(data.iter::<f64>().collect()))
 }
 
-/// The groups that a world's models normalise in. Clones are the same list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NormGroups {
     list: Arc<Mutex<List>>,
@@ -200,14 +197,13 @@ impl NormGroups {
         !self.lock().all.is_empty()
     }
 
-    /// Says how much this rank's loss counts in the backward pass to come.
+    /// Sets the weight of this rank's loss in the next backward pass.
     pub(crate) fn weigh(&self, weight: f64) {
         for group in self.all() {
             group.lock().weight = weight;
         }
     }
 
-    /// Ends a step in all groups.
     pub(crate) fn end_step(&self) -> Result<(), TrainError> {
         for group in self.all() {
             group.end_step()?;
@@ -215,14 +211,12 @@ impl NormGroups {
         Ok(())
     }
 
-    /// Ends all groups.
     pub(crate) fn abort(&self, cause: &str) {
         for group in self.all() {
             group.shared.group.abort(cause);
         }
     }
 
-    /// What went wrong in one of them.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         let failure = self.all().iter().find_map(NormGroup::failure);
         failure.map(TrainError::from)

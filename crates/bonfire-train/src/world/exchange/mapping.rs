@@ -1,9 +1,8 @@
-//! What running statistics and gathered parameters do while a module is mapped.
+//! The behaviour of running statistics and gathered parameters while a module is mapped.
 //!
-//! A [`ModuleMapper`](burn::module::ModuleMapper) sees nothing of a layer but its parameters, so it cannot
-//! hand a layer its group. Who maps a module says here what the mapping means, for as long as it lasts and on
-//! this thread, and a [`RunningStatistic`](crate::RunningStatistic) asks when it is mapped. So does what gathers a
-//! parameter.
+//! A [`ModuleMapper`](burn::module::ModuleMapper) sees nothing of a layer but its parameters, so it cannot pass a
+//! layer its group. The caller of a mapping sets its meaning here, for its duration and on this thread, and a mapped
+//! [`RunningStatistic`](crate::RunningStatistic) reads it. So does the reparameterization that gathers a parameter.
 
 use std::cell::RefCell;
 
@@ -11,17 +10,17 @@ use super::group::NormGroup;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Meaning {
-    /// What comes back has a value of its own.
+    /// The result has its own value.
     Copy,
-    /// What comes back shares its value with the module that was mapped, which gets the new one, too.
+    /// The result shares its value with the mapped module, which gets the new one, too.
     Share,
-    /// As `Share`, for a training pass: a parameter that is gathered gets what stands for it in the graph.
+    /// As `Share`, for a training pass: a parameter that is gathered gets its stand-in in the graph.
     Train,
-    /// What comes back is the statistic of several ranks.
+    /// The result is the statistic of several ranks.
     Join(NormGroup),
-    /// As `Share`, for the first of two runs: what its layers normalise with is kept.
+    /// As `Share`, for the first of two runs: the moments of its layers are kept.
     Record,
-    /// As `Copy`, for the second run: layers normalise with what was kept of the first.
+    /// As `Copy`, for the second run: layers normalise with the moments of the first.
     Replay,
 }
 
@@ -29,14 +28,12 @@ thread_local! {
     static MEANING: RefCell<Meaning> = const { RefCell::new(Meaning::Copy) };
 }
 
-/// What the mapping under way on this thread means.
 pub(crate) fn meaning() -> Meaning {
     MEANING.with_borrow(Clone::clone)
 }
 
-/// Maps with a meaning.
 pub(crate) fn meant<R>(meaning: Meaning, map: impl FnOnce() -> R) -> R {
-    /// Brings back what was meant before, after a panic, too.
+    /// Restores the previous meaning, after a panic, too.
     struct Before(Meaning);
     impl Drop for Before {
         fn drop(&mut self) {

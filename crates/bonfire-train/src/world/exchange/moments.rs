@@ -2,10 +2,10 @@
 //!
 //! Pure arithmetic in f64. Merging in the order of the ranks gives every rank the same bits.
 
-/// What is known of the values of some channels.
+/// The statistics of some channels' values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Moments {
-    /// How many values each channel has.
+    /// The number of values of each channel.
     pub(crate) count: f64,
     pub(crate) mean: Vec<f64>,
     /// Sums of squared deviations from the mean.
@@ -13,7 +13,6 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of no values.
     pub(crate) fn none(channels: usize) -> Self {
         Self {
             count: 0.0,
@@ -22,8 +21,8 @@ impl Moments {
         }
     }
 
-    /// Adds the values of `other`, which has the same channels. Parts without values change nothing,
-    /// whatever they hold.
+    /// Adds the values of `other`, which has the same channels. Parts without values change nothing, whatever their
+    /// content.
     pub(crate) fn merge(&mut self, other: &Self) {
         assert_eq!(self.mean.len(), other.mean.len(), "the same channels");
         assert_eq!(self.squares.len(), other.squares.len(), "the same channels");

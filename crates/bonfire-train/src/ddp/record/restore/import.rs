@@ -1,4 +1,4 @@
-//! Parameters that rank 0 has from elsewhere, put into a training one at a time.
+//! Puts parameters of rank 0 into a training, one at a time.
 
 use bonfire_checkpoint::record::{WRITER, announced};
 use bonfire_collective::ProcessGroup;
@@ -10,8 +10,8 @@ use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};
 
 impl<M: Module> Ddp<M> {
-    /// Takes what a mapper of rank 0 puts in the place of parameters, one at a time; it is shown whole parameters
-    /// without values. Every rank must call it.
+    /// Replaces parameters by the output of a mapper on rank 0, one at a time; it gets complete parameters without
+    /// values. Every rank must call it.
     #[track_caller]
     pub(crate) fn import<S: ModuleMapper>(
         &mut self,
@@ -36,7 +36,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Puts what rank 0 has in the place of parameters.
 struct Importer<'a, S> {
     source: Option<&'a mut S>,
     group: &'a ProcessGroup,
@@ -45,7 +44,7 @@ struct Importer<'a, S> {
 }
 
 impl<S: ModuleMapper> Importer<'_, S> {
-    /// What rank 0 has for a parameter, if anything.
+    /// The values of rank 0 for a parameter, if any.
     fn told(&mut self, own: impl FnOnce(&mut S) -> Option<TensorData>) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
@@ -75,7 +74,7 @@ impl<S: ModuleMapper> Importer<'_, S> {
     }
 }
 
-/// A parameter without values, and what a mapper made of it, if anything.
+/// A parameter without values, and the mapper's output for it, if any.
 macro_rules! mapped {
     ($source:expr, $map:ident, $tensor:ty, $param:expr, $shape:expr) => {{
         let no_values = |_: &Device, _| unreachable!("a stand-in has no values");

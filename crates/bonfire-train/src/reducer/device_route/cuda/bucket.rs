@@ -8,7 +8,6 @@ use bonfire_plan::DType;
 
 use super::group::GpuGroup;
 
-/// One bucket.
 #[derive(Debug)]
 pub(super) struct CudaBucket<G: GpuGroup> {
     pub(super) dtype: DType,
@@ -35,7 +34,6 @@ impl<G: GpuGroup> CudaBucket<G> {
             .part(self.bytes_of(range))
     }
 
-    /// Sums have memory from their first use on.
     pub(super) fn make_kept(&mut self, context: &Context) -> Result<(), CudaError> {
         if self.kept.is_none() {
             let bytes = G::span(&self.buffer).len();

@@ -1,4 +1,4 @@
-//! What buckets need of a group of GPUs.
+//! The interface of a group of GPUs for buckets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,31 +16,28 @@ use crate::reducer::device_route::choice::Refusal;
 use crate::reducer::readback::raw::Idle;
 use crate::world::patience::WarmUp;
 
-/// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all
-/// ranks; a failure of any rank is an error of what is asked next.
+/// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all ranks; a
+/// failure of any rank is an error of the next call.
 pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
-    /// Memory that can be averaged.
     type Buffer: fmt::Debug + Send;
 
     fn place(&self) -> GroupQueue;
 
-    /// Memory of so many bytes, zero. With all ranks.
+    /// Allocates `bytes` bytes of zeros, with all ranks.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
 
-    /// Frees memory. With all ranks.
+    /// Frees memory, with all ranks.
     fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
 
-    /// The memory of a buffer.
     fn span(buffer: &Self::Buffer) -> &Span;
 
-    /// Queues that elements are replaced by their mean over all ranks.
+    /// Queues the mean of elements over all ranks, in place.
     fn average(&self, buffer: &Self::Buffer, elements: &Elements) -> Result<(), CudaGroupError>;
 
-    /// Ends the group on all ranks, and frees what waits on this rank's device.
     fn abort(&self, cause: &str);
 }
 
-/// Implements [`GpuGroup`] for a group with such buffers, which has all of it under the same names.
+/// Implements [`GpuGroup`] for a group with such buffers, whose methods have the same names.
 macro_rules! gpu_group {
     ($group:ty, $buffer:ty) => {
         impl GpuGroup for $group {
@@ -81,14 +78,12 @@ macro_rules! gpu_group {
 gpu_group!(CudaGroup, CudaBuffer);
 gpu_group!(NcclGroup, NcclBuffer);
 
-/// Where a group's work is queued.
 #[derive(Debug)]
 pub(super) struct GroupQueue {
     pub(super) context: Context,
     pub(super) stream: Arc<Stream>,
-    /// The group that it stands on.
     pub(super) ranks: ProcessGroup,
-    /// Whether any of its ranks share a process.
+    /// True if any of its ranks share a process.
     pub(super) shares_a_process: bool,
 }
 
@@ -98,18 +93,18 @@ pub(super) struct Own {
     pub(super) client: Client,
 }
 
-/// What a group of GPUs for buckets stands on: a sequence of operations of its own, since buckets are set
-/// up and given up whenever it suits, and how long it waits.
+/// The group under a group of GPUs for buckets, and its timeout. It has its own sequence of operations, since buckets
+/// are made and freed independently.
 pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal> {
     let own = ranks.split(Some(0), i64::from(ranks.rank().get()));
     let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
     let own = own.expect("every rank has a color");
-    // Another rank may have kernels to compile before its buckets travel.
+    // Another rank may have kernels to compile before its buckets are sent.
     let timeout = ranks.timeout().max(ranks.options().startup_timeout);
     Ok((own.with_timeout(timeout), timeout))
 }
 
-/// What it means that a group cannot be formed, which is the same on all ranks.
+/// The refusal that follows from an error of forming a group, the same on all ranks.
 pub(super) fn refusal(error: CudaGroupError) -> Refusal {
     match error {
         CudaGroupError::SetUp { .. } | CudaGroupError::TooManyRanks { .. } => {

@@ -8,12 +8,10 @@ use bonfire_kernels::reduce::{Reduce, Role, Width};
 use bonfire_kernels::{Element, FloatElement, Fold};
 use bonfire_plan::DType;
 
-/// The kernels for elements of one type.
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub(super) pack: PackKernel,
     pub(super) scale: ScaleKernel,
-    /// Adds the second buffer to the first.
     pub(super) add: ReduceKernel,
 }
 

@@ -8,15 +8,14 @@ use crate::reducer::device_route::Engine;
 use crate::reducer::device_route::choice::Refusal;
 use crate::world::patience::WarmUp;
 
-/// The engine of all ranks.
 pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
     let (group, timeout) = ground(ranks)?;
     let group = NcclGroup::new(group, &own.context, timeout).map_err(refusal)?;
     Ok(Box::new(CudaEngine::new(group, own)?))
 }
 
-/// The engine of ranks on several hosts that asked for no way. Where it cannot be, rank 0 says what that costs and
-/// what to install.
+/// The engine of ranks on several hosts with an automatic route. If it cannot be formed, rank 0 warns of the cost and
+/// names the packages to install.
 pub(super) fn between_hosts(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
     let formed = form(ranks, own);
     if let (Err(Refusal::NoWay(reason)), 0) = (&formed, ranks.rank().get()) {

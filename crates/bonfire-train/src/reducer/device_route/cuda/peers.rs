@@ -8,7 +8,6 @@ use crate::reducer::device_route::Engine;
 use crate::reducer::device_route::choice::Refusal;
 use crate::world::patience::WarmUp;
 
-/// The engine of all ranks.
 pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
     let (group, timeout) = ground(ranks)?;
     let options = CudaOptions::default().with_timeout(timeout);
