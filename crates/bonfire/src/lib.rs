@@ -69,6 +69,7 @@ pub mod trainer;
 
 #[cfg(feature = "cuda-unfused")]
 pub use bonfire_gpu as cuda;
+pub use bonfire_plan::UnknownName;
 pub use bonfire_train::{Ddp, DdpConfig, Step, World};
 
 pub use all_or_none::all_or_none;
@@ -124,7 +125,7 @@ pub mod ddp {
         BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, Division,
         Gather, GradientRoute, GradientSync, Graphs, IntoLoss, Last, Layout, Loss, MicroStep,
         OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, Step, StepTiming,
-        TrainError, UnknownGradientRoute, UnknownPlacement, is_autodiff,
+        TrainError, is_autodiff,
     };
 
     pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};
@@ -186,6 +187,6 @@ pub mod world {
     pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
         Axis, Coordinates, Cut, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
-        UnknownDeviceKind, World, patient_with_files, require_devices,
+        World, patient_with_files, require_devices,
     };
 }

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire::UnknownName;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use networks::botnet::{BotNet, BotNetConfig};
 use networks::densenet::{DenseNet, DenseNetConfig};
 use networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
 use serde::{Deserialize, Serialize};
-
-use crate::nearest::{did_you_mean, nearest};
 
 /// The networks by their names in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,15 +63,6 @@ pub enum Model {
     BotNet(BotNet),
     /// Densely connected.
     DenseNet(DenseNet),
-}
-
-/// A name that no network has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no network is named `{name}`{suggestion}; there are {known}")]
-pub struct UnknownArch {
-    name: String,
-    suggestion: String,
-    known: String,
 }
 
 impl ModelConfig {
@@ -136,25 +126,17 @@ impl From<Arch> for String {
 }
 
 impl FromStr for Arch {
-    type Err = UnknownArch;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownArch> {
-        let names = || NAMES.iter().map(|&(name, _)| name);
-        match NAMES.iter().find(|(name, _)| *name == text) {
-            Some(&(_, arch)) => Ok(arch),
-            None => Err(UnknownArch {
-                name: text.to_string(),
-                suggestion: did_you_mean(nearest(text, names())),
-                known: names().collect::<Vec<_>>().join(", "),
-            }),
-        }
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        UnknownName::find("network", text, &NAMES.map(|(_, arch)| arch))
     }
 }
 
 impl TryFrom<String> for Arch {
-    type Error = UnknownArch;
+    type Error = UnknownName;
 
-    fn try_from(text: String) -> Result<Self, UnknownArch> {
+    fn try_from(text: String) -> Result<Self, UnknownName> {
         text.parse()
     }
 }
@@ -175,7 +157,7 @@ mod tests {
     fn a_wrong_name_gets_the_nearest() {
         let error = "resnet81".parse::<Arch>().unwrap_err().to_string();
         assert!(
-            error.contains("`resnet81`; did you mean `resnet"),
+            error.contains("`resnet81`; choose resnet18") && error.contains("did you mean resnet"),
             "{error}"
         );
         let error = "mlp".parse::<Arch>().unwrap_err().to_string();

@@ -105,16 +105,6 @@ pub enum PlanError {
         /// The element count that was asked for.
         count: usize,
     },
-    /// A name that is not in the list.
-    #[error("unknown {kind} `{given}`; use one of: {expected}")]
-    UnknownName {
-        /// What the name was to denote, such as `dtype`.
-        kind: &'static str,
-        /// The text that was given.
-        given: String,
-        /// The accepted names, separated by commas.
-        expected: String,
-    },
 }
 
 fn alternatives(collective: Collective) -> String {
