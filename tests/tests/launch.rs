@@ -358,7 +358,7 @@ fn bad_flags_are_one_clear_line() {
     refused(
         device.args(["finish", "--device", "tpu"]),
         1,
-        "unknown device kind `tpu`",
+        "unknown device kind `tpu`; choose auto, cpu, cuda or wgpu",
     );
 }
 

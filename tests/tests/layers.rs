@@ -45,7 +45,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-connect",
-        Imports::Only(&["bonfire-sys"]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
         Burn::Unknown,
     ),
     (

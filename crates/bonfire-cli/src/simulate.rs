@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use bonfire_collective::GroupOptions;
 use bonfire_plan::simulate::Detail;
-use bonfire_plan::{Algorithm, DType, Rank, WorldSize};
+use bonfire_plan::{Algorithm, DType, Rank, UnknownName, WorldSize};
 use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
@@ -151,14 +151,17 @@ enum Choice {
 }
 
 impl std::str::FromStr for Choice {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         if text.eq_ignore_ascii_case("all") {
             return Ok(Self::All);
         }
         let one = text.parse().map(Self::One);
-        one.map_err(|error: bonfire_plan::PlanError| format!("{error}, or all"))
+        one.map_err(|mut error: UnknownName| {
+            error.choices.push("all".to_owned());
+            error
+        })
     }
 }
 

@@ -124,7 +124,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(
         &of("fastest", &[]),
         2,
-        "use one of: gpipe, 1f1b, interleaved, zb_h1, zbv",
+        "choose gpipe, 1f1b, interleaved, zb_h1 or zbv",
     );
     refused(
         &of("1f1b", &["--costs", "1,2"]),

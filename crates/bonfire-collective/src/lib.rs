@@ -30,7 +30,7 @@ mod meet;
 mod options;
 mod transport;
 
-pub use bonfire_connect::connections::{Checksums, Connections, Tls, UnknownConnections};
+pub use bonfire_connect::connections::{Checksums, Connections, Tls};
 pub use bonfire_connect::secure::token::{JobToken, TokenError};
 pub use bonfire_connect::store::{
     Clients, KEY_BYTES_MAX, LongWait, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer,
@@ -51,13 +51,13 @@ pub use health::recorder::{PhaseProgress, Progress, StepProgress};
 pub use health::stragglers::{Straggler, StragglerReport};
 pub use meet::error::CollectiveError;
 pub use meet::rendezvous::{ConnectError, RESTARTS_KEY, Reach};
-pub use options::builds::{Build, Builds, UnknownBuilds};
-pub use options::call_sites::{CallSites, UnknownCallSites};
+pub use options::builds::{Build, Builds};
+pub use options::call_sites::CallSites;
 pub use options::overrides::{AlgorithmOverrides, OverrideError};
 pub use options::place::{HostId, RankEnv, StoreHost};
 pub use options::settings::{EnvSettings, SettingError};
-pub use options::stream_threads::{StreamThreads, UnknownStreamThreads};
-pub use options::transport_kind::{TransportKind, UnknownTransport};
+pub use options::stream_threads::StreamThreads;
+pub use options::transport_kind::TransportKind;
 pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
 
 pub use transport::Traffic;

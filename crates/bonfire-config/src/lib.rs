@@ -37,7 +37,6 @@ mod config;
 pub mod deepspeed;
 mod error;
 mod json;
-mod nearest;
 mod source;
 
 pub use batch::{BatchSizes, Batches};

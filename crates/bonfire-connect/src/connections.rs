@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 /// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see
@@ -43,18 +44,11 @@ impl fmt::Display for Connections {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown choice of connections {0:?}: choose off, hosts or all")]
-pub struct UnknownConnections(String);
-
 impl FromStr for Connections {
-    type Err = UnknownConnections;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| UnknownConnections(text.to_owned()))
+        UnknownName::find("choice of connections", text, &Self::ALL)
     }
 }
 

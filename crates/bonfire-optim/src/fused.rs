@@ -11,6 +11,7 @@
 //! have master weights and moments in 32 bits, as training in mixed precision has it (Micikevicius et al.
 //! 2018): the bits of a parameter of 32 bits that is rounded once per step.
 
+use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
 use kept::Kept;
@@ -35,23 +36,111 @@ mod slices;
 mod state;
 mod stored;
 
+/// An optimizer that reads and writes memory once, made by its configuration.
+#[derive(Clone, Debug)]
+pub struct Fused<C> {
+    config: C,
+    around: Around,
+}
+
+impl<C> Fused<C> {
+    fn new(config: C) -> Self {
+        let around = Around::default();
+        Self { config, around }
+    }
+
+    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
+    #[must_use]
+    pub fn with_offload(mut self, offload: impl Into<Option<Offload>>) -> Self {
+        self.around.offload = offload.into();
+        self
+    }
+
+    /// The same with a handle on the factors of its gradients, or with `None` without.
+    #[must_use]
+    pub fn with_deferred_scale(mut self, factor: impl Into<Option<DeferredScale>>) -> Self {
+        self.around.factor = factor.into();
+        self
+    }
+}
+
+impl<C: Arithmetic> Optimizer for Fused<C> {
+    type State<const D: usize> = State<C, D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        self.config.step(lr, tensor, grad, state, &self.around)
+    }
+
+    /// The step moves it where it is needed.
+    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
+        state
+    }
+}
+
+/// What a configuration computes, and the names of its state in records.
+pub trait Arithmetic: Clone + Send + Sync + 'static {
+    /// The number of steps taken, where the optimizer counts them.
+    const TIME: Option<&'static str>;
+    /// The moments.
+    const MOMENTS: &'static [&'static str];
+
+    /// A step of one parameter, see [`Optimizer::step`].
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<State<Self, D>>,
+        around: &Around,
+    ) -> (Tensor<D>, Option<State<Self, D>>);
+}
+
+/// The methods that every configuration has.
+macro_rules! methods {
+    ($Config:ident { $($with:ident($field:ident: $type:ty),)+ }) => {
+        impl $Config {
+            /// The defaults.
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            $(
+                #[doc = concat!(
+                    "The same with another [`", stringify!($field), "`](Self::", stringify!($field), ")."
+                )]
+                #[must_use]
+                pub fn $with(self, $field: $type) -> Self {
+                    Self { $field, ..self }
+                }
+            )+
+
+            /// The optimizer of a module.
+            ///
+            /// # Panics
+            /// As [`build`](Self::build).
+            pub fn init(&self) -> burn::optim::ModuleOptimizer {
+                self.build().into()
+            }
+        }
+    };
+}
+use methods;
+
+/// What an optimizer is told besides its numbers.
 #[derive(Clone, Debug, Default)]
-struct Around {
+pub struct Around {
+    /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
     factor: Option<DeferredScale>,
 }
 
-impl Around {
-    fn with_offload(self, offload: Option<Offload>) -> Self {
-        Self { offload, ..self }
-    }
-
-    fn with_factor(self, factor: Option<DeferredScale>) -> Self {
-        Self { factor, ..self }
-    }
-}
-
-/// A parameter, with its master in f32 if it has 16 bits.
+/// A parameter, and what it is in 32 bits if it has 16.
 struct Weights<const D: usize> {
     parameter: Kept<D>,
     master: Option<Kept<D>>,

@@ -26,6 +26,7 @@ pub use bonfire_sys::FileMemoryError;
 #[doc(hidden)]
 pub use compute::{cast, wide};
 pub use factor::DeferredScale;
+pub use fused::Fused;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};
 pub use fused::lion::{Lion, LionConfig};

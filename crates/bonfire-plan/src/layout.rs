@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::{Rank, WorldSize, shard_range};
 
 pub use cut::Cut;
-pub use placement::{Placement, ShardGroup, ShardUnit, Sharding, UnknownPlacement};
+pub use placement::{Placement, ShardGroup, ShardUnit, Sharding};
 
 /// Parameters with fewer elements stay replicated: their share of the memory is nothing, and a message of
 /// their own would cost more than their bytes.

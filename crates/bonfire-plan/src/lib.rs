@@ -63,10 +63,9 @@ pub use estimate::{LinkCosts, LinkFigures, estimate};
 pub use layout::buckets;
 pub use layout::{
     Cut, Division, Layout, Placement, SHARDED_ELEMS_MIN, ShardGroup, ShardUnit, Sharding,
-    UnknownPlacement,
 };
 pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
-    PlanError, Rank, ReduceOp, UnknownBytes, WorldSize, chunks, shard_range,
+    PlanError, Rank, ReduceOp, UnknownBytes, UnknownName, WorldSize, chunks, nearest, shard_range,
 };

@@ -8,6 +8,7 @@ mod names;
 mod op;
 mod operation;
 mod rank;
+mod unknown_name;
 
 pub use chunk::{Bytes, ElemRange, UnknownBytes, chunks, shard_range};
 pub(crate) use chunk::{chunk, chunk_count};
@@ -20,3 +21,4 @@ pub(crate) use op::tests::one_of_each;
 pub use op::{Algorithm, Collective, NamedRanks, Order, ReduceOp};
 pub use operation::{CallSite, Operation};
 pub use rank::{Rank, WorldSize};
+pub use unknown_name::{UnknownName, nearest};

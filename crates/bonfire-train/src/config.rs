@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bonfire_plan::buckets::Caps;
-use bonfire_plan::{Placement, ShardUnit, Sharding};
+use bonfire_plan::{Placement, ShardUnit, Sharding, UnknownName};
 use serde::{Deserialize, Serialize};
 
 use crate::compression::GradientCompression;
@@ -91,19 +91,15 @@ impl fmt::Display for GradientRoute {
     }
 }
 
-/// The error of an unknown route's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown gradient route `{0}`; choose auto, host, device or nccl")]
-pub struct UnknownGradientRoute(String);
-
 impl FromStr for GradientRoute {
-    type Err = UnknownGradientRoute;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        [Self::Auto, Self::Host, Self::Device, Self::Nccl]
-            .into_iter()
-            .find(|route| route.to_string() == name)
-            .ok_or_else(|| UnknownGradientRoute(name.to_owned()))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        UnknownName::find(
+            "gradient route",
+            text,
+            &[Self::Auto, Self::Host, Self::Device, Self::Nccl],
+        )
     }
 }
 

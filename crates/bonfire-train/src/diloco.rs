@@ -46,6 +46,6 @@ mod floats;
 mod message;
 mod outer;
 
-pub use config::{DilocoConfig, OuterGradients, UnknownOuterGradients};
+pub use config::{DilocoConfig, OuterGradients};
 pub use error::DilocoError;
 pub use outer::{Diloco, DilocoState};

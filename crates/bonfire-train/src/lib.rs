@@ -51,9 +51,9 @@ mod world;
 pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
 pub use checkpoint::{Checkpoints, Resumed};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
+pub use config::device::{DeviceKind, Occupancy};
 pub use config::precision::Precision;
-pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
+pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync};
 pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
@@ -85,5 +85,5 @@ pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_collective::Resident;
 pub use bonfire_plan::{
     Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, ShardGroup,
-    ShardUnit, Sharding, UnknownPlacement,
+    ShardUnit, Sharding,
 };

@@ -15,6 +15,20 @@ use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 use crate::TrainError;
 use crate::parameters::fingerprint::Entry;
 
+/// Writes the methods of a visitor or mapper that keep a field of it the path of what it looks at.
+macro_rules! follow_path {
+    ($field:tt) => {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.$field.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.$field.pop();
+        }
+    };
+}
+pub(crate) use follow_path;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
     /// The path, such as `blocks.0.attention.query.weight`.
@@ -189,13 +203,7 @@ impl Lister {
 }
 
 impl ModuleVisitor for Lister {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.float(param.id, &param.val());

@@ -203,13 +203,7 @@ impl<F> Outline<F> {
 }
 
 impl<F: Fn(ParamId) -> u32> ModuleVisitor for Outline<F> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let is_made = param.is_initialized();

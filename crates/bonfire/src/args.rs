@@ -8,7 +8,8 @@ use std::str::FromStr;
 use bonfire_collective::GroupOptions;
 use bonfire_config::Config;
 use bonfire_launch::{Exit, LaunchError, LaunchFlags, RankCount, StreamChoice, parse_args_from};
-use bonfire_train::{DeviceKind, Occupancy, UnknownDeviceKind};
+use bonfire_plan::UnknownName;
+use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
 
 use crate::error::{Error, Result, with_causes};
@@ -76,9 +77,9 @@ pub struct DeviceChoice {
 }
 
 impl FromStr for DeviceChoice {
-    type Err = UnknownDeviceKind;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownDeviceKind> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         let numbered = text
             .strip_prefix("cuda:")
             .and_then(|number| number.parse().ok());

@@ -21,13 +21,13 @@ use bonfire_plan::device_map::MapError;
 use bonfire_plan::pipeline::{
     Broken, CostsError, CsvError, PartitionError, ShapeError, UnknownAction,
 };
-use bonfire_plan::{PlanError, UnknownBytes, UnknownPlacement};
+use bonfire_plan::{PlanError, UnknownBytes, UnknownName};
 use bonfire_report::{PageError, ReportError};
 use bonfire_train as train;
 use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
 use bonfire_train::WeightsError;
-use bonfire_train::diloco::{DilocoError, UnknownOuterGradients};
+use bonfire_train::diloco::DilocoError;
 #[cfg(feature = "weights")]
 use bonfire_weights::{FileError, PlaceError};
 use thiserror::Error as ThisError;
@@ -208,11 +208,9 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    Value: train::UnknownDeviceKind, train::UnknownGradientRoute, train::MeshError, collective::UnknownTransport,
-        collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
-        collective::OverrideError, collective::OptionError, collective::SettingError,
-        collective::UnknownStreamThreads, launch::StreamChoiceError, Broken, CsvError, PartitionError, ShapeError,
-        MapError, CostsError, UnknownAction, UnknownBytes, UnknownOuterGradients, UnknownPlacement;
+    Value: UnknownName, train::MeshError, collective::OverrideError, collective::OptionError,
+        collective::SettingError, launch::StreamChoiceError, Broken, CsvError, PartitionError, ShapeError,
+        MapError, CostsError, UnknownAction, UnknownBytes;
     Communication: collective::ConnectError, collective::StoreError, collective::TokenError,
         collective::InspectError;
 }
@@ -271,15 +269,13 @@ mod tests {
         ours::<PipelineError>();
         ours::<DilocoError>();
         ours::<CheckpointError>();
-        ours::<UnknownOuterGradients>();
-        ours::<UnknownPlacement>();
+        ours::<UnknownName>();
         ours::<UnknownBytes>();
         ours::<MapError>();
         ours::<CostsError>();
         ours::<UnknownAction>();
         ours::<collective::OptionError>();
         ours::<collective::SettingError>();
-        ours::<collective::UnknownStreamThreads>();
         ours::<ShapeError>();
         ours::<PartitionError>();
         ours::<CsvError>();

@@ -67,6 +67,7 @@ mod rank;
 mod threads;
 pub mod trainer;
 
+pub use bonfire_plan::UnknownName;
 pub use bonfire_train::{Ddp, DdpConfig, Step, World};
 
 pub use all_or_none::all_or_none;

@@ -6,11 +6,10 @@ use std::str::FromStr;
 use crate::networks::botnet::{BotNet, BotNetConfig};
 use crate::networks::densenet::{DenseNet, DenseNetConfig};
 use crate::networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
+use bonfire::UnknownName;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-
-use crate::nearest::{did_you_mean, nearest};
 
 /// The networks by their names in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,15 +51,6 @@ pub enum Model {
     ResNet(ResNet),
     BotNet(BotNet),
     DenseNet(DenseNet),
-}
-
-/// The error of an unknown network's name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no network is named `{name}`{suggestion}; there are {known}")]
-pub struct UnknownArch {
-    name: String,
-    suggestion: String,
-    known: String,
 }
 
 impl ModelConfig {
@@ -124,25 +114,17 @@ impl From<Arch> for String {
 }
 
 impl FromStr for Arch {
-    type Err = UnknownArch;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownArch> {
-        let names = || NAMES.iter().map(|&(name, _)| name);
-        match NAMES.iter().find(|(name, _)| *name == text) {
-            Some(&(_, arch)) => Ok(arch),
-            None => Err(UnknownArch {
-                name: text.to_string(),
-                suggestion: did_you_mean(nearest(text, names())),
-                known: names().collect::<Vec<_>>().join(", "),
-            }),
-        }
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        UnknownName::find("network", text, &NAMES.map(|(_, arch)| arch))
     }
 }
 
 impl TryFrom<String> for Arch {
-    type Error = UnknownArch;
+    type Error = UnknownName;
 
-    fn try_from(text: String) -> Result<Self, UnknownArch> {
+    fn try_from(text: String) -> Result<Self, UnknownName> {
         text.parse()
     }
 }
@@ -163,7 +145,7 @@ mod tests {
     fn a_wrong_name_gets_the_nearest() {
         let error = "resnet81".parse::<Arch>().unwrap_err().to_string();
         assert!(
-            error.contains("`resnet81`; did you mean `resnet"),
+            error.contains("`resnet81`; choose resnet18") && error.contains("did you mean resnet"),
             "{error}"
         );
         let error = "mlp".parse::<Arch>().unwrap_err().to_string();

@@ -13,6 +13,7 @@ mod run;
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -83,11 +84,10 @@ impl fmt::Display for Misfortune {
 }
 
 impl FromStr for Misfortune {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| format!("no misfortune is called {name:?}"))
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        UnknownName::find("misfortune", name, &Self::ALL)
     }
 }
 

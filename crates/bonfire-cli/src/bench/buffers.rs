@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup};
+use bonfire_plan::UnknownName;
 
 use super::data::Value;
 
@@ -35,13 +36,10 @@ impl fmt::Display for Home {
 }
 
 impl FromStr for Home {
-    type Err = &'static str;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Region, Self::Private]
-            .into_iter()
-            .find(|home| home.name() == text)
-            .ok_or("expected region or private")
+        UnknownName::find("kind of memory", text, &[Self::Region, Self::Private])
     }
 }
 

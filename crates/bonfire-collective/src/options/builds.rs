@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 /// The running program's own file, also after another was put in its place.
@@ -54,19 +55,11 @@ impl fmt::Display for Builds {
     }
 }
 
-/// The text does not say which builds may meet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown choice of builds {0:?}: choose same or any")]
-pub struct UnknownBuilds(String);
-
 impl FromStr for Builds {
-    type Err = UnknownBuilds;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| UnknownBuilds(text.to_owned()))
+        UnknownName::find("choice of builds", text, &Self::ALL)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
+
 /// What the lines count from which ranks call their operations.
 ///
 /// Ranks that run one program may well reach the same operation from different lines: a root that
@@ -37,19 +39,11 @@ impl fmt::Display for CallSites {
     }
 }
 
-/// The text does not say what call-sites count.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown choice of call-sites {0:?}: choose named or compared")]
-pub struct UnknownCallSites(String);
-
 impl FromStr for CallSites {
-    type Err = UnknownCallSites;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| UnknownCallSites(text.to_owned()))
+        UnknownName::find("choice of call-sites", text, &Self::ALL)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use bonfire_plan::{Algorithm, Collective, PlanError, Rank};
+use bonfire_plan::{Algorithm, Collective, Rank, UnknownName};
 
 const ANY: Rank = Rank::new(0);
 
@@ -53,12 +53,9 @@ pub struct AlgorithmOverrides {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// The word after `=`, or the only one, is not an algorithm.
+    /// The word before `=` is no collective, or the word after it, or the only one, is no algorithm.
     #[error(transparent)]
-    Algorithm(#[from] PlanError),
-    /// The word before `=` is not a collective.
-    #[error("unknown collective \"{given}\"; use one of: {}", names())]
-    Collective { given: String },
+    Name(#[from] UnknownName),
     /// The collective has no such algorithm.
     #[error("there is no {algorithm} for {collective}; it has: {}", list(.candidates))]
     Unsupported {
@@ -72,10 +69,6 @@ pub enum OverrideError {
         /// The collective, or `a default for all collectives`.
         what: &'static str,
     },
-}
-
-fn names() -> String {
-    KINDS.map(Collective::name).join(", ")
 }
 
 fn list(algorithms: &[Algorithm]) -> String {
@@ -108,7 +101,7 @@ impl AlgorithmOverrides {
         };
         let name = name.trim().to_ascii_lowercase().replace('-', "_");
         let Some(kind) = KINDS.iter().position(|kind| kind.name() == name) else {
-            return Err(OverrideError::Collective { given: name });
+            return Err(UnknownName::new("collective", &name, KINDS.map(Collective::name)).into());
         };
         let algorithm = algorithm.parse()?;
         let collective = KINDS[kind].name();
@@ -206,12 +199,9 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_what_would_be_right() {
         for (text, expected) in [
-            ("rings", "one of: ring, one_shot"),
+            ("rings", "choose ring, one_shot"),
             ("all_reduce", "unknown algorithm"),
-            (
-                "sum=ring",
-                "unknown collective \"sum\"; use one of: all_reduce,",
-            ),
+            ("sum=ring", "unknown collective `sum`; choose all_reduce,"),
             ("barrier=ring", "no ring for barrier; it has: dissemination"),
             (
                 "ring,one_shot",

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
+
 /// Which threads call the kernel for the streams of a [link](crate::GroupOptions::streams_per_link).
 ///
 /// A core sends or receives some gigabytes in a second. A rank that has several streams, and cores that nobody uses, gets
@@ -46,19 +48,11 @@ impl fmt::Display for StreamThreads {
     }
 }
 
-/// The text does not say which streams have threads.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown choice of threads {0:?}: choose auto, on or off")]
-pub struct UnknownStreamThreads(String);
-
 impl FromStr for StreamThreads {
-    type Err = UnknownStreamThreads;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| UnknownStreamThreads(text.to_owned()))
+        UnknownName::find("choice of threads", text, &Self::ALL)
     }
 }
 

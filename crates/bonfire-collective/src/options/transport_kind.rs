@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 use crate::options::place::HostId;
@@ -51,18 +52,14 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// The text names no transport.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown transport {0:?}: choose local, shm, unix or tcp")]
-pub struct UnknownTransport(String);
-
 impl FromStr for TransportKind {
-    type Err = UnknownTransport;
+    type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Local, Self::Shm, Self::Unix, Self::Tcp]
-            .into_iter()
-            .find(|kind| kind.name() == text)
-            .ok_or_else(|| UnknownTransport(text.to_owned()))
+        UnknownName::find(
+            "transport",
+            text,
+            &[Self::Local, Self::Shm, Self::Unix, Self::Tcp],
+        )
     }
 }

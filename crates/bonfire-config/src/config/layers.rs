@@ -1,12 +1,12 @@
 //! Values put over those that are there, each checked by itself.
 
+use bonfire_plan::nearest;
 use serde_json::Value;
 
 use super::Config;
 use crate::deepspeed::Schedule;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
-use crate::nearest::nearest;
 use crate::source::Source;
 
 pub(super) fn tree(config: &Config) -> Value {

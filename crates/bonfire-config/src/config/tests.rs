@@ -71,7 +71,10 @@ fn numbers_out_of_range_are_refused() {
         ("steps=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),
-        ("placement=zero4", "there is no placement"),
+        (
+            "placement=zero4",
+            "unknown placement `zero4`; choose replicated, zero1",
+        ),
         ("lr=1", "optimizer.lr is the nearest"),
         ("steps", "KEY=VALUE"),
         ("clip.norm=nan", "is not a number"),

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bonfire_plan::nearest;
+
 use super::keys::{ALIASES, KEYS, Key, Kind, SWITCHES, Treatment, of_optimizer, of_scheduler};
 use crate::error::ConfigError;
 use crate::json::Json;
-use crate::nearest::nearest;
 
 /// A remark on a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]

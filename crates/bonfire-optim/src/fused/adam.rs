@@ -1,15 +1,13 @@
 //! Adam (Kingma and Ba 2015, arXiv 1412.6980), in the arithmetic of Burn's.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
-use burn::tensor::{Device, Tensor};
+use burn::optim::LearningRate;
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::Around;
 use super::number::Number;
 use super::slices::Rule;
-use super::state::{Names, State};
-use crate::factor::DeferredScale;
-use crate::offload::Offload;
+use super::state::State;
+use super::{Arithmetic, Around, Fused};
 
 /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,57 +35,21 @@ impl Default for AdamConfig {
     }
 }
 
+super::methods!(AdamConfig {
+    with_beta_1(beta_1: f32),
+    with_beta_2(beta_2: f32),
+    with_epsilon(epsilon: f32),
+    with_weight_decay(weight_decay: f32),
+});
+
 impl AdamConfig {
-    /// Returns the defaults: 0.9, 0.999, 1e-8 and 0.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets [`beta_1`](Self::beta_1), from 0 to less than 1.
-    #[must_use]
-    pub fn with_beta_1(self, beta_1: f32) -> Self {
-        Self { beta_1, ..self }
-    }
-
-    /// Sets [`beta_2`](Self::beta_2), from 0 to less than 1.
-    #[must_use]
-    pub fn with_beta_2(self, beta_2: f32) -> Self {
-        Self { beta_2, ..self }
-    }
-
-    /// Sets [`epsilon`](Self::epsilon), added to a root.
-    #[must_use]
-    pub fn with_epsilon(self, epsilon: f32) -> Self {
-        Self { epsilon, ..self }
-    }
-
-    /// Sets the L2 penalty [`weight_decay`](Self::weight_decay).
-    #[must_use]
-    pub fn with_weight_decay(self, weight_decay: f32) -> Self {
-        Self {
-            weight_decay,
-            ..self
-        }
-    }
-
-    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
+    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
     ///
     /// # Panics
     /// If a beta is not in its range.
     pub fn build(&self) -> Adam {
         super::assert_betas([self.beta_1, self.beta_2]);
-        Adam {
-            config: *self,
-            around: Around::default(),
-        }
-    }
-
-    /// Builds the optimizer of a complete module.
-    ///
-    /// # Panics
-    /// As [`build`](Self::build).
-    pub fn init(&self) -> ModuleOptimizer {
-        self.build().into()
+        Fused::new(*self)
     }
 }
 
@@ -101,51 +63,23 @@ impl AdamConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::Adam`] with the same numbers. Those of 16 bits
 /// have master weights and moments in 32 bits.
-#[derive(Clone, Debug)]
-pub struct Adam {
-    config: AdamConfig,
-    around: Around,
-}
+pub type Adam = Fused<AdamConfig>;
 
-impl Adam {
-    /// Places the state outside of the parameters' memory, or there with `None`.
-    #[must_use]
-    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        let around = self.around.with_offload(offload.into());
-        Self { around, ..self }
-    }
-
-    /// Sets a handle on the factors of its gradients, or removes it with `None`.
-    #[must_use]
-    pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
-        let around = self.around.with_factor(factor.into());
-        Self { around, ..self }
-    }
-}
-
-impl Names for Adam {
+impl Arithmetic for AdamConfig {
     const TIME: Option<&'static str> = Some("momentum.time");
     const MOMENTS: &'static [&'static str] = &["momentum.moment_1", "momentum.moment_2"];
-}
-
-impl Optimizer for Adam {
-    type State<const D: usize> = State<Self, D>;
 
     fn step<const D: usize>(
         &self,
         lr: LearningRate,
         tensor: Tensor<D>,
         grad: Tensor<D>,
-        state: Option<Self::State<D>>,
-    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        state: Option<State<Self, D>>,
+        around: &Around,
+    ) -> (Tensor<D>, Option<State<Self, D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
-        let rule = AdamRule::new(self.config, lr, time);
-        super::step(rule, tensor, grad, state, &self.around)
-    }
-
-    /// Returns the state unchanged: the step moves it to the device that it needs.
-    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
-        state
+        let rule = AdamRule::new(*self, lr, time);
+        super::step(rule, tensor, grad, state, around)
     }
 }
 

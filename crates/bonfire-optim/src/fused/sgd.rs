@@ -1,15 +1,13 @@
 //! Stochastic gradient descent with momentum (Sutskever et al. 2013), in the arithmetic of Burn's.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
-use burn::tensor::{Device, Tensor};
+use burn::optim::LearningRate;
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::Around;
 use super::number::Number;
 use super::slices::Rule;
-use super::state::{Names, State};
-use crate::factor::DeferredScale;
-use crate::offload::Offload;
+use super::state::State;
+use super::{Arithmetic, Around, Fused};
 
 /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum has a
 /// dampening of 0.1 by default.
@@ -27,40 +25,15 @@ pub struct SgdConfig {
     pub weight_decay: f32,
 }
 
+super::methods!(SgdConfig {
+    with_momentum(momentum: f64),
+    with_dampening(dampening: f64),
+    with_nesterov(nesterov: bool),
+    with_weight_decay(weight_decay: f32),
+});
+
 impl SgdConfig {
-    /// Returns the defaults: every field 0 or false.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets [`momentum`](Self::momentum), from 0 to less than 1.
-    #[must_use]
-    pub fn with_momentum(self, momentum: f64) -> Self {
-        Self { momentum, ..self }
-    }
-
-    /// Sets [`dampening`](Self::dampening), 0 by default.
-    #[must_use]
-    pub fn with_dampening(self, dampening: f64) -> Self {
-        Self { dampening, ..self }
-    }
-
-    /// Sets [`nesterov`](Self::nesterov), which needs a momentum above 0.
-    #[must_use]
-    pub fn with_nesterov(self, nesterov: bool) -> Self {
-        Self { nesterov, ..self }
-    }
-
-    /// Sets the L2 penalty [`weight_decay`](Self::weight_decay).
-    #[must_use]
-    pub fn with_weight_decay(self, weight_decay: f32) -> Self {
-        Self {
-            weight_decay,
-            ..self
-        }
-    }
-
-    /// Builds the optimizer of single parameters, for [`ModuleOptimizer::with_group`].
+    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
     ///
     /// # Panics
     /// If the momentum is not in its range, or with Nesterov's momentum of 0.
@@ -71,18 +44,7 @@ impl SgdConfig {
             "Nesterov's momentum of {}",
             self.momentum
         );
-        Sgd {
-            config: *self,
-            around: Around::default(),
-        }
-    }
-
-    /// Builds the optimizer of a complete module.
-    ///
-    /// # Panics
-    /// As [`build`](Self::build).
-    pub fn init(&self) -> ModuleOptimizer {
-        self.build().into()
+        Fused::new(*self)
     }
 }
 
@@ -95,67 +57,35 @@ impl SgdConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::Sgd`] with the same numbers. Those of 16 bits
 /// have master weights and a velocity in 32 bits.
-#[derive(Clone, Debug)]
-pub struct Sgd {
-    config: SgdConfig,
-    around: Around,
-}
+pub type Sgd = Fused<SgdConfig>;
 
-impl Sgd {
-    /// Places the state outside of the parameters' memory, or there with `None`.
-    #[must_use]
-    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        let around = self.around.with_offload(offload.into());
-        Self { around, ..self }
-    }
-
-    /// Sets a handle on the factors of its gradients, or removes it with `None`.
-    #[must_use]
-    pub fn with_deferred_scale(self, factor: impl Into<Option<DeferredScale>>) -> Self {
-        let around = self.around.with_factor(factor.into());
-        Self { around, ..self }
-    }
-}
-
-impl Names for Sgd {
+impl Arithmetic for SgdConfig {
     const TIME: Option<&'static str> = None;
     const MOMENTS: &'static [&'static str] = &["momentum.velocity"];
-}
-
-impl Optimizer for Sgd {
-    type State<const D: usize> = State<Self, D>;
 
     fn step<const D: usize>(
         &self,
         lr: LearningRate,
         tensor: Tensor<D>,
         grad: Tensor<D>,
-        state: Option<Self::State<D>>,
-    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        state: Option<State<Self, D>>,
+        around: &Around,
+    ) -> (Tensor<D>, Option<State<Self, D>>) {
         let descent = Descent {
-            penalty: f64::from(self.config.weight_decay),
+            penalty: f64::from(self.weight_decay),
             rate: lr,
         };
-        if self.config.momentum == 0.0 {
-            return super::step(descent, tensor, grad, state, &self.around);
+        if self.momentum == 0.0 {
+            return super::step(descent, tensor, grad, state, around);
         }
         let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
             descent,
-            momentum: f64::from(self.config.momentum as f32),
-            entering: if is_first {
-                1.0
-            } else {
-                1.0 - self.config.dampening
-            },
-            nesterov: self.config.nesterov,
+            momentum: f64::from(self.momentum as f32),
+            entering: if is_first { 1.0 } else { 1.0 - self.dampening },
+            nesterov: self.nesterov,
         };
-        super::step(momentum, tensor, grad, state, &self.around)
-    }
-
-    /// Returns the state unchanged: the step moves it to the device that it needs.
-    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
-        state
+        super::step(momentum, tensor, grad, state, around)
     }
 }
 

@@ -6,17 +6,9 @@ use std::marker::PhantomData;
 use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor};
 
-use super::host;
 use super::kept::Kept;
+use super::{Arithmetic, host};
 use crate::offload::FileTensor;
-
-/// The names of an optimizer's state in records.
-pub trait Names: Send + Sync + 'static {
-    /// The number of steps taken, where the optimizer counts them.
-    const TIME: Option<&'static str>;
-    /// The moments' names, in the order of the rule.
-    const MOMENTS: &'static [&'static str];
-}
 
 /// The master weights of a parameter of 16 bits; Burn's optimizers have none.
 const MASTER: &str = "master";
@@ -55,7 +47,7 @@ impl<N, const D: usize> Clone for State<N, D> {
     }
 }
 
-impl<N: Names, const D: usize> RecordState for State<N, D> {
+impl<N: Arithmetic, const D: usize> RecordState for State<N, D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         if let Some(name) = N::TIME {
             out.push_scalar(prefix, name, self.time.into());

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::UnknownName;
+
 /// How one state of the parameters lies over the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -162,19 +164,15 @@ impl fmt::Display for Placement {
     }
 }
 
-/// No placement has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "there is no placement `{0}`; choose replicated, zero1, zero2, zero3, zero1-whole or zero2-whole, within hosts \
-     with @host behind it, among N ranks with @N; hybrid is zero3@host"
-)]
-pub struct UnknownPlacement(String);
-
 impl FromStr for Placement {
-    type Err = UnknownPlacement;
+    type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let unknown = || UnknownPlacement(name.to_owned());
+        let unknown = || {
+            let names = Self::NAMED.into_iter().map(|(known, _)| known);
+            let names = names.chain(["hybrid", "one of these with @host or @N behind it"]);
+            UnknownName::new("placement", name, names)
+        };
         let (all, among) = match name {
             "hybrid" => ("zero3", ShardGroup::Host),
             name => match name.split_once('@') {
@@ -193,7 +191,7 @@ impl FromStr for Placement {
 }
 
 impl TryFrom<String> for Placement {
-    type Error = UnknownPlacement;
+    type Error = UnknownName;
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
         name.parse()

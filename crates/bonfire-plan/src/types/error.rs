@@ -69,15 +69,9 @@ pub enum PlanError {
     HostsLength { given: usize, world_size: WorldSize },
     /// More elements than a plan can address.
     #[error("{count} elements on each of two ranks are more than the address space holds")]
-    TooManyElements { count: usize },
-    /// A name that is not in the list.
-    #[error("unknown {kind} `{given}`; use one of: {expected}")]
-    UnknownName {
-        /// What the name was to denote, such as `dtype`.
-        kind: &'static str,
-        given: String,
-        /// The accepted names, separated by commas.
-        expected: String,
+    TooManyElements {
+        /// The element count that was asked for.
+        count: usize,
     },
 }
 

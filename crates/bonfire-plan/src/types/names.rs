@@ -54,19 +54,13 @@ macro_rules! named_codes {
         }
 
         impl std::str::FromStr for $Type {
-            type Err = $crate::PlanError;
+            type Err = $crate::UnknownName;
 
             /// Accepts the names in any case, with `-` for `_`.
             fn from_str(given: &str) -> Result<Self, Self::Err> {
                 let wanted = given.trim().to_ascii_lowercase().replace('-', "_");
-                Self::ALL.iter().copied().find(|value| value.name() == wanted).ok_or_else(|| {
-                    let names: Vec<_> = Self::ALL.iter().map(|value| value.name()).collect();
-                    $crate::PlanError::UnknownName {
-                        kind: $kind,
-                        given: given.to_owned(),
-                        expected: names.join(", "),
-                    }
-                })
+                let found = Self::ALL.iter().copied().find(|value| value.name() == wanted);
+                found.ok_or_else(|| $crate::UnknownName::new($kind, given, Self::ALL))
             }
         }
     };

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
+
 /// A kind of device to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -52,18 +54,14 @@ pub enum Occupancy {
     Oversubscribed,
 }
 
-/// The error of an unknown device kind's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device kind `{0}`; choose auto, cpu, cuda or wgpu")]
-pub struct UnknownDeviceKind(String);
-
 impl FromStr for DeviceKind {
-    type Err = UnknownDeviceKind;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu]
-            .into_iter()
-            .find(|kind| kind.to_string() == name)
-            .ok_or_else(|| UnknownDeviceKind(name.to_owned()))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        UnknownName::find(
+            "device kind",
+            text,
+            &[Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu],
+        )
     }
 }

@@ -129,13 +129,7 @@ impl Lister<'_> {
 }
 
 impl ModuleVisitor for Lister<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let is_skipped = self.skipped.is_some_and(|ids| ids.contains(&param.id));

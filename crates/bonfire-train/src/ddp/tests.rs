@@ -145,12 +145,7 @@ fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
     #[derive(Default)]
     struct Reader(Vec<String>, Vec<(String, Vec<f64>)>);
     impl ModuleVisitor for Reader {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.0.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.0.pop();
-        }
+        crate::parameters::follow_path!(0);
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let values = param
                 .val()

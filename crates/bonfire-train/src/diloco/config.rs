@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 
+use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 use super::DilocoError;
@@ -47,19 +48,15 @@ pub enum OuterGradients {
     Int8,
 }
 
-/// The error of an unknown type's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("outer gradients are never of type `{0}`; choose f32, bf16 or int8")]
-pub struct UnknownOuterGradients(String);
-
 impl FromStr for OuterGradients {
-    type Err = UnknownOuterGradients;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        [Self::F32, Self::Bf16, Self::Int8]
-            .into_iter()
-            .find(|kind| kind.to_string() == name)
-            .ok_or_else(|| UnknownOuterGradients(name.to_owned()))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        UnknownName::find(
+            "type of outer gradients",
+            text,
+            &[Self::F32, Self::Bf16, Self::Int8],
+        )
     }
 }
 

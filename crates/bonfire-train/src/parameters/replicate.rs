@@ -65,13 +65,7 @@ pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     #[derive(Default)]
     struct Outline(Vec<String>, Vec<Entry>);
     impl ModuleVisitor for Outline {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.0.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.0.pop();
-        }
+        crate::parameters::follow_path!(0);
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.1.push(Entry {

@@ -206,13 +206,7 @@ impl Restorer<'_> {
 }
 
 impl ModuleMapper for Restorer<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.values(param.id, D) {

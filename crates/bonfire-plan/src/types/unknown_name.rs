@@ -1,0 +1,70 @@
+//! A name that does not exist, and the one that was probably meant.
+
+use std::fmt::Display;
+
+/// A name that is none of the choices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {what} `{given}`; choose {}{}", listed(.choices), hint(.given, .choices))]
+#[non_exhaustive]
+pub struct UnknownName {
+    /// What it would name, such as `dtype`.
+    pub what: &'static str,
+    /// The text that was given.
+    pub given: String,
+    /// The names that exist.
+    pub choices: Vec<String>,
+}
+
+impl UnknownName {
+    /// The error of a text that names none of the choices.
+    pub fn new(what: &'static str, given: &str, choices: impl IntoIterator<Item: Display>) -> Self {
+        Self {
+            what,
+            given: given.to_owned(),
+            choices: choices.into_iter().map(|one| one.to_string()).collect(),
+        }
+    }
+
+    /// Finds the choice that is displayed as `given`.
+    ///
+    /// # Errors
+    /// [`UnknownName`] if there is none.
+    pub fn find<T: Copy + Display>(
+        what: &'static str,
+        given: &str,
+        choices: &[T],
+    ) -> Result<T, Self> {
+        let found = choices.iter().find(|choice| choice.to_string() == given);
+        found
+            .copied()
+            .ok_or_else(|| Self::new(what, given, choices))
+    }
+}
+
+fn listed(choices: &[String]) -> String {
+    match choices.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => choices.concat(),
+    }
+}
+
+/// Without quotation marks, which readers of the text take for those of names.
+fn hint(given: &str, choices: &[String]) -> String {
+    nearest(given, choices.iter().map(String::as_str))
+        .map_or_else(String::new, |name| format!("; did you mean {name}?"))
+}
+
+/// Finds the known name that is most like `name`, if any is like it.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let lower = name.to_lowercase();
+    let near = known.map(|known| {
+        let distance = strsim::damerau_levenshtein(&lower, &known.to_lowercase());
+        (distance, known)
+    });
+    let (distance, known) = near.min_by(|(one, first), (other, second)| {
+        let likeness = |known: &str| strsim::jaro_winkler(&lower, &known.to_lowercase());
+        let by_likeness = likeness(second).total_cmp(&likeness(first));
+        one.cmp(other).then(by_likeness)
+    })?;
+    (2 * distance <= name.chars().count().max(2)).then(|| known.to_owned())
+}
