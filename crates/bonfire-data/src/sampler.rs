@@ -115,7 +115,7 @@ impl DistributedSampler {
         self
     }
 
-    /// The number of samples dealt in one epoch to all ranks together, repeated ones included.
+    /// The number of samples of one epoch over all ranks, repeated ones included.
     pub fn total_len(&self) -> usize {
         self.total_after(0)
     }

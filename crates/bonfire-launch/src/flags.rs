@@ -79,7 +79,7 @@ pub struct LaunchFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     pub standalone: bool,
 
-    /// Start all ranks anew up to so many times when one fails; the program goes on from its last
+    /// Start all ranks anew up to N times when one fails; the program resumes from its last
     /// checkpoint
     #[arg(
         long,

@@ -132,7 +132,7 @@ macro_rules! methods {
 }
 use methods;
 
-/// What an optimizer is told besides its numbers.
+/// Where an optimizer keeps its state, and the factor of its gradients.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
     /// Where the state is, if not in the memory of the parameters.

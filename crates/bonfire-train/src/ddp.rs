@@ -134,7 +134,7 @@ impl<M: Module> Setup<M> {
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
         let synchroniser =
             Synchroniser::new(&module, group, &table, &shards, config).inspect_err(|error| {
-                // That there is no such way is what all ranks return.
+                // All ranks return this error.
                 if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                     group.abort(&error.to_string());
                 }

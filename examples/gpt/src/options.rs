@@ -136,7 +136,7 @@ pub struct TrainArgs {
     pub mesh: MeshShape,
 
     /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv, or auto, the fastest by the time that
-    /// passes of this model take, with layers dealt by what each takes [default: 1f1b]
+    /// passes of this model take, with layers assigned by what each takes [default: 1f1b]
     #[arg(long = "schedule", value_name = "NAME", help_heading = "Training")]
     pub pipeline_schedule: Option<Order>,
 

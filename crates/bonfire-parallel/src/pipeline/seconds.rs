@@ -22,7 +22,7 @@ const PASSES: usize = 3;
 /// # use bonfire_train::World;
 /// # use burn::nn::Linear;
 /// # use burn::tensor::Tensor;
-/// # fn dealt(world: &World, layers: &[Linear]) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn balanced(world: &World, layers: &[Linear]) -> Result<(), Box<dyn std::error::Error>> {
 /// let device = world.device().autodiff();
 /// let seconds = layer_seconds(world, layers.len(), |layer| {
 ///     let input = Tensor::<2>::ones([32, 1024], &device).require_grad();

@@ -57,7 +57,7 @@ impl Precision {
     }
 
     /// A model without autodiff whose trainable parameters are cast as for a pass. Frozen ones and running state are
-    /// not touched: they cannot be told apart, and Burn shares the latter with the original model.
+    /// not touched: they cannot be distinguished, and Burn shares the latter with the original model.
     pub(crate) fn cast_model<M: Module>(self, model: M, table: &ParameterTable) -> M {
         match self {
             Self::F32 => model,

@@ -59,16 +59,16 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     let started = Instant::now();
     let end = job_with_dying_rank(FAULTS_RANKS, &folder).map(|job| job.run());
     let elapsed = started.elapsed().as_secs_f64();
-    let told = fs::read_dir(&folder).map(Iterator::count);
+    let notified = fs::read_dir(&folder).map(Iterator::count);
     fs::remove_dir_all(&folder)?;
     match end? {
         Err(LaunchError::Rank(failure)) if failure.rank == CULPRIT => {}
         other => bail!("the job ended with {other:?}"),
     }
-    let told = told?;
+    let notified = notified?;
     ensure!(
-        told == FAULTS_RANKS as usize - 1,
-        "{told} ranks were notified"
+        notified == FAULTS_RANKS as usize - 1,
+        "{notified} ranks were notified"
     );
     println!(
         "a process died, and the others knew which and ended after {elapsed:.1} s, start included"

@@ -55,7 +55,7 @@ struct Converter {
 }
 
 impl Converter {
-    /// Returns true if this is the field that identifies a batch norm, `inside` it so many modules deep.
+    /// Returns true if this is the field that identifies a batch norm, `inside` modules below it.
     fn is_batch_norm(&self, inside: usize) -> bool {
         let field = self.path.iter().rev().nth(inside);
         field.is_some_and(|(name, container)| name == FIELD && container == CONTAINER)

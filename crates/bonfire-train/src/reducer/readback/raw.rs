@@ -126,7 +126,7 @@ impl Flight {
             "{memory:?} belongs to another device"
         );
         let (address, bytes) = (memory.address, memory.bytes);
-        // SAFETY: a `RawMemory` is made by `on_device` alone: the address and at least so many bytes are
+        // SAFETY: a `RawMemory` is made by `on_device` alone: the address and at least that number of bytes are
         // those that CubeCL's server names for a tensor of this device, whose primary context both use,
         // and the binding in the memory, which is the keeper, holds the allocation where it is. A clone of
         // the span stays here until `land` has seen the stream idle (`Idle`), or for ever.
