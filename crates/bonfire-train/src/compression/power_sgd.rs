@@ -3,8 +3,9 @@
 //! After Vogels, Karimireddy and Jaggi (2019, arXiv 1905.13727) and PyTorch's `powerSGD_hook.py`. With
 //! a matrix M on every rank, and a thin Q that is the same on all:
 //!
-//! 1. P = mean(M Q), made orthogonal: each rank sends `rank` numbers for each row; 2. Q = mean(Mᵀ P): each rank sends
-//! `rank` numbers for each column; 3. the gradient is P Qᵀ, and each rank keeps its error from M for the next step.
+//! 1. P = mean(M Q), made orthogonal: each rank sends `rank` numbers for each row;
+//! 2. Q = mean(Mᵀ P): each rank sends `rank` numbers for each column;
+//! 3. the gradient is P Qᵀ, and each rank keeps its error from M for the next step.
 //!
 //! The error belongs to parameters, not to buckets, so it survives a change of buckets.
 
