@@ -99,9 +99,10 @@ pub(super) struct Own {
 }
 
 /// What a group of GPUs for buckets stands on: a sequence of operations of its own, since buckets are set
-/// up and given up whenever it suits, and how long it waits.
+/// up and given up whenever it suits, which is no failure of all; and how long it waits.
 pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal> {
-    let own = ranks.split(Some(0), i64::from(ranks.rank().get()));
+    let own = ranks.detached();
+    let own = own.split(Some(0), i64::from(ranks.rank().get()));
     let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
     let own = own.expect("every rank has a color");
     // Another rank may have kernels to compile before its buckets travel.
