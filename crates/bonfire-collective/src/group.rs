@@ -45,7 +45,7 @@ use bonfire_connect::platform::sync::{
 use bonfire_connect::platform::thread::{self, JoinHandle};
 use bonfire_connect::platform::{clock, host};
 
-pub use agreement::{Agreement, Proposal};
+pub use agreement::{Agreement, Disagreement, Proposal};
 pub use observing::Inside;
 use roster::{Origin, Roster};
 use scratch::Scratch;
