@@ -33,11 +33,12 @@ mod wire;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-use bonfire_collective::WorldSize;
+use bonfire_collective::{CollectiveError, WorldSize};
 use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
-    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, World,
+    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, TrainError,
+    World,
 };
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
@@ -95,7 +96,6 @@ pub struct Pipeline<M> {
     ddp: Ddp<Vec<M>>,
     schedule: Schedule,
     world: World,
-    data: World,
     /// The stages of this rank.
     numbers: Vec<u32>,
     /// Where each of them computes.
@@ -104,6 +104,16 @@ pub struct Pipeline<M> {
     tie: Option<Tie<M>>,
     /// Whether gradients travel while passes run.
     overlaps: bool,
+}
+
+/// A failure of another rank of the pipeline, of which this one heard among those that have other data.
+fn as_known_in(world: &World, error: PipelineError) -> PipelineError {
+    let PipelineError::Train(TrainError::Collective(CollectiveError::FailedElsewhere { .. })) =
+        &error
+    else {
+        return error;
+    };
+    world.group().failure().map_or(error, PipelineError::from)
 }
 
 /// The ranks that train with this one.
@@ -161,16 +171,14 @@ impl<M: Module> Pipeline<M> {
             stages: world,
             data,
         } = axes;
-        let abort = |error: &PipelineError| {
-            world.abort(&error.to_string());
-            data.abort(&error.to_string());
-        };
+        let abort = |error: &PipelineError| world.abort(&error.to_string());
         let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
         let (schedule, numbers) = prepared?;
         check(&config).inspect_err(abort)?;
         let channels = Channels::new(world, &schedule)?;
         let sync = config.sync;
-        let ddp = Ddp::with_config(stages, data, config)?;
+        let ddp = Ddp::with_config(stages, data, config);
+        let ddp = ddp.map_err(|error| as_known_in(world, error.into()))?;
         let device = |stage: &M| {
             let own = stage.devices().into_iter().next();
             own.unwrap_or_else(|| world.device().autodiff())
@@ -180,7 +188,6 @@ impl<M: Module> Pipeline<M> {
             ddp,
             schedule,
             world: world.clone(),
-            data: data.clone(),
             numbers,
             channels,
             tie: None,
@@ -209,10 +216,10 @@ impl<M: Module> Pipeline<M> {
         };
         let tie = Tie::new(
             (&self.schedule, self.ddp.module()),
-            (self.world.group(), &mut self.channels),
+            (self.world.group(), &self.channels),
             (parameter, device),
         );
-        self.tie = tie.inspect_err(|error| self.abort(error))?;
+        self.tie = self.told(tie)?;
         Ok(self)
     }
 
@@ -244,7 +251,7 @@ impl<M: Module> Pipeline<M> {
             self.share_tied()?;
             Ok(resumed)
         });
-        resumed.inspect_err(|error| self.abort(error))
+        self.told(resumed)
     }
 
     /// The data-parallel model that this rank's stages are, for checkpoints and digests.
@@ -280,7 +287,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<PipelineStep, PipelineError> {
         let step = self.try_backward(micro_batches, forward);
-        step.inspect_err(|error| self.abort(error))
+        self.told(step)
     }
 
     /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
@@ -297,7 +304,7 @@ impl<M: Module> Pipeline<M> {
         let done = self.ddp.step(optimizer, lr, gradients);
         let done = done.map_err(PipelineError::from);
         let done = done.and_then(|()| self.share_tied());
-        done.inspect_err(|error| self.abort(error))
+        self.told(done)
     }
 
     /// The stages of all ranks, in the order of the layers, without autodiff: for validation or export of a model that
@@ -309,8 +316,7 @@ impl<M: Module> Pipeline<M> {
     /// read; [`PipelineError::Collective`].
     #[track_caller]
     pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
-        let gathered = self.try_gather(modules);
-        gathered.inspect_err(|error| self.abort(error))
+        self.told(self.try_gather(modules))
     }
 
     #[track_caller]
@@ -341,10 +347,12 @@ impl<M: Module> Pipeline<M> {
         }
     }
 
-    /// Ends all that other ranks may wait in.
-    fn abort(&self, error: &PipelineError) {
-        self.channels.abort(&error.to_string());
-        self.data.abort(&error.to_string());
+    /// Ends, on an error, all that other ranks may wait in.
+    fn told<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
+        outcome.map_err(|error| {
+            self.world.abort(&error.to_string());
+            as_known_in(&self.world, error)
+        })
     }
 
     #[track_caller]

@@ -115,7 +115,12 @@ impl<M: Module> Setup<M> {
         config: &DdpConfig,
         place: Where<'_>,
     ) -> Result<Self, TrainError> {
-        let abort = |error: &TrainError| group.abort(&error.to_string());
+        let abort = |error: &TrainError| {
+            // That there is no such way is what all ranks return.
+            if !matches!(error, TrainError::NoDeviceRoute { .. }) {
+                group.abort(&error.to_string());
+            }
+        };
         let is_cut = config.placement.parameters == Sharding::Sharded;
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
@@ -136,12 +141,7 @@ impl<M: Module> Setup<M> {
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
         let parameters = (&table, &shards);
         let synchroniser =
-            Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
-                // That there is no such way is what all ranks return.
-                if !matches!(error, TrainError::NoDeviceRoute { .. }) {
-                    group.abort(&error.to_string());
-                }
-            })?;
+            Synchroniser::new(&module, group, parameters, config).inspect_err(abort)?;
         let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),

@@ -76,7 +76,7 @@ impl World {
             _ => tracing::debug!(%rank, device = device_name, "device chosen"),
         }
         Ok(Self {
-            failures: PassFailures::of(vec![group.clone()]),
+            failures: PassFailures::of(&group),
             group,
             local,
             device,
@@ -108,7 +108,7 @@ impl World {
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, TrainError> {
         let group = self.group.split(color, key)?;
         Ok(group.map(|group| Self {
-            failures: PassFailures::of(vec![group.clone()]),
+            failures: PassFailures::of(&group),
             group,
             local: self.local,
             device: self.device.clone(),
@@ -177,16 +177,17 @@ impl World {
     }
 
     /// Keeps what went wrong in an operation of several ranks inside of a backward pass, or of a layer, where nobody
-    /// returns an error, unless there is a failure already; and ends this world's group, and those of its
-    /// [`mesh`](Self::mesh), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of the same world or
+    /// returns an error, unless there is a failure already; and ends this world's group, and those that
+    /// [share its fate](ProcessGroup::split), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of the same world or
     /// mesh runs the pass, it returns the failure.
     pub fn fail(&self, error: impl Into<TrainError>) {
         self.failures.keep(error.into());
     }
 
-    /// Ends this world's group, and those of its [`mesh`](Self::mesh): no other rank waits for this one any more.
+    /// Ends this world's group and all that [share its fate](ProcessGroup::split), such as those of its
+    /// [`mesh`](Self::mesh): no other rank waits for this one any more.
     pub fn abort(&self, cause: &str) {
-        self.failures.abort(cause);
+        self.group.abort(cause);
     }
 
     /// The failure that [`fail`](Self::fail) kept, once: for whoever runs a pass without a [`Ddp`](crate::Ddp).

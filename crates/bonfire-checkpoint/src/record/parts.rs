@@ -224,13 +224,6 @@ impl Parts {
         self.place.rank == Rank::new(0)
     }
 
-    /// Has the first ranks of other parts not wait for this one.
-    pub fn abort(&self, cause: &str) {
-        for group in self.leads.iter().chain([&self.replicas]) {
-            group.abort(cause);
-        }
-    }
-
     /// The name that a parameter of this rank has in the whole.
     ///
     /// # Errors

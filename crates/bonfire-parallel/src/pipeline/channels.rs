@@ -38,8 +38,6 @@ pub(super) struct Channels {
     world: World,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
-    /// Other groups of two that end with the world.
-    others: Vec<ProcessGroup>,
     /// What crosses each boundary, once it is known.
     layouts: Vec<Arc<OnceLock<Layout>>>,
     /// Messages on their way out, in order.
@@ -77,15 +75,9 @@ impl Channels {
             world: world.clone(),
             to,
             from,
-            others: Vec::new(),
             layouts: (1..schedule.stages()).map(|_| Arc::default()).collect(),
             sending: VecDeque::new(),
         })
-    }
-
-    /// Has a failure end this group, too.
-    pub(super) fn add(&mut self, pair: &ProcessGroup) {
-        self.others.push(pair.clone());
     }
 
     /// That what a stage hands on is what it has handed on so far. Whether it has handed on anything.
@@ -197,12 +189,7 @@ impl Channels {
 
     /// Ends all that other ranks may wait in.
     pub(super) fn abort(&self, cause: &str) {
-        // The world first: it is where the others look for whose fault it is. Then the axes beside it.
-        self.world.group().abort(cause);
         self.world.abort(cause);
-        let pairs = self.to.values().chain(self.from.values());
-        let pairs = pairs.chain(&self.others);
-        pairs.for_each(|pair| pair.abort(cause));
     }
 }
 

@@ -78,7 +78,7 @@ impl<M: Module> Tie<M> {
     #[track_caller]
     pub(super) fn new<const D: usize>(
         (schedule, stages): (&Schedule, &[M]),
-        (world, channels): (&ProcessGroup, &mut Channels),
+        (world, channels): (&ProcessGroup, &Channels),
         (parameter, device): (impl Fn(&M) -> &Param<Tensor<D>> + 'static, Device),
     ) -> Result<Option<Self>, PipelineError> {
         let (first, last) = (schedule.owner(0), schedule.owner(schedule.stages() - 1));
@@ -92,9 +92,6 @@ impl<M: Module> Tie<M> {
             })
         };
         let Some(ends) = ends else { return Ok(None) };
-        if let Ends::First(way) | Ends::Last(way) = &ends {
-            channels.add(way);
-        }
         let mut tie = Self {
             ends,
             device,

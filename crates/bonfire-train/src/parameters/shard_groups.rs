@@ -77,12 +77,4 @@ impl ShardGroups {
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
-
-    /// Ends its groups.
-    pub(crate) fn abort(&self, cause: &str) {
-        if let Some(copies) = &self.copies {
-            copies.abort(cause);
-            self.shards.abort(cause);
-        }
-    }
 }

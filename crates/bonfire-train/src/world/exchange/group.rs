@@ -215,13 +215,6 @@ impl NormGroups {
         Ok(())
     }
 
-    /// Ends all groups.
-    pub(crate) fn abort(&self, cause: &str) {
-        for group in self.all() {
-            group.shared.group.abort(cause);
-        }
-    }
-
     /// What went wrong in one of them.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         let failure = self.all().iter().find_map(NormGroup::failure);
