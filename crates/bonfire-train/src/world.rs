@@ -178,8 +178,8 @@ impl World {
 
     /// Keeps what went wrong in an operation of several ranks inside of a backward pass, or of a layer, where nobody
     /// returns an error, unless there is a failure already; and ends this world's group, and those that
-    /// [share its fate](ProcessGroup::split), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of the same world or
-    /// mesh runs the pass, it returns the failure.
+    /// [share its fate](ProcessGroup::split), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of
+    /// the same world or mesh runs the pass, it returns the failure.
     pub fn fail(&self, error: impl Into<TrainError>) {
         self.failures.keep(error.into());
     }

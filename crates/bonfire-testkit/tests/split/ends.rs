@@ -121,12 +121,12 @@ fn whoever_has_left_the_parent_hears_of_its_end_in_a_part() {
         let part = |ranks: [u32; 2]| world.subgroup(&ranks.map(Rank::new)).unwrap();
         let (first, second) = (part([0, 1]), part([1, 2]));
         drop(world);
-        let groups = [first, second].into_iter().flatten();
+        let groups: Vec<ProcessGroup> = [first, second].into_iter().flatten().collect();
+        let last = groups.last().unwrap();
         if me == 0 {
-            groups.for_each(|group| group.abort("no more disk"));
+            last.abort("no more disk");
             return String::new();
         }
-        let last = groups.last().unwrap();
         loop {
             if let Err(error) = last.barrier() {
                 break error.to_string();
