@@ -27,6 +27,7 @@ use crate::exec::executor::{Executor, Figures, Memory, Request, RunError, Seat};
 use crate::group::buffer::GroupBuffer;
 use crate::health::accounts::Witness;
 use crate::health::control::Control;
+use crate::health::domain::{Bond, Domain};
 use crate::health::failure::Failure;
 use crate::health::flight::Desk;
 use crate::health::inspection::GroupWatch;
@@ -44,7 +45,7 @@ use bonfire_connect::platform::sync::{
 use bonfire_connect::platform::thread::{self, JoinHandle};
 use bonfire_connect::platform::{clock, host};
 
-pub use agreement::{Agreement, Proposal};
+pub use agreement::{Agreement, Disagreement, Proposal};
 pub use observing::Inside;
 use roster::{Origin, Roster};
 use scratch::Scratch;
@@ -71,6 +72,8 @@ pub struct ProcessGroup {
     /// What the ranks compare of that name; nothing if 0.
     agreed: u32,
     timeout: Duration,
+    /// Whether groups that it is split into do not share this one's fate.
+    is_detached: bool,
 }
 
 impl AsRef<ProcessGroup> for ProcessGroup {
@@ -118,6 +121,8 @@ struct Core {
     arena: Option<Arena>,
     scratch: Mutex<Scratch>,
     poison: Arc<Poison>,
+    /// Of the groups that end with this one.
+    domain: Arc<Domain>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
     /// The thread of the work in the background.
@@ -137,6 +142,7 @@ struct Parts {
     pub(crate) sharing: Option<Sharing>,
     pub(crate) control: Option<Control>,
     pub(crate) poison: Arc<Poison>,
+    pub(crate) domain: Arc<Domain>,
     pub(crate) chunk_bytes: usize,
 }
 
@@ -163,6 +169,7 @@ impl ProcessGroup {
         let sharing = Sharing::of_threads(world_size).map_err(ConnectError::Region)?;
         let topology = Topology::of(world_size.ranks().map(|_| "this process"));
         let origin = Origin::Threads(Arc::default());
+        let domain = Arc::default();
         let parts = world_size
             .ranks()
             .zip(links)
@@ -176,6 +183,7 @@ impl ProcessGroup {
                 sharing: Some(sharing),
                 control: None,
                 poison: Arc::clone(&poison),
+                domain: Arc::clone(&domain),
                 chunk_bytes,
             });
         parts
@@ -207,6 +215,7 @@ impl ProcessGroup {
             sharing: formed.sharing,
             control: Some(formed.control),
             poison: formed.poison,
+            domain: Arc::default(),
             chunk_bytes,
         };
         Ok(Self::new(parts, options)?)
@@ -222,6 +231,7 @@ impl ProcessGroup {
             links,
             sharing,
             poison,
+            domain,
             chunk_bytes,
             ..
         } = parts;
@@ -257,6 +267,13 @@ impl ProcessGroup {
                 peers: control.peers(),
             });
         }
+        let bond = Bond {
+            domain: Arc::clone(&domain),
+            number: roster.number,
+            members: roster.members().into(),
+            peers: parts.control.as_ref().map(Control::peers),
+        };
+        Domain::join(&poison, bond);
         let seat = Seat {
             me,
             topology: roster.topology.clone(),
@@ -275,6 +292,7 @@ impl ProcessGroup {
             scratch: Mutex::new(Scratch::new(arena.clone())),
             arena,
             poison,
+            domain,
             recorder,
             control: Mutex::new(parts.control),
             communicator: OnceLock::new(),
@@ -307,6 +325,7 @@ impl ProcessGroup {
             name: Name::default(),
             agreed: 0,
             timeout,
+            is_detached: false,
         })
     }
 
@@ -354,8 +373,9 @@ impl ProcessGroup {
     }
 
     /// Ends the group on all ranks: every pending and future operation everywhere returns
-    /// [`CollectiveError::PeerFailed`] naming this rank and `cause`. The first failure counts; later
-    /// ones change nothing.
+    /// [`CollectiveError::PeerFailed`] naming this rank and `cause`. So do those of the groups that
+    /// [share its fate](Self::split); where this rank is not in one of them, it is
+    /// [`CollectiveError::FailedElsewhere`]. The first failure counts; later ones change nothing.
     pub fn abort(&self, cause: &str) {
         let core = &self.core;
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
@@ -471,7 +491,8 @@ impl Core {
 
     /// Makes this the failure of the group, on all ranks, unless it has failed already.
     fn fail(&self, failure: Failure) {
-        if self.poison.set(failure.clone())
+        if self.poison.set(failure)
+            && let Some(failure) = self.poison.failure()
             && let Some(control) = self
                 .control
                 .lock()

@@ -2,6 +2,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod control;
+pub(crate) mod domain;
 pub(crate) mod failure;
 pub(crate) mod flight;
 pub(crate) mod inspection;

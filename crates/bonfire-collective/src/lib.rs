@@ -42,7 +42,7 @@ pub use exec::element::Element;
 pub use group::blocks::Blocks;
 pub use group::buffer::GroupBuffer;
 pub use group::work::Work;
-pub use group::{Agreement, Inside, ProcessGroup, Proposal};
+pub use group::{Agreement, Disagreement, Inside, ProcessGroup, Proposal};
 pub use health::accounts::GroupReport;
 pub use health::failure::{Corruption, Mismatch, Timeout, panic_message};
 pub use health::flight::{FlightOperation, FlightRecord, read_flight_records};

@@ -5,8 +5,7 @@ pub(crate) mod guard;
 pub(crate) mod late_drop;
 pub(crate) mod wait;
 
-use bonfire_collective::ProcessGroup;
-use bonfire_plan::Rank;
+use bonfire_collective::{Disagreement, ProcessGroup};
 
 use crate::error::CudaGroupError;
 
@@ -16,21 +15,9 @@ pub(crate) fn agree<T, E: std::fmt::Display>(
     group: &ProcessGroup,
     mine: Result<T, E>,
 ) -> Result<T, CudaGroupError> {
-    let reason = match &mine {
-        Ok(_) => String::new(),
-        Err(error) => error.to_string(),
-    };
-    let reasons = group.all_gather_bytes(reason.as_bytes())?;
-    let failed = reasons.iter().position(|reason| !reason.is_empty());
-    match (failed, mine) {
-        (None, Ok(value)) => Ok(value),
-        (Some(index), _) => Err(CudaGroupError::SetUp {
-            rank: Rank::new(index as u32),
-            reason: String::from_utf8_lossy(&reasons[index]).into_owned(),
-        }),
-        (None, Err(error)) => Err(CudaGroupError::SetUp {
-            rank: group.rank(),
-            reason: error.to_string(),
-        }),
-    }
+    let agreed = group.agree_on(mine.map_err(|error| error.to_string()));
+    agreed.map_err(|disagreement| match disagreement {
+        Disagreement::Refused { rank, reason, .. } => CudaGroupError::SetUp { rank, reason },
+        Disagreement::Group { error, .. } => error.into(),
+    })
 }

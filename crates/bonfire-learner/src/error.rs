@@ -98,10 +98,12 @@ impl LearnerError {
             Self::Dataset(error) => interrupter.fail(error),
             other => {
                 let culprit = match &other {
-                    Self::Train(TrainError::Collective(CollectiveError::PeerFailed {
-                        rank,
-                        ..
-                    })) => *rank,
+                    Self::Train(TrainError::Collective(
+                        CollectiveError::PeerFailed { rank, .. }
+                        | CollectiveError::FailedElsewhere {
+                            rank: Some(rank), ..
+                        },
+                    )) => *rank,
                     _ => rank,
                 };
                 // Burn has no error of another kind for what a strategy meets.

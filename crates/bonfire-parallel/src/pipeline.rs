@@ -33,11 +33,12 @@ mod wire;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-use bonfire_collective::WorldSize;
+use bonfire_collective::{CollectiveError, WorldSize};
 use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
-    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, World,
+    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, TrainError,
+    World,
 };
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
@@ -95,7 +96,7 @@ pub struct Pipeline<M> {
     ddp: Ddp<Vec<M>>,
     schedule: Schedule,
     world: World,
-    data: World,
+    /// The stages of this rank.
     numbers: Vec<u32>,
     devices: Vec<Device>,
     channels: Channels,
@@ -103,7 +104,17 @@ pub struct Pipeline<M> {
     overlaps: bool,
 }
 
-/// The ranks that train with this one, by axis.
+/// A failure of another rank of the pipeline, of which this one heard among those that have other data.
+fn as_known_in(world: &World, error: PipelineError) -> PipelineError {
+    let PipelineError::Train(TrainError::Collective(CollectiveError::FailedElsewhere { .. })) =
+        &error
+    else {
+        return error;
+    };
+    world.group().failure().map_or(error, PipelineError::from)
+}
+
+/// The ranks that train with this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
     /// The ranks with the stages of one copy of the model, ranked as in the schedule.
@@ -158,16 +169,14 @@ impl<M: Module> Pipeline<M> {
             stages: world,
             data,
         } = axes;
-        let abort = |error: &PipelineError| {
-            world.abort(&error.to_string());
-            data.abort(&error.to_string());
-        };
+        let abort = |error: &PipelineError| world.abort(&error.to_string());
         let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
         let (schedule, numbers) = prepared?;
         check(&config).inspect_err(abort)?;
         let channels = Channels::new(world, &schedule)?;
         let sync = config.sync;
-        let ddp = Ddp::with_config(stages, data, config)?;
+        let ddp = Ddp::with_config(stages, data, config);
+        let ddp = ddp.map_err(|error| as_known_in(world, error.into()))?;
         let device = |stage: &M| {
             let own = stage.devices().into_iter().next();
             own.unwrap_or_else(|| world.device().autodiff())
@@ -177,7 +186,6 @@ impl<M: Module> Pipeline<M> {
             ddp,
             schedule,
             world: world.clone(),
-            data: data.clone(),
             numbers,
             channels,
             tie: None,
@@ -207,11 +215,11 @@ impl<M: Module> Pipeline<M> {
             &self.schedule,
             self.ddp.module(),
             self.world.group(),
-            &mut self.channels,
+            &self.channels,
             parameter,
             device,
         );
-        self.tie = tie.inspect_err(|error| self.abort(error))?;
+        self.tie = self.told(tie)?;
         Ok(self)
     }
 
@@ -243,7 +251,7 @@ impl<M: Module> Pipeline<M> {
             self.share_tied()?;
             Ok(resumed)
         });
-        resumed.inspect_err(|error| self.abort(error))
+        self.told(resumed)
     }
 
     /// Returns the data-parallel model of this rank's stages, for checkpoints and digests.
@@ -279,7 +287,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<PipelineStep, PipelineError> {
         let step = self.try_backward(micro_batches, forward);
-        step.inspect_err(|error| self.abort(error))
+        self.told(step)
     }
 
     /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
@@ -296,7 +304,7 @@ impl<M: Module> Pipeline<M> {
         let done = self.ddp.step(optimizer, lr, gradients);
         let done = done.map_err(PipelineError::from);
         let done = done.and_then(|()| self.share_tied());
-        done.inspect_err(|error| self.abort(error))
+        self.told(done)
     }
 
     /// Gathers the stages of all ranks, in the order of the layers, without autodiff: for validation or export of a
@@ -308,8 +316,7 @@ impl<M: Module> Pipeline<M> {
     /// read; [`PipelineError::Collective`].
     #[track_caller]
     pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
-        let gathered = self.try_gather(modules);
-        gathered.inspect_err(|error| self.abort(error))
+        self.told(self.try_gather(modules))
     }
 
     #[track_caller]
@@ -340,9 +347,12 @@ impl<M: Module> Pipeline<M> {
         }
     }
 
-    fn abort(&self, error: &PipelineError) {
-        self.channels.abort(&error.to_string());
-        self.data.abort(&error.to_string());
+    /// Ends, on an error, all that other ranks may wait in.
+    fn told<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
+        outcome.map_err(|error| {
+            self.world.abort(&error.to_string());
+            as_known_in(&self.world, error)
+        })
     }
 
     #[track_caller]

@@ -451,11 +451,8 @@ impl Files {
         };
         let joined = own.write(|own| parts.joined(own, naming)?.write(write));
         let joined = joined.and_then(|joined| Ok(joined.transpose()?.flatten()));
-        joined.inspect_err(|error| {
-            let cause = error.to_string();
-            parts.abort(&cause);
-            self.group.abort(&cause);
-        })
+        // The first ranks of other parts wait for this one in a group of theirs.
+        joined.inspect_err(|error| self.group.abort(&error.to_string()))
     }
 
     /// Runs `work` on the writing rank, and broadcasts its outcome.

@@ -113,7 +113,12 @@ impl<M: Module> Setup<M> {
         config: &DdpConfig,
         place: Where<'_>,
     ) -> Result<Self, TrainError> {
-        let abort = |error: &TrainError| group.abort(&error.to_string());
+        let abort = |error: &TrainError| {
+            // That there is no such way is what all ranks return.
+            if !matches!(error, TrainError::NoDeviceRoute { .. }) {
+                group.abort(&error.to_string());
+            }
+        };
         let is_cut = config.placement.parameters == Sharding::Sharded;
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
@@ -133,12 +138,7 @@ impl<M: Module> Setup<M> {
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
         let synchroniser =
-            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(|error| {
-                // All ranks return this error.
-                if !matches!(error, TrainError::NoDeviceRoute { .. }) {
-                    group.abort(&error.to_string());
-                }
-            })?;
+            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(abort)?;
         let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),

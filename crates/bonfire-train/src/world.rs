@@ -76,7 +76,7 @@ impl World {
             _ => tracing::debug!(%rank, device = device_name, "device chosen"),
         }
         Ok(Self {
-            failures: PassFailures::of(vec![group.clone()]),
+            failures: PassFailures::of(&group),
             group,
             local,
             device,
@@ -108,7 +108,7 @@ impl World {
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, TrainError> {
         let group = self.group.split(color, key)?;
         Ok(group.map(|group| Self {
-            failures: PassFailures::of(vec![group.clone()]),
+            failures: PassFailures::of(&group),
             group,
             local: self.local,
             device: self.device.clone(),
@@ -183,9 +183,10 @@ impl World {
         self.failures.keep(error.into());
     }
 
-    /// Ends this world's group, and those of its [`mesh`](Self::mesh): no other rank waits for this one any more.
+    /// Ends this world's group and all that [share its fate](ProcessGroup::split), such as those of its
+    /// [`mesh`](Self::mesh): no other rank waits for this one any more.
     pub fn abort(&self, cause: &str) {
-        self.failures.abort(cause);
+        self.group.abort(cause);
     }
 
     /// Takes the failure that [`fail`](Self::fail) kept: for code that runs a pass without a [`Ddp`](crate::Ddp).

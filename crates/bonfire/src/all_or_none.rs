@@ -1,6 +1,6 @@
 //! Errors that end all ranks, reported by one of them.
 
-use bonfire_collective::Proposal;
+use bonfire_collective::Disagreement;
 use bonfire_train::World;
 
 use crate::error::{BoxError, Error, Reporter, Result};
@@ -29,30 +29,24 @@ use crate::error::{BoxError, Error, Reporter, Result};
 #[track_caller]
 pub fn all_or_none<T, E: Into<BoxError>>(world: &World, result: Result<T, E>) -> Result<T> {
     let group = world.group();
-    let proposal = Proposal {
-        stop: result.is_err(),
-        ..Proposal::default()
-    };
-    let teller = match group.agree(proposal) {
-        Ok(agreed) => agreed.stop,
-        // The group has failed, perhaps because of what this rank has seen.
-        Err(error) => match result {
-            Ok(_) => return Err(error.into()),
-            Err(_) => Some(group.rank()),
+    let result: Result<T, BoxError> = result.map_err(Into::into);
+    let (teller, own) = match group.agree_on(result) {
+        Ok(value) => return Ok(value),
+        Err(Disagreement::Refused { rank, own, .. }) => (rank, own),
+        Err(Disagreement::Group { error, own }) => match own {
+            None => return Err(error.into()),
+            // The group has failed, perhaps because of what this rank has seen.
+            own => (group.rank(), own),
         },
     };
-    if teller.is_some() {
-        // The teller ends the group, so it waits until all others have agreed.
-        let _ = group.barrier();
-    }
-    match (result, teller) {
-        (Ok(value), None) => Ok(value),
-        (Err(error), Some(rank)) if rank == group.rank() => Err(Error::from_program(error.into())),
-        (Err(_), None) => unreachable!("this rank has proposed to stop"),
-        (_, Some(rank)) => {
+    // The teller ends the group, so it waits until all others have agreed.
+    let _ = group.barrier();
+    match own {
+        Some(error) if teller == group.rank() => Err(Error::from_program(error)),
+        _ => {
             // Returns when that rank's error has ended the group, so that it is the first.
             let _ = group.barrier();
-            Err(Error::ReportedElsewhere(Reporter { rank }))
+            Err(Error::ReportedElsewhere(Reporter { rank: teller }))
         }
     }
 }

@@ -225,14 +225,7 @@ impl Parts {
         self.place.rank == Rank::new(0)
     }
 
-    /// Aborts the group of first ranks, so that the others do not wait for this one.
-    pub fn abort(&self, cause: &str) {
-        for group in self.leads.iter().chain([&self.replicas]) {
-            group.abort(cause);
-        }
-    }
-
-    /// Returns the name that a parameter of this rank has in the uncut model.
+    /// The name that a parameter of this rank has in the whole.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritable`] if it is not there.

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use bonfire_plan::{Rank, WorldSize};
 
 use super::commons::Commons;
+use crate::health::domain::Domain;
 use crate::health::failure::Failure;
 use crate::health::poison::Poison;
 use crate::meet::rendezvous::ConnectError;
@@ -21,6 +22,8 @@ pub(super) struct Seat {
     pub(super) links: Links,
     pub(super) sharing: Sharing,
     pub(super) poison: Arc<Poison>,
+    /// For a group that shares no other's fate.
+    pub(super) domain: Arc<Domain>,
 }
 
 /// The seats that nobody has taken yet, by the number of the group.
@@ -45,15 +48,16 @@ impl Hub {
         chunk_bytes: usize,
     ) -> Result<(), ConnectError> {
         let poison = Arc::new(Poison::new(world_size));
+        let domain = Arc::default();
         let seats = local_links(world_size, chunk_bytes)?
             .into_iter()
             .zip(Sharing::of_threads(world_size)?)
             .map(|(links, sharing)| {
-                let poison = Arc::clone(&poison);
                 Some(Seat {
                     links,
                     sharing,
-                    poison,
+                    poison: Arc::clone(&poison),
+                    domain: Arc::clone(&domain),
                 })
             })
             .collect();

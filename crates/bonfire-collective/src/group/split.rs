@@ -21,6 +21,7 @@ struct Wish {
     color: Option<u32>,
     key: i64,
     options: GroupOptions,
+    is_detached: bool,
     call_site: &'static Location<'static>,
 }
 
@@ -31,9 +32,13 @@ impl ProcessGroup {
     /// numbered from 0 in the order of their keys, and in the order of their ranks here where keys
     /// are equal. A rank without a color gets no group, but takes part.
     ///
-    /// The new group has links, a sequence of operations and an end of its own: it may be used at the
-    /// same time as this one, from another thread, may be split again, and outlives it. An error in
-    /// one of them does not end the other; the death of a process ends all groups that it is in.
+    /// The new group has links and a sequence of operations of its own: it may be used at the same time as
+    /// this one, from another thread, may be split again, and outlives it.
+    ///
+    /// It shares this one's fate: the first failure in either, or in another group that was made from them, is the
+    /// failure of all, on all their ranks. Whoever is to blame is named by the rank in the group that
+    /// returns the error, or where it has no such rank by [`CollectiveError::FailedElsewhere`]. A group that is
+    /// split from a [`detached`](Self::detached) handle lives by itself.
     ///
     /// ```
     /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
@@ -78,12 +83,36 @@ impl ProcessGroup {
         options: GroupOptions,
     ) -> Result<Option<Self>, CollectiveError> {
         self.split_as(Wish {
-            call: "split".to_owned(),
+            call: self.call("split".to_owned()),
             color,
             key,
             options,
+            is_detached: self.is_detached,
             call_site: Location::caller(),
         })
+    }
+
+    /// The same membership, but the groups that this handle's splits make do not share this group's fate: if one
+    /// of them is aborted this group goes on, and the other way round. The death of a process still ends all
+    /// groups that it is in. All ranks must split such a handle, or none.
+    ///
+    /// ```
+    /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+    /// use bonfire::collective::{GroupOptions, ProcessGroup, WorldSize};
+    ///
+    /// # let one = WorldSize::new(1)?;
+    /// # let group = ProcessGroup::local(one, GroupOptions::default())?.remove(0);
+    /// let trial = group.detached().split(Some(0), 0)?.expect("every rank has a color");
+    /// trial.abort("it was only tried");
+    /// group.barrier()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self {
+            is_detached: true,
+            ..self.clone()
+        }
     }
 
     /// A group of these ranks in this order; `None` on the ranks that are not among them.
@@ -107,10 +136,15 @@ impl ProcessGroup {
         }
         let place = ranks.iter().position(|rank| *rank == self.rank());
         self.split_as(Wish {
-            call: format!("subgroup of {} ranks, {}", ranks.len(), fingerprint(ranks)),
+            call: self.call(format!(
+                "subgroup of {} ranks, {}",
+                ranks.len(),
+                fingerprint(ranks)
+            )),
             color: place.map(|_| 0),
             key: place.map_or(0, |place| place as i64),
             options: self.roster().options.clone(),
+            is_detached: self.is_detached,
             call_site: Location::caller(),
         })
     }
@@ -164,6 +198,15 @@ impl ProcessGroup {
         &self.core.roster
     }
 
+    /// What the ranks compare of a call.
+    fn call(&self, call: String) -> String {
+        if self.is_detached {
+            format!("detached {call}")
+        } else {
+            call
+        }
+    }
+
     fn split_as(&self, wish: Wish) -> Result<Option<Self>, CollectiveError> {
         let options = wish.options.clone();
         let parts = self.in_turn(|core| Attempt { core, wish }.run())?;
@@ -186,3 +229,6 @@ fn fingerprint(ranks: &[Rank]) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,7 +218,15 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     }
 }
 
-/// Reports to every peer what this process was doing, where that can say who is to blame.
+/// Tells some of the peers of a failure that is not their group's own.
+pub(crate) fn tell(peers: &[Peer], failure: &Failure, is_told: impl Fn(Rank) -> bool) {
+    let text = encode(failure);
+    for peer in peers.iter().filter(|peer| is_told(peer.rank)) {
+        peer.send(Kind::Failure, &text);
+    }
+}
+
+/// Tells every peer what this process was doing, where that can say who is to blame.
 fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
     if !matches!(failure, Failure::Timeout(_) | Failure::Mismatch(_)) {
         return;
@@ -389,8 +397,8 @@ impl Watcher {
     }
 
     fn blame(&self, rank: Rank, cause: String) {
-        let failure = Failure::Peer { rank, cause };
-        if self.poison.set(failure.clone()) {
+        let is_first = self.poison.set(Failure::Peer { rank, cause });
+        if is_first && let Some(failure) = self.poison.failure() {
             send_all(&self.peers, Kind::Failure, &failure);
         }
     }

@@ -16,6 +16,10 @@ pub(crate) enum Failure {
     /// A rank died, panicked, gave up or left while it was needed.
     #[error("rank {rank} failed: {cause}")]
     Peer { rank: Rank, cause: String },
+    /// Another group of the same [domain](crate::health::domain) ended, and nobody of this one is to blame: `rank` is
+    /// the culprit's in the job, where one is named.
+    #[error("{}{cause}", .rank.map_or_else(String::new, |rank| format!("rank {rank} of the job failed: ")))]
+    Elsewhere { rank: Option<Rank>, cause: String },
     /// Two ranks are in different operations.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),

@@ -3,29 +3,37 @@
 //! Every wait of the group looks here between two naps, so a failure ends it within
 //! [`NAP_MAX`](crate::health::patience::NAP_MAX).
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::health::accounts::Accounts;
+use crate::health::domain::Bond;
 use crate::health::failure::Failure;
-use bonfire_connect::platform::sync::Mutex;
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
 pub(crate) struct Poison {
-    /// Set after `failure` is; spares the waits the lock.
+    /// Set after the failure is; spares the waits the lock.
     failed: AtomicBool,
-    failure: Mutex<Option<Failure>>,
+    state: Mutex<State>,
     departed: Vec<AtomicBool>,
     accounts: Accounts,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failure: Option<Failure>,
+    /// To the groups that end with this one, once it is complete.
+    bond: Option<Arc<Bond>>,
 }
 
 impl Poison {
     pub(crate) fn new(world_size: WorldSize) -> Self {
         Self {
             failed: AtomicBool::new(false),
-            failure: Mutex::new(None),
+            state: Mutex::default(),
             departed: world_size.ranks().map(|_| AtomicBool::new(false)).collect(),
             accounts: Accounts::default(),
         }
@@ -34,24 +42,54 @@ impl Poison {
     /// Records the failure unless there is one already. True for the caller that came first and
     /// must notify the other ranks.
     pub(crate) fn set(&self, failure: Failure) -> bool {
-        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.is_some() {
+        let bond = {
+            let mut state = self.state();
+            match &state.bond {
+                None => return self.record_in(&mut state, failure),
+                Some(_) if state.failure.is_some() => return false,
+                Some(bond) => Arc::clone(bond),
+            }
+        };
+        bond.domain.fail(self, &bond, failure)
+    }
+
+    /// Records the failure of this group alone, unless there is one already.
+    pub(super) fn record(&self, failure: Failure) -> bool {
+        self.record_in(&mut self.state(), failure)
+    }
+
+    fn record_in(&self, state: &mut State, failure: Failure) -> bool {
+        if state.failure.is_some() {
             return false;
         }
-        *first = Some(failure);
+        state.failure = Some(failure);
         // Release pairs with the acquire in `failure`.
         self.failed.store(true, Ordering::Release);
         true
+    }
+
+    /// Binds the group to others, once.
+    pub(super) fn bind(&self, bond: &Arc<Bond>) -> bool {
+        let mut state = self.state();
+        let is_first = state.bond.is_none();
+        state.bond.get_or_insert_with(|| Arc::clone(bond));
+        is_first
+    }
+
+    pub(super) fn bond(&self) -> Option<Arc<Bond>> {
+        self.state().bond.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
         if !self.failed.load(Ordering::Acquire) {
             return None;
         }
-        self.failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.state().failure.clone()
     }
 
     /// A rank left in peace: what it sent before stays valid, nothing more will come.

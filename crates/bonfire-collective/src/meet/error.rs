@@ -20,7 +20,20 @@ pub enum CollectiveError {
     /// A rank died, panicked, gave up, left the group while it was needed, or gave an operation
     /// buffers that do not fit it.
     #[error("rank {rank} failed: {cause}")]
-    PeerFailed { rank: Rank, cause: String },
+    PeerFailed {
+        /// The culprit.
+        rank: Rank,
+        /// What is known about it.
+        cause: String,
+    },
+    /// A group that [shares this one's fate](crate::ProcessGroup::split) ended, and no rank of this one is to blame.
+    #[error("{}{cause}", .rank.map_or_else(String::new, |rank| format!("rank {rank} of the job failed: ")))]
+    FailedElsewhere {
+        /// The culprit's rank in the first group of the job, if one is to blame.
+        rank: Option<Rank>,
+        /// What is known about it.
+        cause: String,
+    },
     /// Two ranks called different operations, or the same one with other arguments.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
@@ -50,8 +63,8 @@ impl CollectiveError {
     pub fn blames_another(&self, me: Rank) -> bool {
         match self {
             Self::PeerFailed { rank, .. } => *rank != me,
-            Self::Timeout(_) => true,
-            // Which of the two it is, or whether it is either, is unknown.
+            Self::FailedElsewhere { .. } | Self::Timeout(_) => true,
+            // Nobody can tell which of the two it is, or whether it is either.
             Self::Corrupted(corruption) => ![corruption.source, corruption.target].contains(&me),
             Self::Connect(error) => match &**error {
                 ConnectError::GroupFailed(failure) => failure.blames_another(me),
@@ -68,6 +81,10 @@ impl CollectiveError {
                 rank: *rank,
                 cause: cause.clone(),
             },
+            Self::FailedElsewhere { rank, cause } => Failure::Elsewhere {
+                rank: *rank,
+                cause: cause.clone(),
+            },
             Self::Mismatch(mismatch) => Failure::Mismatch(mismatch.clone()),
             Self::Timeout(timeout) => Failure::Timeout(timeout.clone()),
             Self::Corrupted(corruption) => Failure::Corrupted(corruption.clone()),
@@ -80,6 +97,7 @@ impl From<Failure> for CollectiveError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Peer { rank, cause } => Self::PeerFailed { rank, cause },
+            Failure::Elsewhere { rank, cause } => Self::FailedElsewhere { rank, cause },
             Failure::Mismatch(mismatch) => Self::Mismatch(mismatch),
             Failure::Timeout(timeout) => Self::Timeout(timeout),
             Failure::Corrupted(corruption) => Self::Corrupted(corruption),

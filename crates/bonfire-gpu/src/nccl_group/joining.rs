@@ -60,7 +60,9 @@ pub(crate) fn on_all_or_none<T>(
     group: &ProcessGroup,
     join: impl FnOnce(&ProcessGroup) -> Result<Option<T>, String>,
 ) -> Result<T, CudaGroupError> {
-    let joining = group.split(Some(0), i64::from(group.rank().get()))?;
+    // That some are refused here does not end the group.
+    let joining = group.detached();
+    let joining = joining.split(Some(0), i64::from(group.rank().get()))?;
     let joining = joining.expect("every rank has a color");
     let joined = join(&joining).inspect_err(|reason| joining.abort(reason));
     let joined = agree(group, joined)?;

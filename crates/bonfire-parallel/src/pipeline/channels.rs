@@ -37,9 +37,7 @@ pub(super) struct Channels {
     world: World,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
-    /// Other groups of two that end with the world.
-    others: Vec<ProcessGroup>,
-    /// The layout at each boundary, once it is known.
+    /// What crosses each boundary, once it is known.
     layouts: Vec<Arc<OnceLock<Layout>>>,
     /// Messages that are being sent, in order.
     sending: VecDeque<Work<Vec<TensorData>>>,
@@ -76,18 +74,12 @@ impl Channels {
             world: world.clone(),
             to,
             from,
-            others: Vec::new(),
             layouts: (1..schedule.stages()).map(|_| Arc::default()).collect(),
             sending: VecDeque::new(),
         })
     }
 
-    /// Lets a failure end this group, too.
-    pub(super) fn add(&mut self, pair: &ProcessGroup) {
-        self.others.push(pair.clone());
-    }
-
-    /// Checks that a stage's output has the layout of its earlier ones. Returns if there was an earlier one.
+    /// That what a stage hands on is what it has handed on so far. Whether it has handed on anything.
     pub(super) fn agree(&self, message: Message, found: Layout) -> Result<Agreed, PipelineError> {
         let known = &self.layouts[message.boundary as usize];
         if let Some(agreed) = known.get() {
@@ -193,15 +185,7 @@ impl Channels {
     }
 
     pub(super) fn abort(&self, cause: &str) {
-        // The world first: it is where the others look for whose fault it is. Then the axes beside it.
-        self.world.group().abort(cause);
         self.world.abort(cause);
-        let pairs = self
-            .to
-            .values()
-            .chain(self.from.values())
-            .chain(&self.others);
-        pairs.for_each(|pair| pair.abort(cause));
     }
 }
 

@@ -368,8 +368,7 @@ pub(super) fn ended<T>(
     channels: &Channels,
 ) -> Result<T, PipelineError> {
     if let Some(failure) = channels.take_failure() {
-        // Of a layer that has no other way out; what else went wrong follows from it.
-        channels.abort(&failure.to_string());
+        // Of a layer that has no other way out; what else went wrong follows from it. The ranks know of it.
         return Err(failure.into());
     }
     match outcome {

@@ -76,7 +76,7 @@ impl<M: Module> Tie<M> {
         schedule: &Schedule,
         stages: &[M],
         world: &ProcessGroup,
-        channels: &mut Channels,
+        channels: &Channels,
         parameter: impl Fn(&M) -> &Param<Tensor<D>> + 'static,
         device: Device,
     ) -> Result<Option<Self>, PipelineError> {
@@ -91,9 +91,6 @@ impl<M: Module> Tie<M> {
             })
         };
         let Some(ends) = ends else { return Ok(None) };
-        if let Ends::First(way) | Ends::Last(way) = &ends {
-            channels.add(way);
-        }
         let mut tie = Self {
             ends,
             device,

@@ -239,7 +239,7 @@ fn a_failure_is_named_on_all_ranks_of_all_axes() {
         let words = "the forward pass 1F3 failed: no such word";
         assert!(error.contains(words), "rank {rank}: {error}");
         // Those that share no axis with it hear of it from one that does.
-        let names = error.contains("is rank 6 of the job");
+        let names = error.contains("rank 6 of the job");
         assert!(rank == 6 || names, "rank {rank}: {error}");
     }
 }

@@ -21,7 +21,7 @@ impl<M: Module> Ddp<M> {
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         if let Some(failure) = self.group.failure() {
-            // Others may wait for this one in smaller groups.
+            // Others may wait for this one on a device.
             return Err(self.given_up(failure.into()));
         }
         // Operations are those of this call, and of this step, which ranks compare.
@@ -100,12 +100,9 @@ impl<M: Module> Ddp<M> {
         error
     }
 
-    /// Ends all groups in which other ranks may wait for this one.
+    /// Ends the groups in which other ranks may wait for this one, and what they wait for on devices.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        self.shards.groups().abort(cause);
-        self.norm_groups.abort(cause);
-        self.failures.abort(cause);
         if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
             lock(reducer).abort(cause);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{Axis, Ddp, Mesh, TrainError};
-use bonfire_collective::{ProcessGroup, Rank, Work};
+use bonfire_collective::{ProcessGroup, Rank, Work, WorldSize};
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
@@ -317,7 +317,10 @@ impl Diloco {
             let mean = exchange.work.wait()?.into_values();
             if mean.iter().any(|value| !value.is_finite()) {
                 let error = DilocoError::NonFinite { step: self.step };
-                self.inner.abort(&error.to_string());
+                // Ranks that keep the same parameters see it themselves, in all workers.
+                if self.inner.world_size() > WorldSize::ONE {
+                    self.inner.abort(&error.to_string());
+                }
                 return Err(error);
             }
             self.update(fragment, &mean, ending);

@@ -255,8 +255,9 @@ impl Gradients {
             Ok(sum)
         };
         sum().inspect_err(|error: &TrainError| {
-            let groups = self.parts.iter().chain(&self.stages);
-            groups.for_each(|group| group.abort(&error.to_string()));
+            if let Some(group) = self.parts.as_ref().or(self.stages.as_ref()) {
+                group.abort(&error.to_string());
+            }
         })
     }
 

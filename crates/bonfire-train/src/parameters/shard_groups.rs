@@ -75,11 +75,4 @@ impl ShardGroups {
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
-
-    pub(crate) fn abort(&self, cause: &str) {
-        if let Some(copies) = &self.copies {
-            copies.abort(cause);
-            self.shards.abort(cause);
-        }
-    }
 }

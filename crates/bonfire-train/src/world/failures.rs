@@ -6,43 +6,33 @@ use bonfire_collective::ProcessGroup;
 
 use crate::TrainError;
 
-/// The first failure of a pass, and the groups that end with it. Clones share it.
-#[derive(Clone, Debug, Default)]
+/// The first failure of a pass, and a group that ends with it. Clones keep the same failure.
+#[derive(Clone, Debug)]
 pub(crate) struct PassFailures {
-    shared: Arc<Mutex<Shared>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    groups: Vec<ProcessGroup>,
-    first: Option<TrainError>,
+    /// Those that share its fate end, too.
+    group: ProcessGroup,
+    first: Arc<Mutex<Option<TrainError>>>,
 }
 
 impl PassFailures {
-    /// Ends these groups on a failure; each has the same parts on all ranks.
-    pub(crate) fn of(groups: Vec<ProcessGroup>) -> Self {
-        let first = None;
+    pub(crate) fn of(group: &ProcessGroup) -> Self {
         Self {
-            shared: Arc::new(Mutex::new(Shared { groups, first })),
+            group: group.clone(),
+            first: Arc::default(),
         }
     }
 
     pub(crate) fn keep(&self, error: TrainError) {
-        self.abort(&error.to_string());
-        self.lock().first.get_or_insert(error);
+        self.group.abort(&error.to_string());
+        self.lock().get_or_insert(error);
     }
 
     pub(crate) fn take(&self) -> Option<TrainError> {
-        self.lock().first.take()
+        self.lock().take()
     }
 
-    pub(crate) fn abort(&self, cause: &str) {
-        let groups = self.lock().groups.clone();
-        groups.iter().for_each(|group| group.abort(cause));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, Option<TrainError>> {
         // Each change is one assignment.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

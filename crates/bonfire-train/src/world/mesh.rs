@@ -66,8 +66,7 @@ impl World {
             (_, WorldSize::ONE) => subs[Axis::Cp.index()].clone(),
             _ => part("replicas", &grid.replicas(rank))?,
         };
-        let worlds = subs.iter().chain([&data, &replicas, self]);
-        let failures = PassFailures::of(worlds.map(|world| world.group.clone()).collect());
+        let failures = PassFailures::of(&self.group);
         data.failures = failures.clone();
         replicas.failures = failures.clone();
         subs.iter_mut()

@@ -60,7 +60,9 @@ fn death(world: &ProcessGroup) -> Outcome {
     // Ranks 0 and 1, and ranks 2 and 3 in reverse, so that the dead one is rank 0 there.
     let pair = world.split(Some(me / 2), -i64::from(me))?;
     let pair = pair.ok_or("every rank has a color")?;
-    let others = world.subgroup(&[0, 1, 2].map(Rank::new))?;
+    let first_three = [0, 1, 2].map(Rank::new);
+    let others = world.subgroup(&first_three)?;
+    let detached = world.detached().subgroup(&first_three)?;
     sum(&pair)?;
     // The others may still be in it when rank 3, which is through, dies.
     let met = world.barrier();
@@ -79,7 +81,10 @@ fn death(world: &ProcessGroup) -> Outcome {
         }
     );
     let others = others.ok_or("this rank is in the list")?;
-    println!("others: {}", text(sum(&others).and_then(|()| sum(&others))));
+    println!("others: {}", text(sum(&others)));
+    let detached = detached.ok_or("this rank is in the list")?;
+    let twice = sum(&detached).and_then(|()| sum(&detached));
+    println!("detached: {}", text(twice));
     Ok(())
 }
 

@@ -32,10 +32,11 @@ fn a_failed_group_cannot_be_split() {
 }
 
 #[test]
-fn the_end_of_one_group_is_not_that_of_another() {
+fn the_end_of_a_detached_group_is_not_that_of_another() {
     for (transport, results) in everywhere(4, |world| {
         let me = world.rank().get();
-        let half = world.split(Some(me % 2), 0).unwrap().unwrap();
+        let half = world.detached().split(Some(me % 2), 0);
+        let half = half.unwrap().unwrap();
         let pair = world.split(Some(me / 2), 0).unwrap().unwrap();
         half.barrier().ok();
         if me == 3 {
@@ -71,11 +72,85 @@ fn the_end_of_one_group_is_not_that_of_another() {
 }
 
 #[test]
+fn groups_that_were_made_from_one_another_end_together() {
+    for (transport, results) in everywhere(4, |world| {
+        let me = world.rank().get();
+        let half = world.split(Some(me % 2), 0).unwrap().unwrap();
+        let pair = half.split(Some(0), 0).unwrap().unwrap();
+        // To others the failure may come first.
+        let _ = world.barrier();
+        if me == 3 {
+            pair.abort("the odd ones are tired");
+        }
+        // Those of an even rank are told by nobody who is in them.
+        let groups = if me == 0 {
+            [&world, &pair, &half]
+        } else {
+            [&half, &pair, &world]
+        };
+        let error = |group: &ProcessGroup| {
+            loop {
+                if let Err(error) = group.barrier() {
+                    break (group.number(), error.to_string());
+                }
+            }
+        };
+        (world.number(), groups.map(error))
+    }) {
+        for (rank, (world, errors)) in results.into_iter().enumerate() {
+            for (group, error) in errors {
+                let named = match (group == world, rank % 2) {
+                    (true, _) => "rank 3 failed: ",
+                    (false, 0) => "rank 3 of the job failed: ",
+                    (false, _) => "rank 1 failed: ",
+                };
+                let expected = format!("{named}the odd ones are tired");
+                assert!(
+                    error.starts_with(&expected),
+                    "{transport}, rank {rank}: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_has_left_the_parent_hears_of_its_end_in_a_part() {
+    for (transport, errors) in everywhere(3, |world| {
+        let me = world.rank().get();
+        let part = |ranks: [u32; 2]| world.subgroup(&ranks.map(Rank::new)).unwrap();
+        let (first, second) = (part([0, 1]), part([1, 2]));
+        drop(world);
+        let groups: Vec<ProcessGroup> = [first, second].into_iter().flatten().collect();
+        let last = groups.last().unwrap();
+        if me == 0 {
+            last.abort("no more disk");
+            return String::new();
+        }
+        loop {
+            if let Err(error) = last.barrier() {
+                break error.to_string();
+            }
+        }
+    }) {
+        for error in &errors[1..] {
+            assert_eq!(
+                error, "rank 0 of the job failed: no more disk",
+                "{transport}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_panicking_thread_ends_all_groups_that_it_is_in() {
     for (transport, results) in everywhere(3, |world| {
         let me = world.rank().get();
         let others = world.subgroup(&[0, 1].map(Rank::new)).unwrap();
         let last = world.subgroup(&[2, 1].map(Rank::new)).unwrap();
+        if let Some(others) = others {
+            sum_of_members(&others);
+        }
         // The others may still be in it when rank 2, which is through, panics.
         let met = world.barrier();
         if me == 2 {
@@ -87,7 +162,6 @@ fn a_panicking_thread_ends_all_groups_that_it_is_in() {
             std::panic::catch_unwind(broken).unwrap_err();
             return vec![];
         }
-        sum_of_members(&others.unwrap());
         let groups = [Some(world), last];
         let error = |group: ProcessGroup| group.barrier().unwrap_err().to_string();
         groups.into_iter().flatten().map(error).collect()
@@ -131,17 +205,19 @@ fn parts_of_processes_conform_like_groups_of_their_size() {
 }
 
 #[test]
-fn the_death_of_a_process_ends_all_groups_that_it_is_in_and_no_other() {
+fn the_death_of_a_process_ends_all_groups_that_share_its_fate_and_no_other() {
     for transport in ["shm", "unix", "tcp"] {
         let ranks = processes_say(transport, "death");
         for (rank, (ended_well, said)) in ranks[..3].iter().enumerate() {
             assert!(ended_well, "{transport}: {said}");
             assert!(said.contains("world: rank 3 failed"), "{transport}: {said}");
-            assert!(said.contains("others: ok"), "{transport}: {said}");
+            let others = "others: rank 3 of the job failed";
+            assert!(said.contains(others), "{transport}: {said}");
+            assert!(said.contains("detached: ok"), "{transport}: {said}");
             let pair = if rank == 2 {
                 "pair: rank 0 failed"
             } else {
-                "pair: ok"
+                "pair: rank 3 of the job failed"
             };
             assert!(said.contains(pair), "{transport}: {said}");
         }

@@ -8,7 +8,7 @@
 //!
 //! Both all-gathers are one turn of the old group: no other operation of this rank comes between.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bonfire_plan::{Partition, Rank, WorldSize};
@@ -295,15 +295,16 @@ impl Attempt<'_> {
             self.forsake(draft, &error.to_string());
             return Err(error.into());
         }
+        let mut domain = Arc::clone(&self.core.domain);
         let (party, links, sharing, control, poison) = match draft {
             Draft::Nothing => return Ok(None),
-            Draft::Connected(party, formed) => (
-                party,
-                formed.links,
-                formed.sharing,
-                Some(formed.control),
-                formed.poison,
-            ),
+            Draft::Connected(party, formed) => {
+                if self.wish.is_detached {
+                    domain = Arc::default();
+                }
+                let control = Some(formed.control);
+                (party, formed.links, formed.sharing, control, formed.poison)
+            }
             Draft::Seat(party) => {
                 let seat = match &self.core.roster.origin {
                     Origin::Threads(hub) => hub.take(party.number, party.me),
@@ -312,6 +313,9 @@ impl Attempt<'_> {
                 let seat = seat.ok_or(ConnectError::ParentFailed {
                     cause: "another rank gave the split up".to_owned(),
                 })?;
+                if self.wish.is_detached {
+                    domain = seat.domain;
+                }
                 (party, seat.links, Some(seat.sharing), None, seat.poison)
             }
         };
@@ -329,6 +333,7 @@ impl Attempt<'_> {
             sharing,
             control,
             poison,
+            domain,
             chunk_bytes,
         }))
     }

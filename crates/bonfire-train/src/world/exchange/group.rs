@@ -211,12 +211,7 @@ impl NormGroups {
         Ok(())
     }
 
-    pub(crate) fn abort(&self, cause: &str) {
-        for group in self.all() {
-            group.shared.group.abort(cause);
-        }
-    }
-
+    /// What went wrong in one of them.
     pub(crate) fn failure(&self) -> Option<TrainError> {
         let failure = self.all().iter().find_map(NormGroup::failure);
         failure.map(TrainError::from)

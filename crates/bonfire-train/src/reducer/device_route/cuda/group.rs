@@ -96,7 +96,8 @@ pub(super) struct Own {
 /// The group under a group of GPUs for buckets, and its timeout. It has its own sequence of operations, since buckets
 /// are made and freed independently.
 pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal> {
-    let own = ranks.split(Some(0), i64::from(ranks.rank().get()));
+    let own = ranks.detached();
+    let own = own.split(Some(0), i64::from(ranks.rank().get()));
     let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
     let own = own.expect("every rank has a color");
     // Another rank may have kernels to compile before its buckets are sent.
