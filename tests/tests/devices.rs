@@ -169,11 +169,11 @@ mod device_map {
     use std::fs;
     use std::path::Path;
 
-    use bonfire::prelude::{World, WorldSize};
+    use bonfire::collective::WorldSize;
     use bonfire::weights::device_map::DeviceMap;
     use bonfire::weights::{Dispatch, WeightsFile, device_of};
     use bonfire::world::DeviceKind;
-    use bonfire::{SpawnOptions, spawn_with};
+    use bonfire::{SpawnOptions, World, spawn_with};
     use burn::module::Module;
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{Device, Tensor, activation};

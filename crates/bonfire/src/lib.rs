@@ -88,9 +88,9 @@ pub mod checkpoint {
 /// programs that use it alone.
 pub mod collective {
     pub use bonfire_collective::{
-        AlgorithmOverrides, Blocks, CollectiveError, DType, Element, GroupBuffer, GroupOptions,
-        InterruptWatch, ProcessGroup, Proposal, Rank, ReduceOp, TransportKind, Work, WorldSize,
-        read_flight_records,
+        AlgorithmOverrides, Blocks, CollectiveError, DType, Disagreement, Element, GroupBuffer,
+        GroupOptions, InterruptWatch, ProcessGroup, Proposal, Rank, ReduceOp, TransportKind, Work,
+        WorldSize, read_flight_records,
     };
 
     /// What each rank does in a collective, as data: schedules, and their verifier.
