@@ -114,7 +114,7 @@ impl<M: Module> Setup<M> {
         place: Where<'_>,
     ) -> Result<Self, TrainError> {
         let abort = |error: &TrainError| {
-            // That there is no such way is what all ranks return.
+            // All ranks return this one.
             if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                 group.abort(&error.to_string());
             }

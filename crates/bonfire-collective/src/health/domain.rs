@@ -1,8 +1,8 @@
-//! Groups that end together: those that were made from one another, as one process has them.
+//! Failure domains: the groups of one process that were made from one another end together.
 //!
-//! The first failure in any of them is the failure of all, at once on this rank. The other ranks hear of it in
-//! the group where it began, as of any failure, and their groups end likewise; whoever is not in that group is
-//! told in one that he is in.
+//! The first failure in any of them is the failure of all, at once on this rank. The other ranks receive it in
+//! the group where it began, and their groups end likewise. Ranks outside that group receive it in a group that they
+//! share with this rank.
 
 use std::ptr;
 use std::sync::{Arc, PoisonError, Weak};
@@ -14,9 +14,9 @@ use crate::health::failure::Failure;
 use crate::health::poison::Poison;
 use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
-/// What the groups have in common.
+/// The groups of a domain, and their first failure.
 ///
-/// Its lock is taken before that of a [`Poison`], and neither is held while anybody is told.
+/// Its lock is taken before that of a [`Poison`], and neither is held while peers are notified.
 #[derive(Debug, Default)]
 pub(crate) struct Domain {
     state: Mutex<State>,
@@ -29,7 +29,7 @@ struct State {
     groups: Vec<Weak<Poison>>,
 }
 
-/// How a group is bound to the others.
+/// The membership of a group in a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Bond {
     pub(crate) domain: Arc<Domain>,
@@ -37,11 +37,11 @@ pub(crate) struct Bond {
     pub(crate) number: u32,
     /// The rank in the job of each rank of the group.
     pub(crate) members: Arc<[Rank]>,
-    /// Who is told; nobody where all ranks are threads of this process.
+    /// The peers to notify; none if all ranks are threads of this process.
     pub(crate) peers: Option<Weak<Vec<Peer>>>,
 }
 
-/// A failure in words that do not depend on the group.
+/// A failure, independent of the group that reports it.
 #[derive(Clone, Debug)]
 struct Fate {
     /// The rank in the job of the culprit, where one is named.
@@ -50,8 +50,7 @@ struct Fate {
 }
 
 impl Domain {
-    /// Binds a group to the others: from now on they end together. A group that threads share is bound by the
-    /// first of them.
+    /// Adds a group to its domain. A group that threads share is added by the first of them.
     pub(crate) fn join(poison: &Arc<Poison>, bond: Bond) {
         let bond = Arc::new(bond);
         let domain = &bond.domain;
@@ -72,8 +71,8 @@ impl Domain {
         }
     }
 
-    /// Ends all groups with what happened in one of them, unless they have ended. Whether that one failed just
-    /// now; its own peers are told by the caller.
+    /// Ends all groups with the failure of one of them, unless they have ended. Returns true if that group failed just
+    /// now; the caller notifies its peers.
     pub(crate) fn fail(&self, poison: &Poison, bond: &Bond, failure: Failure) -> bool {
         let (is_first, others) = {
             let mut state = self.state();
@@ -84,19 +83,19 @@ impl Domain {
             let is_first = poison.record(failure);
             let others = state.groups.iter().filter_map(Weak::upgrade);
             let others = others.filter(|other| !ptr::eq(&**other, poison));
-            let mut told: Vec<(Arc<Poison>, Arc<Bond>, Failure)> = Vec::new();
+            let mut ended: Vec<(Arc<Poison>, Arc<Bond>, Failure)> = Vec::new();
             for other in others {
                 let its_bond = other.bond().expect("it was bound when it joined");
                 let failure = fate.seen_from(&its_bond);
                 if other.record(failure.clone()) {
-                    told.push((other, its_bond, failure));
+                    ended.push((other, its_bond, failure));
                 }
             }
             state.fate = Some(fate);
-            (is_first, told)
+            (is_first, ended)
         };
         for (_, its_bond, failure) in &others {
-            its_bond.tell(failure, |rank| hears(rank, (poison, bond)));
+            its_bond.notify(failure, |rank| receives(rank, poison, bond));
         }
         is_first
     }
@@ -107,19 +106,21 @@ impl Domain {
     }
 }
 
-/// Whether a rank of the job hears of a failure in the group where this process has it from.
-fn hears(rank: Rank, (poison, bond): (&Poison, &Bond)) -> bool {
+/// Returns true if a rank of the job receives the failure in the group where it began.
+fn receives(rank: Rank, poison: &Poison, bond: &Bond) -> bool {
     let place = bond.members.iter().position(|member| *member == rank);
     place.is_some_and(|place| !poison.has_departed(Rank::new(place as u32)))
 }
 
 impl Bond {
-    /// Tells those of the group of whom it is not known that they hear of it otherwise.
-    fn tell(&self, failure: &Failure, hears: impl Fn(Rank) -> bool) {
+    /// Sends a failure to the ranks of the group that do not receive it otherwise.
+    fn notify(&self, failure: &Failure, receives: impl Fn(Rank) -> bool) {
         let Some(peers) = self.peers.as_ref().and_then(Weak::upgrade) else {
             return;
         };
-        control::tell(&peers, failure, |rank| !hears(self.members[rank.index()]));
+        control::tell(&peers, failure, |rank| {
+            !receives(self.members[rank.index()])
+        });
     }
 }
 
@@ -141,7 +142,7 @@ impl Fate {
         }
     }
 
-    /// As the ranks of a group know it.
+    /// Translates the culprit to its rank in a group.
     fn seen_from(&self, bond: &Bond) -> Failure {
         let cause = self.cause.clone();
         let place = |culprit| bond.members.iter().position(|member| *member == culprit);
