@@ -122,7 +122,7 @@ fn a_tensor_that_the_index_has_and_no_file_is_named() {
     assert_eq!(report.unwrap().unexpected, ["other"]);
     assert_eq!(net.firsts()[2], 9.0);
     assert!(
-        lines.contains("layers.2.weight is in second, which does not have it"),
+        lines.contains("layers.2.weight in second, which does not have it"),
         "{lines}"
     );
 }

@@ -180,7 +180,9 @@ fn parts_do_as_the_environment_says_too() {
     let options =
         options(FoldOrder::Canonical).with_overrides("ring".parse::<AlgorithmOverrides>().unwrap());
     let used = local(4, options, |world| {
+        // The error that tells the algorithm would end the other half, too.
         let half = world
+            .detached()
             .split(Some(world.rank().get() % 2), 0)
             .unwrap()
             .unwrap();

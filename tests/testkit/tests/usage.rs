@@ -106,7 +106,7 @@ fn block_lengths_that_do_not_cover_the_input() {
 
 #[test]
 fn blocks_that_are_not_equal() {
-    rank_one_is_to_blame("no 3 equal blocks", |group| {
+    rank_one_is_to_blame("not 3 equal blocks", |group| {
         group.all_to_all(&mut vec![0_u16; 6 + is_one(group)])
     });
 }

@@ -83,7 +83,7 @@ fn a_job_that_moves_is_said_to() {
         })
         .collect();
     let verdict = report(&records).verdict();
-    assert!(verdict.starts_with("it goes on"), "{verdict}");
+    assert!(verdict.starts_with("it continues"), "{verdict}");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn ranks_that_stand_still_in_a_call_are_suspicious() {
     let found = verdict("Ddp::backward");
     let expected = "suspicious: all ranks have been in Ddp::backward for 25.0 s and have exchanged nothing since";
     assert!(found.starts_with(expected), "{found}");
-    assert!(verdict("after Ddp::backward").starts_with("it goes on"));
+    assert!(verdict("after Ddp::backward").starts_with("it continues"));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_silent_rank_is_named_though_nobody_waits() {
     );
     report.departed = vec![Rank::new(2)];
     assert!(report.silent().is_empty());
-    assert!(report.verdict().starts_with("it goes on"));
+    assert!(report.verdict().starts_with("it continues"));
 }
 
 #[test]
