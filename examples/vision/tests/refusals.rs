@@ -98,7 +98,7 @@ fn a_slip_in_the_file_is_named_with_its_line() {
         ),
         (
             "MODEL:\n  ARCH: resnet9\n",
-            &["run.yaml line 2", "MODEL.ARCH", "did you mean `resnet"],
+            &["run.yaml line 2", "MODEL.ARCH", "did you mean resnet"],
         ),
         ("TRAIN:\n  BATCH_SIZE: [8\n", &["run.yaml", "line"]),
         (

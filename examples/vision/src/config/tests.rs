@@ -152,7 +152,7 @@ fn a_wrong_value_names_its_key_and_line() {
             "MODEL:\n  ARCH: resnet81\n",
             "line 2",
             "MODEL.ARCH",
-            "did you mean `resnet",
+            "did you mean resnet",
         ),
         (
             "OPTIM:\n  LR_POLICY: exp\n",
