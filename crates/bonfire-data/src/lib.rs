@@ -1,7 +1,7 @@
 //! Distributes the data of a training to its ranks.
 //!
 //! [`DistributedSampler`] selects the samples of a rank, [`Loader`] makes batches of their indices, and
-//! [`DealtLoader`] is Burn's `DataLoader` over a `Dataset` distributed in the same way. With feature `images` there
+//! [`DatasetLoader`] is Burn's `DataLoader` over a `Dataset` distributed in the same way. With feature `images` there
 //! are datasets of pictures.
 //!
 //! Nothing here communicates: everything is a pure function of seed, epoch, rank and world size.

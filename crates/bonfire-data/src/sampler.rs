@@ -31,7 +31,7 @@ pub enum Order {
     /// The order of the data set, in every epoch.
     Sequential,
     /// Drawn with replacement, each sample as often as its weight says, again in every epoch. An epoch has
-    /// [`SamplerConfig::len`] draws.
+    /// as many draws as the sampler has samples.
     Weighted {
         /// The seed, the same on every rank.
         seed: u64,

@@ -15,7 +15,7 @@ use crate::error::LearnerError;
 use bonfire_train::{StepTiming, World};
 
 /// The time of the synchronised steps of a training with Burn's learner, by part. Pass it to
-/// [`LearnerConfig::timed`](crate::LearnerConfig::timed), and its metrics to the learner:
+/// [`LearnerConfig::with_timings`](crate::LearnerConfig::with_timings), and its metrics to the learner:
 ///
 /// ```no_run
 /// # mod bonfire { pub mod learner { pub use bonfire_learner::*; } }

@@ -27,7 +27,7 @@ pub struct UnknownParameter {
 /// a part of one, made on a device without autodiff is put in training mode.
 ///
 /// # Errors
-/// [`UnknownParameter`] for a pattern that matches nothing.
+/// An error that names the nearest parameter, for a pattern that matches none.
 pub fn freeze<M: Module>(
     model: M,
     patterns: &[impl AsRef<str>],
@@ -39,7 +39,7 @@ pub fn freeze<M: Module>(
 /// the head of a network only.
 ///
 /// # Errors
-/// [`UnknownParameter`] for a pattern that matches nothing.
+/// An error that names the nearest parameter, for a pattern that matches none.
 pub fn freeze_all_but<M: Module>(
     model: M,
     patterns: &[impl AsRef<str>],
