@@ -24,10 +24,7 @@ use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::world::watchdog::Watchdog;
-use crate::{
-    CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Sharding,
-    TrainError, World,
-};
+use crate::{DdpConfig, Placement, Precision, Sharding, TrainError, World};
 
 mod alone;
 mod change;
@@ -49,7 +46,7 @@ use gather::Gatherer;
 pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
-use synchroniser::Synchroniser;
+use synchroniser::reducer_of;
 
 /// A model replicated on all ranks of a group.
 ///
@@ -69,7 +66,7 @@ pub struct Ddp<M> {
     group: WarmUp,
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    synchroniser: Synchroniser,
+    reducer: Arc<Mutex<Reducer>>,
     config: DdpConfig,
     buffers: Buffers,
     norm_groups: NormGroups,
@@ -99,7 +96,7 @@ struct Setup<M> {
     module: M,
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    synchroniser: Synchroniser,
+    reducer: Arc<Mutex<Reducer>>,
     buffers: Buffers,
     gatherer: Option<Arc<Gatherer>>,
 }
@@ -137,8 +134,7 @@ impl<M: Module> Setup<M> {
         let table = Arc::new(table);
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
-        let synchroniser =
-            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(abort)?;
+        let reducer = reducer_of(&module, group, &table, &shards, config).inspect_err(abort)?;
         let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),
@@ -148,7 +144,7 @@ impl<M: Module> Setup<M> {
             module,
             table,
             shards,
-            synchroniser,
+            reducer,
             buffers,
             gatherer,
         })
@@ -248,7 +244,7 @@ impl<M: Module> Ddp<M> {
             group,
             table: setup.table,
             shards: setup.shards,
-            synchroniser: setup.synchroniser,
+            reducer: setup.reducer,
             config,
             buffers: setup.buffers,
             norm_groups: world.norm_groups().clone(),
@@ -423,10 +419,7 @@ impl<M: Module> Ddp<M> {
 
     #[cfg(test)]
     fn trace(&self) -> crate::reducer::trace::Trace {
-        match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
-            Synchroniser::Naive(_) => crate::reducer::trace::Trace::new(),
-        }
+        lock(&self.reducer).trace.clone()
     }
 
     #[track_caller]
@@ -445,11 +438,6 @@ const MODULE_PRESENT: &str =
 
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     config.compression.check()?;
-    if matches!(config.compression, GradientCompression::PowerSgd(_))
-        && config.sync != GradientSync::Bucketed
-    {
-        return Err(CompressionError::NeedsBuckets.into());
-    }
     config.precision.check(&model)?;
     if let Some(reason) = config.forbids_shards() {
         return Err(TrainError::UnsupportedPlacement {

@@ -11,7 +11,6 @@ pub(crate) mod bucket;
 pub(crate) mod device_route;
 pub(crate) mod harvest;
 pub(crate) mod hooks;
-pub(crate) mod naive;
 pub(crate) mod operation;
 pub(crate) mod readback;
 pub(crate) mod timing;

@@ -93,7 +93,7 @@ impl<M: Module> Ddp<M> {
         self.module = Some(setup.module);
         self.table = setup.table;
         self.shards = setup.shards;
-        self.synchroniser = setup.synchroniser;
+        self.reducer = setup.reducer;
         self.buffers = setup.buffers;
         self.anchors = Anchors::default();
         Ok(())

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 
-use super::{Ddp, Synchroniser, lock};
+use super::{Ddp, lock};
 use crate::TrainError;
 use crate::world::watchdog::Watched;
 
@@ -103,8 +103,6 @@ impl<M: Module> Ddp<M> {
     /// Ends the groups in which other ranks may wait for this one, and what they wait for on devices.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
-            lock(reducer).abort(cause);
-        }
+        lock(&self.reducer).abort(cause);
     }
 }

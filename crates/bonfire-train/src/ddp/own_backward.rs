@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::synchroniser::{Synchroniser, averages};
+use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, Step, lock};
 use crate::loss::weights::{Last, MicroBatches};
 use crate::loss::{IntoLoss, Weight};
@@ -50,8 +50,7 @@ impl<M: Module> Ddp<M> {
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `step` panics, after reporting it to the other ranks; or with samples and no step, or if gradients are not
-    /// sent in buckets.
+    /// If `step` panics, after reporting it to the other ranks; or with samples and no step.
     #[track_caller]
     pub fn run_own<R>(
         &mut self,
@@ -93,8 +92,7 @@ impl<M: Module> Ddp<M> {
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `passes` panics, after reporting it to the other ranks; or if parameters are sharded, or gradients are not
-    /// sent in buckets.
+    /// If `passes` panics, after reporting it to the other ranks; or if parameters are sharded.
     #[track_caller]
     pub fn backward_in_parts<L: IntoLoss>(
         &mut self,
@@ -141,10 +139,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<OwnStep<R>, TrainError> {
         let start = Instant::now();
         self.guess_depth();
-        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            panic!("a step that runs its own backward pass needs GradientSync::Bucketed");
-        };
-        let reducer = Arc::clone(reducer);
+        let reducer = Arc::clone(&self.reducer);
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
         let entering = self.micro_batches.entering(weight);
@@ -191,7 +186,7 @@ impl<M: Module> Ddp<M> {
         let mut watch = Stopwatch::default();
         let mut reducer = lock(&reducer);
         // Parameters that the loss does not depend on count as zero.
-        harvest(self.module(), &self.table, None, &mut *reducer)?;
+        harvest(self.module(), &self.table, None, &mut reducer)?;
         self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
         reducer.settle(&mut watch)?;

@@ -1,6 +1,6 @@
 //! A forward and a backward pass, and the averaging of their gradients.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::Tensor;
@@ -8,12 +8,11 @@ use burn::module::Module;
 
 use super::foreign::Watch;
 use super::gather::Gatherer;
-use super::synchroniser::{Synchroniser, averages};
+use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::Reducer;
-use crate::reducer::harvest::{Site, averaged, harvest};
+use crate::reducer::harvest::{Site, harvest};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -27,10 +26,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
         let watch = Watch::start();
         let module = self.module.as_ref().expect(MODULE_PRESENT);
-        let site = match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer).site(),
-            Synchroniser::Naive(_) => Site::Host,
-        };
+        let site = lock(&self.reducer).site();
         let pass = Pass {
             listener,
             precision: self.config.precision,
@@ -78,32 +74,18 @@ impl<M: Module> Ddp<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let begin = Instant::now();
-        let listener = match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => Listener::Reducer(Arc::clone(reducer)),
-            Synchroniser::Naive(_) => Listener::Nobody,
-        };
+        let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let (start, step) = self.pass(forward, &listener)?;
         let entering = self.micro_batches.entering(start.weight);
-        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
-            lock(reducer).begin_accumulating(entering)?;
-        }
+        lock(&self.reducer).begin_accumulating(entering)?;
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        match &mut self.synchroniser {
-            Synchroniser::Bucketed(reducer) => {
-                let mut reducer = lock(reducer);
-                reducer.check()?;
-                harvest(module, &self.table, gradients.as_ref(), &mut *reducer)?;
-                reducer.end_accumulating()?;
-            }
-            Synchroniser::Naive(naive) => {
-                naive.entering = entering;
-                harvest(module, &self.table, gradients.as_ref(), naive)?;
-            }
-        }
+        let mut reducer = lock(&self.reducer);
+        reducer.check()?;
+        harvest(self.module(), &self.table, gradients.as_ref(), &mut reducer)?;
+        reducer.end_accumulating()?;
         self.forward_backward += begin.elapsed();
         Ok(step)
     }
@@ -115,22 +97,13 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         let begin = Instant::now();
         let mut watch = Stopwatch::default();
-        let (gradients, MicroStep { loss, output }) = match &self.synchroniser {
-            Synchroniser::Bucketed(_) if self.is_alone() => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.step_alone(start, begin)?, step)
-            }
-            Synchroniser::Bucketed(reducer) => {
-                let reducer = Arc::clone(reducer);
-                let listener = Listener::Reducer(Arc::clone(&reducer));
-                let (start, step) = self.pass(forward, &listener)?;
-                let gradients = self.synchronise_buckets(&reducer, start, begin, &mut watch)?;
-                (gradients, step)
-            }
-            Synchroniser::Naive(_) => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.synchronise_naively(start, begin, &mut watch)?, step)
-            }
+        let (gradients, MicroStep { loss, output }) = if self.is_alone() {
+            let (start, step) = self.pass(forward, &Listener::Nobody)?;
+            (self.step_alone(start, begin)?, step)
+        } else {
+            let listener = Listener::Reducer(Arc::clone(&self.reducer));
+            let (start, step) = self.pass(forward, &listener)?;
+            (self.synchronise_buckets(start, begin, &mut watch)?, step)
         };
         let presence = self.micro_batches.presence();
         watch.time(|| self.agree_on_buffers(presence))?;
@@ -148,12 +121,11 @@ impl<M: Module> Ddp<M> {
 
     fn synchronise_buckets(
         &mut self,
-        shared: &Arc<Mutex<Reducer>>,
         start: Start,
         begin: Instant,
         watch: &mut Stopwatch,
     ) -> Result<Gradients, TrainError> {
-        let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
+        let micro_batches = self.micro_batches;
         let none = self.no_gradients();
         let entering = micro_batches.entering(start.weight);
         let mut normalizer = micro_batches.normalizer(&self.group);
@@ -163,14 +135,14 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
         }
         let exchanges = self.norm_groups.are_used();
-        lock(shared).begin(micro_batches, entering, normalizer, exchanges)?;
+        lock(&self.reducer).begin(micro_batches, entering, normalizer, exchanges)?;
         // Gradients travel from here on.
         let gradients = self.backward_pass(start)?;
-        lock(shared).check()?;
+        lock(&self.reducer).check()?;
         self.norm_groups.end_step()?;
         let module = self.module();
-        let mut reducer = lock(shared);
-        harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
+        let mut reducer = lock(&self.reducer);
+        harvest(module, &self.table, gradients.as_ref(), &mut reducer)?;
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
 
@@ -190,30 +162,6 @@ impl<M: Module> Ddp<M> {
             gatherer.end()?;
         }
         Ok(gradients)
-    }
-
-    fn synchronise_naively(
-        &mut self,
-        start: Start,
-        begin: Instant,
-        watch: &mut Stopwatch,
-    ) -> Result<Gradients, TrainError> {
-        let none = self.no_gradients();
-        let Synchroniser::Naive(naive) = &mut self.synchroniser else {
-            unreachable!("the synchroniser never changes");
-        };
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        naive.entering = self.micro_batches.entering(start.weight);
-        let normalizer = self.micro_batches.normalizer(&self.group);
-        let gradients = start.backward(module)?;
-        self.norm_groups.end_step()?;
-        harvest(module, &self.table, gradients.as_ref(), naive)?;
-        self.forward_backward += begin.elapsed();
-        naive.average_all(normalizer, self.micro_batches, watch)?;
-        let average = |parameter, shape: &[usize]| naive.average(parameter, shape);
-        let averages = averaged(module, none, average);
-        naive.end();
-        Ok(averages)
     }
 }
 

@@ -11,7 +11,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
-use super::{Ddp, MODULE_PRESENT, Synchroniser, lock};
+use super::{Ddp, MODULE_PRESENT, lock};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
 use crate::reducer::Reducer;
@@ -43,9 +43,6 @@ impl<M: Module> Ddp<M> {
             self.module = Some(module);
             return result;
         }
-        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("rows are cut only where gradients are sent in buckets");
-        };
         let mut splitter = Splitter {
             table: &self.table,
             shards: &self.shards,
@@ -53,7 +50,7 @@ impl<M: Module> Ddp<M> {
         };
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
-        let mut reducer = lock(reducer);
+        let mut reducer = lock(&self.reducer);
         let result = match stepped {
             // No rank gets rows of a failed step.
             Err(error) => Err(error),

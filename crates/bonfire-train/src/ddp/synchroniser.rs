@@ -1,4 +1,4 @@
-//! The averaging of gradients, and its state between steps.
+//! The reducer of a model, its averages, and its state between steps.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,60 +11,47 @@ use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
 use crate::reducer::device_route::{Ways, choose};
 use crate::reducer::harvest::{Site, averaged, claimed};
-use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
-use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
+use crate::{CompressionState, DdpConfig, Gradients, TrainError};
 
-#[derive(Debug)]
-pub(super) enum Synchroniser {
-    Bucketed(Arc<Mutex<Reducer>>),
-    Naive(Naive),
-}
-
-impl Synchroniser {
-    /// For a model that is the same on all ranks. Every rank calls it.
-    pub(super) fn new<M: Module>(
-        model: &M,
-        group: &WarmUp,
-        table: &Arc<ParameterTable>,
-        shards: &Arc<Shards>,
-        config: &DdpConfig,
-    ) -> Result<Self, TrainError> {
-        let device = device_of(model);
-        let way = choose(Ways {
-            config,
-            device: device.as_ref(),
-            group,
-        })?;
-        if config.sync == GradientSync::Naive {
-            let naive = Naive::new(group.clone(), Arc::clone(table), config.compression);
-            return Ok(Self::Naive(naive));
-        }
-        let compressor = Compressor::new(
-            config.compression,
-            (0..table.len()).map(|index| table.get(index).compressible()),
-            group.world_size(),
+/// Makes the reducer of a model that is the same on all ranks. Every rank calls it.
+pub(super) fn reducer_of<M: Module>(
+    model: &M,
+    group: &WarmUp,
+    table: &Arc<ParameterTable>,
+    shards: &Arc<Shards>,
+    config: &DdpConfig,
+) -> Result<Arc<Mutex<Reducer>>, TrainError> {
+    let device = device_of(model);
+    let way = choose(Ways {
+        config,
+        device: device.as_ref(),
+        group,
+    })?;
+    let compressor = Compressor::new(
+        config.compression,
+        (0..table.len()).map(|index| table.get(index).compressible()),
+        group.world_size(),
+    );
+    let reducer = Reducer::new(
+        group.clone(),
+        Arc::clone(table),
+        Arc::clone(shards),
+        config.caps(),
+        compressor,
+        way,
+    )?;
+    if group.rank().get() == 0 {
+        tracing::info!(
+            parameters = table.len(),
+            buckets = reducer.assignments().len(),
+            compression = ?config.compression,
+            placement = %config.placement,
+            "gradients are sent in buckets"
         );
-        let reducer = Reducer::new(
-            group.clone(),
-            Arc::clone(table),
-            Arc::clone(shards),
-            config.caps(),
-            compressor,
-            way,
-        )?;
-        if group.rank().get() == 0 {
-            tracing::info!(
-                parameters = table.len(),
-                buckets = reducer.assignments().len(),
-                compression = ?config.compression,
-                placement = %config.placement,
-                "gradients are sent in buckets"
-            );
-        }
-        Ok(Self::Bucketed(Arc::new(Mutex::new(reducer))))
     }
+    Ok(Arc::new(Mutex::new(reducer)))
 }
 
 /// The averages of a reducer that has settled.
@@ -98,10 +85,7 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::Collective`] if a rank failed.
     #[track_caller]
     pub fn compression_state(&self) -> Result<CompressionState, TrainError> {
-        match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => Ok(lock(reducer).compressor.state(&self.group)?),
-            Synchroniser::Naive(_) => Ok(CompressionState::default()),
-        }
+        Ok(lock(&self.reducer).compressor.state(&self.group)?)
     }
 
     /// Restores a state that every rank has; on as many ranks as saved it, bit for bit. On more or fewer, every rank
@@ -111,14 +95,7 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::Compression`] if the state belongs to another model or configuration. Nothing is changed then.
     pub fn restore_compression(&mut self, state: &CompressionState) -> Result<(), TrainError> {
-        let restored = match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => {
-                let mut reducer = lock(reducer);
-                reducer.compressor.restore(state, &self.group)
-            }
-            Synchroniser::Naive(_) if *state == CompressionState::default() => Ok(()),
-            Synchroniser::Naive(_) => Err(CompressionError::NothingToRestore),
-        };
-        restored.map_err(TrainError::from)
+        let mut reducer = lock(&self.reducer);
+        Ok(reducer.compressor.restore(state, &self.group)?)
     }
 }

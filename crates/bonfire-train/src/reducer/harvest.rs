@@ -47,55 +47,32 @@ impl Gradient<'_> {
     }
 }
 
-pub(crate) trait GradientSink {
-    fn site(&self) -> Site;
-
-    /// Returns true if the gradient of a parameter is wanted at all.
-    fn wants(&self, parameter: usize) -> bool;
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
-}
-
-/// After the backward pass: the gradients that were not taken while it ran.
-impl GradientSink for Reducer {
-    fn site(&self) -> Site {
-        self.buckets.site()
-    }
-
-    fn wants(&self, parameter: usize) -> bool {
-        !self.parameters[parameter].taken
-    }
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        self.put(parameter, gradient)
-    }
-}
-
-/// Reads the wanted gradients. Without `gradients`, no parameter has any.
+/// Passes the gradients to a reducer that it did not take while the backward pass ran. Without `gradients`, no
+/// parameter has any.
 pub(crate) fn harvest<M: Module>(
     model: &M,
     table: &ParameterTable,
     gradients: Option<&Gradients>,
-    sink: &mut impl GradientSink,
+    reducer: &mut Reducer,
 ) -> Result<(), TrainError> {
     let mut harvester = Harvester {
         table,
         gradients,
-        sink,
+        reducer,
         result: Ok(()),
     };
     model.visit(&mut harvester);
     harvester.result
 }
 
-struct Harvester<'a, S> {
+struct Harvester<'a> {
     table: &'a ParameterTable,
     gradients: Option<&'a Gradients>,
-    sink: &'a mut S,
+    reducer: &'a mut Reducer,
     result: Result<(), TrainError>,
 }
 
-impl<S: GradientSink> Harvester<'_, S> {
+impl Harvester<'_> {
     fn read<const D: usize>(
         &mut self,
         index: usize,
@@ -105,30 +82,30 @@ impl<S: GradientSink> Harvester<'_, S> {
             .gradients
             .and_then(|gradients| param.val().grad(gradients));
         let Some(gradient) = gradient else {
-            return self.sink.take(index, None);
+            return self.reducer.put(index, None);
         };
-        if self.sink.site() == Site::Device {
+        if self.reducer.site() == Site::Device {
             let tensor = on_device(gradient)
                 .map_err(|cause| unreadable(self.table, index, &cause))
                 .map(Gradient::Device)?;
             let tensor = checked(self.table, index, Some(tensor))?;
-            return self.sink.take(index, Some(tensor));
+            return self.reducer.put(index, Some(tensor));
         }
         let data = gradient
             .try_into_data()
             .map_err(|cause| unreadable(self.table, index, &cause))?;
         let values = HostSlice::of(&data).map(Gradient::Host);
         let values = checked(self.table, index, values)?;
-        self.sink.take(index, Some(values))
+        self.reducer.put(index, Some(values))
     }
 }
 
-impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
+impl ModuleVisitor for Harvester<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(index) = self.table.index_of(param.id) else {
             return;
         };
-        if self.result.is_ok() && self.sink.wants(index) {
+        if self.result.is_ok() && self.reducer.wants(index) {
             self.result = self.read(index, param);
         }
     }

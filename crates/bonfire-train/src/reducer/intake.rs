@@ -30,6 +30,11 @@ impl Reducer {
         }
     }
 
+    /// Returns true if the gradient of a parameter has not been taken.
+    pub(super) fn wants(&self, parameter: usize) -> bool {
+        !self.parameters[parameter].taken
+    }
+
     pub(super) fn put(
         &mut self,
         parameter: usize,

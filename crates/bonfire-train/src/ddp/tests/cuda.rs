@@ -48,10 +48,7 @@ pub(super) fn routed(route: GradientRoute) -> DdpConfig {
 }
 
 fn site(ddp: &Ddp<Mlp>) -> Site {
-    match &ddp.synchroniser {
-        Synchroniser::Bucketed(reducer) => lock(reducer).site(),
-        Synchroniser::Naive(_) => Site::Host,
-    }
+    lock(&ddp.reducer).site()
 }
 
 fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {

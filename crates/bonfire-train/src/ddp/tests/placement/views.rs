@@ -39,10 +39,7 @@ fn addresses(gradients: Vec<Tensor<1>>) -> Vec<usize> {
 
 /// Where the averages of as many elements are in their buckets.
 fn places(ddp: &Ddp<Uneven>, gradients: &[Tensor<1>]) -> Vec<usize> {
-    let Synchroniser::Bucketed(reducer) = &ddp.synchroniser else {
-        panic!("the configuration asks for buckets");
-    };
-    let reducer = lock(reducer);
+    let reducer = lock(&ddp.reducer);
     let average = |(parameter, gradient): (usize, &Tensor<1>)| {
         let average = reducer.average(parameter, &gradient.dims()).unwrap();
         average.as_bytes().as_ptr().addr()
