@@ -297,7 +297,7 @@ impl<M: Module> Ddp<M> {
     /// group has ended then.
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
-        self.guarded("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
+        self.or_abort("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
     }
 
     /// Returns the data type of forward and backward passes.
@@ -347,7 +347,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         const NAME: &str = "Ddp::backward";
         let _watched = self.begin_step(NAME);
-        let step = self.guarded(NAME, |ddp| ddp.synchronise(forward));
+        let step = self.or_abort(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
         step
     }
@@ -368,7 +368,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<MicroStep<L::Output>, TrainError> {
         const NAME: &str = "Ddp::no_sync";
         let _watched = self.watchdog.watch(NAME, self.step_number(), &self.group);
-        self.guarded(NAME, |ddp| ddp.accumulate(forward))
+        self.or_abort(NAME, |ddp| ddp.accumulate(forward))
     }
 
     /// Updates the parameters by the optimizer's rule. Equal gradients and equal optimizers keep the replicas equal.
@@ -391,7 +391,7 @@ impl<M: Module> Ddp<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        let done = self.guarded("Ddp::step", |ddp| {
+        let done = self.or_abort("Ddp::step", |ddp| {
             if ddp.config.placement.is_sharded() {
                 return ddp.step_rows(optimizer, lr.into(), gradients);
             }

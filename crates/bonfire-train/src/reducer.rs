@@ -4,12 +4,12 @@
 //! same operations. Follows PyTorch's `reducer.cpp`.
 
 pub(crate) mod bucket;
+pub(crate) mod collect;
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "nothing of this build has devices to stay on")
 )]
 pub(crate) mod device_route;
-pub(crate) mod harvest;
 pub(crate) mod hooks;
 pub(crate) mod operation;
 pub(crate) mod readback;
@@ -17,10 +17,10 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
-mod intake;
-mod spare;
+mod fill;
+mod pool;
 mod step;
-mod verdict;
+mod step_flags;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,19 +35,19 @@ use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
+use crate::reducer::collect::Site;
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::Site;
-use crate::reducer::spare::Spare;
+use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice};
+use crate::values::{HostSlice, Scale};
 use crate::world::patience::WarmUp;
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
 
 use buckets::{Buckets, Home};
 use step::Step;
-use verdict::Verdict;
+use step_flags::StepFlags;
 
 /// The buckets of a model, and the state of the present step.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct Reducer {
     assignments: Vec<Assignment>,
     buckets: Buckets,
     is_made: bool,
-    spare: Spare,
+    pool: Pool,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
     /// Gradients of parameters whose buckets wait for others. Only then is their device waited for.
@@ -113,13 +113,13 @@ impl Reducer {
             assignments,
             buckets: Buckets::new(way),
             is_made: false,
-            spare: Spare::default(),
+            pool: Pool::default(),
             parameters,
             unread: Vec::new(),
             next: 0,
             clock: 0,
             steps: 0,
-            step: Step::new(Entering::Plain, Normalizer::Known(1.0)),
+            step: Step::new(Scale::One, Normalizer::Known(1.0)),
             trace: trace::Trace::new(),
         };
         if !is_alone {
@@ -141,7 +141,7 @@ impl Reducer {
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
         // Memory of dropped buckets may be too small for the new ones, and would stay unused.
-        self.spare = Spare::default();
+        self.pool = Pool::default();
         self.is_made = false;
         match &mut self.buckets {
             // The gradients of this step lie in the memory of the old ones. The next pass gives the new ones theirs, so
@@ -182,12 +182,12 @@ impl Reducer {
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let flags = if bucket + 1 == self.assignments.len() {
-                    verdict::len(self.table.len())
+                    step_flags::len(self.table.len())
                 } else {
                     0
                 };
-                let (shards, spare) = (&self.shards, &self.spare);
-                Bucket::new(assignment, flags, shards, spare, &self.compressor, group)
+                let (shards, pool) = (&self.shards, &self.pool);
+                Bucket::new(assignment, flags, shards, pool, &self.compressor, group)
             })
             .collect()
     }
@@ -209,7 +209,7 @@ impl Reducer {
     pub(crate) fn begin(
         &mut self,
         micro_batches: MicroBatches,
-        entering: Entering,
+        scale: Scale,
         normalizer: Normalizer,
         exchanges: bool,
     ) -> Result<(), TrainError> {
@@ -219,7 +219,7 @@ impl Reducer {
             micro_batches,
             exchanges,
             is_held,
-            ..Step::new(entering, normalizer)
+            ..Step::new(scale, normalizer)
         };
         self.next = 0;
         self.clock = 0;
@@ -230,11 +230,11 @@ impl Reducer {
     }
 
     /// Begins a pass whose gradients are added to those of a later one.
-    pub(crate) fn begin_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
+    pub(crate) fn begin_accumulating(&mut self, scale: Scale) -> Result<(), TrainError> {
         self.make()?;
         self.step = Step {
             is_accumulating: true,
-            ..Step::new(entering, Normalizer::Known(1.0))
+            ..Step::new(scale, Normalizer::Known(1.0))
         };
         self.parameters.fill(Progress::default());
         self.unread.clear();
@@ -247,7 +247,7 @@ impl Reducer {
         for bucket in 0..self.assignments.len() {
             self.read(bucket)?;
         }
-        self.buckets.keep(self.step.entering)
+        self.buckets.keep(self.step.scale)
     }
 
     pub(crate) fn check(&mut self) -> Result<(), TrainError> {
@@ -273,24 +273,24 @@ impl Reducer {
         watch.time(|| self.send_complete())?;
         let mut waiting = self.assignments.len();
         assert_eq!(self.next, waiting, "every bucket has been sent");
-        let own = self.verdict();
-        let verdict = match self.buckets.flagged() {
+        let own = self.step_flags();
+        let flags = match self.buckets.flagged() {
             Some(bucket) => {
                 // Nothing that comes before it looks at what any rank has.
                 watch.time(|| bucket.receive(&mut self.compressor, |_| Presence::Nowhere))?;
-                let flags = bucket.flags();
+                let sent = bucket.flags();
                 waiting -= 1;
-                own.of_all(&flags, &self.group)?
+                own.of_all(&sent, &self.group)?
             }
             None => {
-                let verdict = own.start(&self.group);
+                let work = own.start(&self.group);
                 for bucket in self.buckets.on_host() {
                     watch.time(|| bucket.advance(&mut self.compressor))?;
                 }
-                watch.time(|| verdict.wait())?
+                watch.time(|| work.wait())?
             }
         };
-        for (progress, present) in self.parameters.iter_mut().zip(verdict.present) {
+        for (progress, present) in self.parameters.iter_mut().zip(flags.present) {
             progress.present = present;
         }
         let presence = |parameter: usize| {
@@ -306,8 +306,8 @@ impl Reducer {
         Ok(())
     }
 
-    fn verdict(&self) -> Verdict {
-        Verdict {
+    fn step_flags(&self) -> StepFlags {
+        StepFlags {
             comparable: self.step.micro_batches.comparable(),
             present: self.parameters.iter().map(|p| p.present).collect(),
         }
@@ -338,9 +338,9 @@ impl Reducer {
             })
             .collect();
         let Step {
-            entering, computed, ..
+            scale, computed, ..
         } = &mut self.step;
-        self.buckets.deliver(*entering, targets, computed, watch)
+        self.buckets.deliver(*scale, targets, computed, watch)
     }
 
     /// Aborts ranks that wait for this one on a device.

@@ -1,7 +1,7 @@
 //! Values of gradients and parameters in host memory: what all backends have in common.
 //!
-//! [`HostSlice`] borrows a tensor's values, [`Values`] is the memory of a bucket, which the ranks reduce or gather
-//! together by a [`Travel`]. A [`DeviceTensor`] is a device's memory.
+//! [`HostSlice`] borrows a tensor's values, [`BucketBuffer`] is the memory of a bucket, which the ranks reduce or gather
+//! together by a [`CollectiveOp`]. A [`DeviceTensor`] is a device's memory.
 
 mod device;
 
@@ -45,10 +45,10 @@ macro_rules! each_dtype {
 macro_rules! each_pair {
     ($values:expr, $source:expr, ($to:ident, $from:ident) => $body:expr) => {
         match ($values, $source) {
-            (Values::F32($to), HostSlice::F32($from)) => $body,
-            (Values::F64($to), HostSlice::F64($from)) => $body,
-            (Values::F16($to), HostSlice::F16($from)) => $body,
-            (Values::BF16($to), HostSlice::BF16($from)) => $body,
+            (BucketBuffer::F32($to), HostSlice::F32($from)) => $body,
+            (BucketBuffer::F64($to), HostSlice::F64($from)) => $body,
+            (BucketBuffer::F16($to), HostSlice::F16($from)) => $body,
+            (BucketBuffer::BF16($to), HostSlice::BF16($from)) => $body,
             (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
         }
     };
@@ -109,7 +109,7 @@ impl HostSlice<'_> {
 
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
-pub(crate) enum Values {
+pub(crate) enum BucketBuffer {
     F32(GroupBuffer<f32>),
     F64(GroupBuffer<f64>),
     F16(GroupBuffer<f16>),
@@ -118,7 +118,7 @@ pub(crate) enum Values {
 
 /// An operation of all ranks on their values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Travel {
+pub(crate) enum CollectiveOp {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
@@ -131,7 +131,7 @@ pub(crate) enum Travel {
     From(Rank),
 }
 
-impl Travel {
+impl CollectiveOp {
     fn run<T: Element>(self, group: &ProcessGroup, data: &mut [T]) -> Result<(), CollectiveError> {
         match self {
             Self::AllReduce(reduce) => group.all_reduce(data, reduce),
@@ -144,7 +144,7 @@ impl Travel {
 }
 
 #[derive(Debug)]
-pub(crate) enum ValuesWork {
+pub(crate) enum BufferWork {
     F32(Work<GroupBuffer<f32>>),
     F64(Work<GroupBuffer<f64>>),
     F16(Work<GroupBuffer<f16>>),
@@ -181,13 +181,13 @@ scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
 /// The factor of a gradient that enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Entering {
-    Plain,
-    /// Multiplied, because the micro-batches of the step have different weights.
-    Scaled(f64),
+pub(crate) enum Scale {
+    One,
+    /// Not one, because the micro-batches of the step have different weights.
+    By(f64),
 }
 
-impl Values {
+impl BucketBuffer {
     /// `len` zeros, in memory of this rank alone.
     ///
     /// # Panics
@@ -225,20 +225,20 @@ impl Values {
         each_dtype!(Self, self, values => values.len())
     }
 
-    /// Overwrites `target` with `source`, times the factor of `entering`.
+    /// Overwrites `target` with `source`, times `scale`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        each_pair!(self, source, (to, from) => set(&mut to[target], from, entering));
+    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, scale: Scale) {
+        each_pair!(self, source, (to, from) => set(&mut to[target], from, scale));
     }
 
-    /// Adds `source` to `target`, times the factor of `entering`.
+    /// Adds `source` to `target`, times `scale`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        each_pair!(self, source, (to, from) => add(&mut to[target], from, entering));
+    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, scale: Scale) {
+        each_pair!(self, source, (to, from) => add(&mut to[target], from, scale));
     }
 
     pub(crate) fn clear(&mut self, target: Range<usize>) {
@@ -303,7 +303,7 @@ impl Values {
             HostSlice::BF16(_) => TensorDType::BF16,
         };
         let bytes = range.start * dtype.size()..range.end * dtype.size();
-        let some = bytes::Bytes::from_owner(Viewed(Arc::clone(self))).slice(bytes);
+        let some = bytes::Bytes::from_owner(BufferView(Arc::clone(self))).slice(bytes);
         let some = Bytes::from_shared(some, AllocationProperty::Other);
         TensorData::from_bytes(some, shape, dtype)
     }
@@ -326,9 +326,9 @@ impl Values {
         &mut self,
         group: &ProcessGroup,
         len: usize,
-        travel: Travel,
+        operation: CollectiveOp,
     ) -> Result<(), CollectiveError> {
-        each_dtype!(Self, self, values => travel.run(group, &mut values[..len]))
+        each_dtype!(Self, self, values => operation.run(group, &mut values[..len]))
     }
 
     pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
@@ -340,8 +340,13 @@ impl Values {
 
     /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
-    pub(crate) fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
-        self.start_then(group, len, travel, None)
+    pub(crate) fn start(
+        self,
+        group: &ProcessGroup,
+        len: usize,
+        operation: CollectiveOp,
+    ) -> BufferWork {
+        self.start_then(group, len, operation, None)
     }
 
     /// Starts an operation, and then takes the mean of some of the values over the ranks of another group.
@@ -350,15 +355,15 @@ impl Values {
         self,
         group: &ProcessGroup,
         len: usize,
-        travel: Travel,
+        operation: CollectiveOp,
         mean: Option<(ProcessGroup, Range<usize>)>,
-    ) -> ValuesWork {
+    ) -> BufferWork {
         macro_rules! started {
             ($($dtype:ident),+) => {
                 match self {$(
-                    Self::$dtype(values) => ValuesWork::$dtype(
+                    Self::$dtype(values) => BufferWork::$dtype(
                         group.background(values, move |group, data| {
-                            travel.run(group, &mut data[..len])?;
+                            operation.run(group, &mut data[..len])?;
                             match mean {
                                 Some((group, some)) => group.all_reduce(&mut data[some], ReduceOp::Mean),
                                 None => Ok(()),
@@ -374,38 +379,38 @@ impl Values {
     /// A copy of some values, in memory of this rank alone.
     pub(crate) fn copy(&self, range: Range<usize>) -> Self {
         let mut copy = Self::zeros(self.dtype(), range.len());
-        copy.set(0..range.len(), self.slice(range), Entering::Plain);
+        copy.set(0..range.len(), self.slice(range), Scale::One);
         copy
     }
 }
 
 /// Values that are shared with tensors.
-struct Viewed(Arc<Values>);
+struct BufferView(Arc<BucketBuffer>);
 
-impl AsRef<[u8]> for Viewed {
+impl AsRef<[u8]> for BufferView {
     fn as_ref(&self) -> &[u8] {
-        each_dtype!(Values, &*self.0, values => bytemuck::cast_slice(values))
+        each_dtype!(BucketBuffer, &*self.0, values => bytemuck::cast_slice(values))
     }
 }
 
-impl ValuesWork {
-    pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
+impl BufferWork {
+    pub(crate) fn wait(self) -> Result<BucketBuffer, CollectiveError> {
         match self {
-            Self::F32(work) => work.wait().map(Values::F32),
-            Self::F64(work) => work.wait().map(Values::F64),
-            Self::F16(work) => work.wait().map(Values::F16),
-            Self::BF16(work) => work.wait().map(Values::BF16),
+            Self::F32(work) => work.wait().map(BucketBuffer::F32),
+            Self::F64(work) => work.wait().map(BucketBuffer::F64),
+            Self::F16(work) => work.wait().map(BucketBuffer::F16),
+            Self::BF16(work) => work.wait().map(BucketBuffer::BF16),
         }
     }
 }
 
 const LENGTHS: &str = "a gradient must fill its slot";
 
-fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+fn set<T: Scalar>(target: &mut [T], source: &[T], scale: Scale) {
     assert_eq!(target.len(), source.len(), "{LENGTHS}");
-    match entering {
-        Entering::Plain => target.copy_from_slice(source),
-        Entering::Scaled(factor) => {
+    match scale {
+        Scale::One => target.copy_from_slice(source),
+        Scale::By(factor) => {
             for (target, source) in target.iter_mut().zip(source) {
                 *target = source.scaled(factor);
             }
@@ -413,12 +418,12 @@ fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
     }
 }
 
-fn add<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+fn add<T: Scalar>(target: &mut [T], source: &[T], scale: Scale) {
     assert_eq!(target.len(), source.len(), "{LENGTHS}");
     let pairs = target.iter_mut().zip(source);
-    match entering {
-        Entering::Plain => pairs.for_each(|(target, source)| *target = target.plus(*source)),
-        Entering::Scaled(factor) => {
+    match scale {
+        Scale::One => pairs.for_each(|(target, source)| *target = target.plus(*source)),
+        Scale::By(factor) => {
             pairs.for_each(|(target, source)| *target = target.plus(source.scaled(factor)));
         }
     }
@@ -445,10 +450,10 @@ mod tests {
             let data = quarters(dtype);
             let source = HostSlice::of(&data).unwrap();
             assert_eq!((source.dtype(), source.len()), (dtype, 3));
-            let mut values = Values::zeros(dtype, 5);
-            values.set(1..4, source, Entering::Scaled(2.0));
-            values.add(1..4, source, Entering::Plain);
-            values.add(1..4, source, Entering::Scaled(-1.0));
+            let mut values = BucketBuffer::zeros(dtype, 5);
+            values.set(1..4, source, Scale::By(2.0));
+            values.add(1..4, source, Scale::One);
+            values.add(1..4, source, Scale::By(-1.0));
             values.scale(0.5);
             values.clear(3..4);
             let found = values.slice(0..5).to_tensor_data(&[5]).convert::<f32>();
@@ -461,10 +466,10 @@ mod tests {
 
     #[test]
     fn arithmetic_is_elementwise() {
-        let source = Values::F32(vec![1.0, 2.0].into());
-        let mut values = Values::zeros(DType::F32, 3);
-        values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
-        values.add(1..3, source.slice(0..2), Entering::Plain);
+        let source = BucketBuffer::F32(vec![1.0, 2.0].into());
+        let mut values = BucketBuffer::zeros(DType::F32, 3);
+        values.set(1..3, source.slice(0..2), Scale::By(2.0));
+        values.add(1..3, source.slice(0..2), Scale::One);
         values.scale(1.0 / 3.0);
         let data = values.slice(0..3).to_tensor_data(&[3]);
         assert_eq!(data.as_slice::<f32>().unwrap(), [0.0, 1.0, 2.0]);

@@ -8,7 +8,7 @@ use bonfire_plan::DType;
 use super::matrix::Dims;
 use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
-use crate::values::{Travel, Values, ValuesWork};
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp};
 
 /// The memory that is sent for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Carrier {
     #[track_caller]
     pub(crate) fn send(
         &mut self,
-        values: &mut Values,
+        values: &mut BucketBuffer,
         group: &ProcessGroup,
         compressor: &mut Compressor,
     ) -> Sent {
@@ -79,7 +79,7 @@ impl Carrier {
     #[track_caller]
     pub(crate) fn advance(
         &mut self,
-        values: &mut Values,
+        values: &mut BucketBuffer,
         group: &ProcessGroup,
         compressor: &mut Compressor,
     ) -> Result<(), CollectiveError> {
@@ -94,7 +94,7 @@ impl Carrier {
     /// Waits, and replaces `values` by the result.
     pub(crate) fn receive(
         &mut self,
-        values: &mut Values,
+        values: &mut BucketBuffer,
         compressor: &mut Compressor,
         presence: impl Fn(usize) -> Presence,
     ) -> Result<(), CollectiveError> {
@@ -114,24 +114,24 @@ impl Carrier {
 /// Memory that is here or in an operation.
 #[derive(Debug)]
 enum Payload {
-    Here(Values),
-    Away(ValuesWork),
+    Here(BucketBuffer),
+    Away(BufferWork),
     Lost,
 }
 
 impl Payload {
     fn new(group: &ProcessGroup, dtype: DType, elems: usize) -> Self {
-        Self::Here(Values::shared(group, dtype, elems))
+        Self::Here(BucketBuffer::shared(group, dtype, elems))
     }
 
-    fn here(&mut self) -> &mut Values {
+    fn here(&mut self) -> &mut BucketBuffer {
         match self {
             Self::Here(values) => values,
             Self::Away(_) | Self::Lost => panic!("a parcel that is away is not touched"),
         }
     }
 
-    fn fill(&mut self, fill: impl FnOnce(&mut Values)) {
+    fn fill(&mut self, fill: impl FnOnce(&mut BucketBuffer)) {
         fill(self.here());
     }
 
@@ -141,10 +141,10 @@ impl Payload {
             panic!("a payload is sent once at a time");
         };
         let len = values.len();
-        *self = Self::Away(values.start(group, len, Travel::AllReduce(reduce)));
+        *self = Self::Away(values.start(group, len, CollectiveOp::AllReduce(reduce)));
     }
 
-    fn receive(&mut self) -> Result<&mut Values, CollectiveError> {
+    fn receive(&mut self) -> Result<&mut BucketBuffer, CollectiveError> {
         let Self::Away(work) = std::mem::replace(self, Self::Lost) else {
             panic!("only a parcel that is away comes back");
         };

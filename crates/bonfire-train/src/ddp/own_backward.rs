@@ -14,7 +14,7 @@ use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, Step, lock};
 use crate::loss::weights::{Last, MicroBatches};
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::harvest::harvest;
+use crate::reducer::collect::collect;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -77,7 +77,7 @@ impl<M: Module> Ddp<M> {
         let _watched = self.watchdog.watch(NAME, number, &self.group);
         let weight = Weight::Samples(samples);
         let step = step.map(|step| |_: &M, hooked: &M| Ok(step(hooked)));
-        let own = self.guarded(NAME, |ddp| ddp.own(weight, step, last));
+        let own = self.or_abort(NAME, |ddp| ddp.own(weight, step, last));
         if last == Last::Yes {
             self.group.end_step();
         }
@@ -106,7 +106,7 @@ impl<M: Module> Ddp<M> {
             let loss = passes(model, hooked).into_loss();
             loss.map_err(TrainError::Forward)
         };
-        let own = self.guarded(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
+        let own = self.or_abort(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
         self.group.end_step();
         let OwnStep {
             output,
@@ -142,14 +142,14 @@ impl<M: Module> Ddp<M> {
         let reducer = Arc::clone(&self.reducer);
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
-        let entering = self.micro_batches.entering(weight);
+        let scale = self.micro_batches.scale(weight);
         match last {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
                 let exchanges = self.norm_groups.are_used();
-                lock(&reducer).begin(self.micro_batches, entering, normalizer, exchanges)?;
+                lock(&reducer).begin(self.micro_batches, scale, normalizer, exchanges)?;
             }
-            Last::No => lock(&reducer).begin_accumulating(entering)?,
+            Last::No => lock(&reducer).begin_accumulating(scale)?,
         }
         let listener = Listener::Reducer(Arc::clone(&reducer));
         let output = match step {
@@ -186,7 +186,7 @@ impl<M: Module> Ddp<M> {
         let mut watch = Stopwatch::default();
         let mut reducer = lock(&reducer);
         // Parameters that the loss does not depend on count as zero.
-        harvest(self.module(), &self.table, None, &mut reducer)?;
+        collect(self.module(), &self.table, None, &mut reducer)?;
         self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
         reducer.settle(&mut watch)?;

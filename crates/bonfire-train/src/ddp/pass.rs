@@ -12,7 +12,7 @@ use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::harvest::{Site, harvest};
+use crate::reducer::collect::{Site, collect};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -76,15 +76,15 @@ impl<M: Module> Ddp<M> {
         let begin = Instant::now();
         let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let (start, step) = self.pass(forward, &listener)?;
-        let entering = self.micro_batches.entering(start.weight);
-        lock(&self.reducer).begin_accumulating(entering)?;
+        let scale = self.micro_batches.scale(start.weight);
+        lock(&self.reducer).begin_accumulating(scale)?;
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
         let mut reducer = lock(&self.reducer);
         reducer.check()?;
-        harvest(self.module(), &self.table, gradients.as_ref(), &mut reducer)?;
+        collect(self.module(), &self.table, gradients.as_ref(), &mut reducer)?;
         reducer.end_accumulating()?;
         self.forward_backward += begin.elapsed();
         Ok(step)
@@ -127,7 +127,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Gradients, TrainError> {
         let micro_batches = self.micro_batches;
         let none = self.no_gradients();
-        let entering = micro_batches.entering(start.weight);
+        let scale = micro_batches.scale(start.weight);
         let mut normalizer = micro_batches.normalizer(&self.group);
         if self.gatherer.is_some() {
             // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
@@ -135,14 +135,14 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
         }
         let exchanges = self.norm_groups.are_used();
-        lock(&self.reducer).begin(micro_batches, entering, normalizer, exchanges)?;
+        lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)?;
         // Gradients travel from here on.
         let gradients = self.backward_pass(start)?;
         lock(&self.reducer).check()?;
         self.norm_groups.end_step()?;
         let module = self.module();
         let mut reducer = lock(&self.reducer);
-        harvest(module, &self.table, gradients.as_ref(), &mut reducer)?;
+        collect(module, &self.table, gradients.as_ref(), &mut reducer)?;
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
 

@@ -15,7 +15,7 @@ use super::{Ddp, MODULE_PRESENT, lock};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
 use crate::reducer::Reducer;
-use crate::reducer::harvest::unreadable;
+use crate::reducer::collect::unreadable;
 use crate::reducer::readback::{Run, overwritten, read};
 use crate::{Gradients, TrainError};
 

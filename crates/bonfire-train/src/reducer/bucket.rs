@@ -15,8 +15,8 @@ use burn::tensor::TensorData;
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::parameters::shards::Shards;
-use crate::reducer::spare::Spare;
-use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
+use crate::reducer::pool::Pool;
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 use bonfire_plan::buckets::Assignment;
 
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
@@ -36,7 +36,7 @@ pub(crate) struct Bucket {
     waiting: usize,
     state: State,
     /// The pool of memory that is only kept while it is needed.
-    spare: Option<Spare>,
+    pool: Option<Pool>,
     carrier: Carrier,
 }
 
@@ -63,13 +63,13 @@ enum State {
     /// Has no memory: the first gradient of a step brings it.
     Empty,
     /// Has this rank's block of the result, and no other memory.
-    Own(Arc<Values>),
+    Own(Arc<BucketBuffer>),
     /// Takes gradients, or holds the result.
-    Here(Arc<Values>),
+    Here(Arc<BucketBuffer>),
     /// Passed to the group's operation.
-    Away(ValuesWork),
+    Away(BufferWork),
     /// The carrier is in the group's operation.
-    Carried(Values),
+    Carried(BucketBuffer),
     Lost,
 }
 
@@ -79,14 +79,14 @@ impl Bucket {
         assignment: &Assignment,
         flags: usize,
         shards: &Shards,
-        spare: &Spare,
+        pool: &Pool,
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {
         let (slots, elems) = arranged(&assignment.parameters, shards);
         let is_sharded = shards.layout().placement().gradients == Sharding::Sharded;
         let is_cut = assignment.division != Division::Whole;
-        let spare = (is_cut && is_sharded).then(|| spare.clone());
+        let pool = (is_cut && is_sharded).then(|| pool.clone());
         // Only complete gradients are compressed.
         let places: Vec<_> = slots
             .iter()
@@ -98,13 +98,13 @@ impl Bucket {
         } else {
             flags
         };
-        let state = match &spare {
-            Some(spare) => {
-                spare.join(assignment.dtype, elems);
+        let state = match &pool {
+            Some(pool) => {
+                pool.join(assignment.dtype, elems);
                 State::Empty
             }
             None => {
-                let values = Values::shared(&group, assignment.dtype, elems + flags);
+                let values = BucketBuffer::shared(&group, assignment.dtype, elems + flags);
                 State::Here(Arc::new(values))
             }
         };
@@ -118,7 +118,7 @@ impl Bucket {
             division: assignment.division,
             copies: shards.groups().copies().filter(|_| is_cut).cloned(),
             state,
-            spare,
+            pool,
             group,
         }
     }
@@ -132,9 +132,9 @@ impl Bucket {
     }
 
     /// Takes the gradient of a slot, on top of what earlier micro-batches left.
-    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
+    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
         self.count_down();
-        self.enter(slot, gradient, entering);
+        self.enter(slot, gradient, scale);
     }
 
     /// Marks a slot without a gradient of this micro-batch. Returns true if an earlier one left one.
@@ -160,13 +160,13 @@ impl Bucket {
     }
 
     /// Adds the gradient of a micro-batch that is not synchronised by itself.
-    pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        self.enter(slot, gradient, entering);
+    pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
+        self.enter(slot, gradient, scale);
         self.slots[slot].accumulated = true;
     }
 
     /// Copies a gradient to its place, or adds it to what earlier micro-batches left there.
-    fn enter(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
+    fn enter(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
         let Slot {
             pieces,
             accumulated,
@@ -175,9 +175,9 @@ impl Bucket {
         let values = self.here();
         for Piece { place, elems } in pieces {
             if accumulated {
-                values.add(place, gradient.slice(elems), entering)
+                values.add(place, gradient.slice(elems), scale)
             } else {
-                values.set(place, gradient.slice(elems), entering)
+                values.set(place, gradient.slice(elems), scale)
             }
         }
     }
@@ -210,10 +210,10 @@ impl Bucket {
         values.set_flags(self.elems, &flags[..self.flags]);
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
             Sent::Nothing => {
-                let travel = match self.division {
-                    Division::Whole => Travel::AllReduce(ReduceOp::Mean),
-                    Division::Rows => Travel::MeanScatter,
-                    Division::Owned(owner) => Travel::MeanTo(owner),
+                let operation = match self.division {
+                    Division::Whole => CollectiveOp::AllReduce(ReduceOp::Mean),
+                    Division::Rows => CollectiveOp::MeanScatter,
+                    Division::Owned(owner) => CollectiveOp::MeanTo(owner),
                 };
                 // The mean over the ranks of a copy, then over the copies, which are equally large.
                 let block = self.block();
@@ -223,7 +223,7 @@ impl Bucket {
                     .filter(|_| !block.is_empty())
                     .map(|copies| (copies, block));
                 let elems = self.elems + self.flags;
-                State::Away(values.start_then(&self.group, elems, travel, then))
+                State::Away(values.start_then(&self.group, elems, operation, then))
             }
             Sent::Instead => State::Carried(values),
         };
@@ -287,36 +287,36 @@ impl Bucket {
     }
 
     /// The state of a bucket whose gradients have been summed over the ranks.
-    fn kept(&self, values: Values) -> State {
-        let Some(spare) = &self.spare else {
+    fn kept(&self, values: BucketBuffer) -> State {
+        let Some(pool) = &self.pool else {
             return State::Here(Arc::new(values));
         };
         let own = values.copy(self.block());
-        spare.give(values);
+        pool.give(values);
         State::Own(Arc::new(own))
     }
 
     pub(crate) fn is_lent(&self) -> bool {
-        self.spare.is_some() && matches!(self.state, State::Away(_))
+        self.pool.is_some() && matches!(self.state, State::Away(_))
     }
 
     /// Takes this rank's rows of a parameter, and starts the gather when it has those of all.
     pub(crate) fn put_rows(&mut self, slot: usize, rows: HostSlice<'_>) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
-        if self.spare.is_some() {
+        if self.pool.is_some() {
             let place = self.own_place_in_block(slot);
             let mut own = match std::mem::replace(&mut self.state, State::Lost) {
                 State::Own(values) => Arc::into_inner(values),
                 _ => None,
             }
-            .unwrap_or_else(|| Values::zeros(self.dtype, self.block().len()));
-            own.set(place, rows, Entering::Plain);
+            .unwrap_or_else(|| BucketBuffer::zeros(self.dtype, self.block().len()));
+            own.set(place, rows, Scale::One);
             self.state = State::Own(Arc::new(own));
             return;
         }
         let place = self.own_place(slot);
-        self.here().set(place, rows, Entering::Plain);
+        self.here().set(place, rows, Scale::One);
         if self.is_complete()
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
         {
@@ -333,7 +333,7 @@ impl Bucket {
                 let (block, gathering) = (self.block(), self.gathering());
                 let (elems, group) = (self.elems, self.group.clone());
                 let values = self.here();
-                values.set(block, own.slice(0..own.len()), Entering::Plain);
+                values.set(block, own.slice(0..own.len()), Scale::One);
                 values.run(&group, elems, gathering)?;
                 self.waiting = self.slots.len();
                 return Ok(());
@@ -345,21 +345,21 @@ impl Bucket {
 
     /// Releases a gathered parameter, and the memory with the last one.
     pub(crate) fn release(&mut self) {
-        let Some(spare) = &self.spare else {
+        let Some(pool) = &self.pool else {
             return;
         };
         self.waiting -= 1;
         if self.waiting == 0
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Empty)
         {
-            spare.give(unseen(values));
+            pool.give(unseen(values));
         }
     }
 
-    fn gathering(&self) -> Travel {
+    fn gathering(&self) -> CollectiveOp {
         match self.division {
-            Division::Owned(owner) => Travel::From(owner),
-            Division::Whole | Division::Rows => Travel::AllGather,
+            Division::Owned(owner) => CollectiveOp::From(owner),
+            Division::Whole | Division::Rows => CollectiveOp::AllGather,
         }
     }
 
@@ -381,18 +381,17 @@ impl Bucket {
         pieces.map(|piece| (piece.elems.clone(), values.slice(piece.place.clone())))
     }
 
-    fn values(&self) -> &Arc<Values> {
+    fn values(&self) -> &Arc<BucketBuffer> {
         match &self.state {
             State::Here(values) => values,
             _ => panic!("a bucket that is away cannot be read"),
         }
     }
 
-    fn here(&mut self) -> &mut Values {
-        if let (State::Empty | State::Own(_) | State::Lost, Some(spare)) =
-            (&self.state, &self.spare)
+    fn here(&mut self) -> &mut BucketBuffer {
+        if let (State::Empty | State::Own(_) | State::Lost, Some(pool)) = (&self.state, &self.pool)
         {
-            let values = spare.take(&self.group, self.dtype, self.elems);
+            let values = pool.take(&self.group, self.dtype, self.elems);
             self.state = State::Here(Arc::new(values));
         }
         let State::Here(values) = &mut self.state else {
@@ -401,14 +400,14 @@ impl Bucket {
         // Tensors of an earlier step that are still there keep its memory.
         if Arc::get_mut(values).is_none() {
             let elems = self.elems + self.flags;
-            *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
+            *values = Arc::new(BucketBuffer::shared(&self.group, self.dtype, elems));
         }
         Arc::get_mut(values).expect("it is not shared")
     }
 }
 
 /// Values that have been written to since they were shared with tensors.
-fn unseen(values: Arc<Values>) -> Values {
+fn unseen(values: Arc<BucketBuffer>) -> BucketBuffer {
     Arc::into_inner(values).expect("values are written unshared")
 }
 

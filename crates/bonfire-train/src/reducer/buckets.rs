@@ -8,11 +8,11 @@ use burn::tensor::TensorData;
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
+use crate::reducer::collect::{Gradient, Site};
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
-use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice};
+use crate::values::{HostSlice, Scale};
 
 /// The buckets of a route, once they are assigned.
 #[derive(Debug)]
@@ -63,11 +63,11 @@ impl Buckets {
         }
     }
 
-    pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, entering: Entering) {
+    pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, scale: Scale) {
         let Home { bucket, slot } = home;
         match (self, gradient) {
             (Self::Host(buckets), Gradient::Host(gradient)) => {
-                buckets[bucket].accumulate(slot, gradient, entering);
+                buckets[bucket].accumulate(slot, gradient, scale);
             }
             (Self::Device(buckets), Gradient::Device(gradient)) => {
                 buckets.accumulate(bucket, slot, gradient);
@@ -76,25 +76,20 @@ impl Buckets {
         }
     }
 
-    pub(super) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
+    pub(super) fn keep(&mut self, scale: Scale) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(buckets) => buckets.keep(entering),
+            Self::Device(buckets) => buckets.keep(scale),
         }
     }
 
     /// Takes the gradient of a parameter, or marks it as missing. Returns true if there is one, from this or an
     /// earlier micro-batch.
-    pub(super) fn put(
-        &mut self,
-        home: Home,
-        gradient: Option<Gradient<'_>>,
-        entering: Entering,
-    ) -> bool {
+    pub(super) fn put(&mut self, home: Home, gradient: Option<Gradient<'_>>, scale: Scale) -> bool {
         let Home { bucket, slot } = home;
         match (self, gradient) {
             (Self::Host(buckets), Some(Gradient::Host(gradient))) => {
-                buckets[bucket].put(slot, gradient, entering);
+                buckets[bucket].put(slot, gradient, scale);
                 true
             }
             (Self::Host(buckets), None) => buckets[bucket].put_none(slot),
@@ -124,7 +119,7 @@ impl Buckets {
     pub(super) fn send(
         &mut self,
         index: usize,
-        entering: Entering,
+        scale: Scale,
         factor: f64,
         flags: &[bool],
         compressor: &mut Compressor,
@@ -134,7 +129,7 @@ impl Buckets {
                 buckets[index].send(factor, flags, compressor);
                 Ok(())
             }
-            Self::Device(buckets) => buckets.send(index, entering, factor),
+            Self::Device(buckets) => buckets.send(index, scale, factor),
         }
     }
 
@@ -148,14 +143,14 @@ impl Buckets {
     /// Writes averages of buckets and slots to tensors on their devices, and waits until they are there.
     pub(super) fn deliver(
         &mut self,
-        entering: Entering,
+        scale: Scale,
         targets: Vec<(usize, usize, DeviceTensor)>,
         computing: &mut Stopwatch,
         waiting: &mut Stopwatch,
     ) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => unreachable!("{ELSEWHERE}"),
-            Self::Device(buckets) => buckets.deliver(entering, targets, computing, waiting),
+            Self::Device(buckets) => buckets.deliver(scale, targets, computing, waiting),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The reducer's state of the present step.
 
-use crate::values::Entering;
+use crate::values::Scale;
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
@@ -9,7 +9,7 @@ use crate::reducer::timing::Stopwatch;
 /// Values that are the same for all gradients of a step.
 #[derive(Debug)]
 pub(super) struct Step {
-    pub(super) entering: Entering,
+    pub(super) scale: Scale,
     pub(super) normalizer: Normalizer,
     pub(super) micro_batches: MicroBatches,
     /// True if gradients are added to those of a later pass.
@@ -27,9 +27,9 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn new(entering: Entering, normalizer: Normalizer) -> Self {
+    pub(super) fn new(scale: Scale, normalizer: Normalizer) -> Self {
         Self {
-            entering,
+            scale,
             normalizer,
             micro_batches: MicroBatches::default(),
             is_accumulating: false,

@@ -7,7 +7,7 @@ use bonfire_collective::ProcessGroup;
 
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
-use crate::reducer::harvest::Site;
+use crate::reducer::collect::Site;
 use crate::world::device::open;
 use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
 

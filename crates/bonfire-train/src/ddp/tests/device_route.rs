@@ -2,8 +2,8 @@
 //! host, whatever a step is like.
 
 use super::*;
+use crate::reducer::collect::Site;
 use crate::reducer::device_route::double;
-use crate::reducer::harvest::Site;
 use crate::{GradientCompression, GradientRoute, Loss};
 
 fn with_route(route: GradientRoute, bucket_bytes_max: usize) -> DdpConfig {

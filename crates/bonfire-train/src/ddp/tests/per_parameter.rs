@@ -6,10 +6,10 @@ use bonfire_collective::ReduceOp;
 
 use super::*;
 use crate::compression::cast;
-use crate::reducer::harvest::averaged;
+use crate::reducer::collect::averaged;
 use crate::reducer::hooks::Listener;
 use crate::reducer::timing::StepTiming;
-use crate::values::{Entering, HostSlice, Travel, Values};
+use crate::values::{BucketBuffer, CollectiveOp, HostSlice, Scale};
 
 /// The way in which the ranks of a test average gradients.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl From<DdpConfig> for Averaging {
 pub(super) struct Averager<M> {
     ddp: Ddp<M>,
     /// The sums of micro-batches by parameter; `None` where the model has buckets.
-    sums: Option<Vec<Option<Values>>>,
+    sums: Option<Vec<Option<BucketBuffer>>>,
 }
 
 impl<M> Deref for Averager<M> {
@@ -114,12 +114,12 @@ impl<M: Module> Averager<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let (start, step) = self.ddp.pass(forward, &Listener::Nobody)?;
-        let entering = self.ddp.micro_batches.entering(start.weight);
+        let scale = self.ddp.micro_batches.scale(start.weight);
         if let Some(gradients) = self.ddp.backward_pass(start)? {
             let mut adder = Adder {
                 table: &self.ddp.table,
                 gradients,
-                entering,
+                scale,
                 sums: self.sums.as_mut().expect("there are no buckets"),
             };
             self.ddp.module().visit(&mut adder);
@@ -128,7 +128,7 @@ impl<M: Module> Averager<M> {
     }
 
     /// The averages of all parameters, in their order.
-    fn average(&mut self) -> Result<Vec<Option<Values>>, TrainError> {
+    fn average(&mut self) -> Result<Vec<Option<BucketBuffer>>, TrainError> {
         let Ddp {
             group,
             table,
@@ -139,30 +139,33 @@ impl<M: Module> Averager<M> {
         let factor = micro_batches.normalizer(group).factor()?;
         let sums = self.sums.iter_mut().flatten();
         sums.zip(table.extents())
-            .map(|(sum, extent)| -> Result<Option<Values>, TrainError> {
-                let sum = sum.take();
-                let mut present = [u8::from(sum.is_some())];
-                group.all_reduce(&mut present, ReduceOp::Max)?;
-                if present == [0] {
-                    return Ok(None);
-                }
-                let mut sum = sum.unwrap_or_else(|| Values::zeros(extent.dtype, extent.elems));
-                if factor != 1.0 {
-                    sum.scale(factor);
-                }
-                let (ranks, len) = (group.world_size().get(), sum.len());
-                match config.compression.sixteen_bits(extent.dtype) {
-                    Some(narrow) if ranks > 1 => {
-                        sum.scale(1.0 / f64::from(ranks));
-                        let mut share = Values::zeros(narrow, len);
-                        cast(&sum, &mut share);
-                        share.run(group, len, Travel::AllReduce(ReduceOp::Sum))?;
-                        cast(&share, &mut sum);
+            .map(
+                |(sum, extent)| -> Result<Option<BucketBuffer>, TrainError> {
+                    let sum = sum.take();
+                    let mut present = [u8::from(sum.is_some())];
+                    group.all_reduce(&mut present, ReduceOp::Max)?;
+                    if present == [0] {
+                        return Ok(None);
                     }
-                    _ => sum.run(group, len, Travel::AllReduce(ReduceOp::Mean))?,
-                }
-                Ok(Some(sum))
-            })
+                    let mut sum =
+                        sum.unwrap_or_else(|| BucketBuffer::zeros(extent.dtype, extent.elems));
+                    if factor != 1.0 {
+                        sum.scale(factor);
+                    }
+                    let (ranks, len) = (group.world_size().get(), sum.len());
+                    match config.compression.sixteen_bits(extent.dtype) {
+                        Some(narrow) if ranks > 1 => {
+                            sum.scale(1.0 / f64::from(ranks));
+                            let mut share = BucketBuffer::zeros(narrow, len);
+                            cast(&sum, &mut share);
+                            share.run(group, len, CollectiveOp::AllReduce(ReduceOp::Sum))?;
+                            cast(&share, &mut sum);
+                        }
+                        _ => sum.run(group, len, CollectiveOp::AllReduce(ReduceOp::Mean))?,
+                    }
+                    Ok(Some(sum))
+                },
+            )
             .collect()
     }
 }
@@ -170,8 +173,8 @@ impl<M: Module> Averager<M> {
 struct Adder<'a> {
     table: &'a ParameterTable,
     gradients: burn::tensor::Gradients,
-    entering: Entering,
-    sums: &'a mut [Option<Values>],
+    scale: Scale,
+    sums: &'a mut [Option<BucketBuffer>],
 }
 
 impl ModuleVisitor for Adder<'_> {
@@ -185,10 +188,10 @@ impl ModuleVisitor for Adder<'_> {
         let gradient = HostSlice::of(&gradient).expect("gradients have a type of parameters");
         let whole = 0..gradient.len();
         match &mut self.sums[index] {
-            Some(sum) => sum.add(whole, gradient, self.entering),
+            Some(sum) => sum.add(whole, gradient, self.scale),
             empty => empty
-                .insert(Values::zeros(gradient.dtype(), gradient.len()))
-                .set(whole, gradient, self.entering),
+                .insert(BucketBuffer::zeros(gradient.dtype(), gradient.len()))
+                .set(whole, gradient, self.scale),
         }
     }
 }

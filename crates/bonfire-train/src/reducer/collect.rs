@@ -49,30 +49,30 @@ impl Gradient<'_> {
 
 /// Passes the gradients to a reducer that it did not take while the backward pass ran. Without `gradients`, no
 /// parameter has any.
-pub(crate) fn harvest<M: Module>(
+pub(crate) fn collect<M: Module>(
     model: &M,
     table: &ParameterTable,
     gradients: Option<&Gradients>,
     reducer: &mut Reducer,
 ) -> Result<(), TrainError> {
-    let mut harvester = Harvester {
+    let mut collector = Collector {
         table,
         gradients,
         reducer,
         result: Ok(()),
     };
-    model.visit(&mut harvester);
-    harvester.result
+    model.visit(&mut collector);
+    collector.result
 }
 
-struct Harvester<'a> {
+struct Collector<'a> {
     table: &'a ParameterTable,
     gradients: Option<&'a Gradients>,
     reducer: &'a mut Reducer,
     result: Result<(), TrainError>,
 }
 
-impl Harvester<'_> {
+impl Collector<'_> {
     fn read<const D: usize>(
         &mut self,
         index: usize,
@@ -100,7 +100,7 @@ impl Harvester<'_> {
     }
 }
 
-impl ModuleVisitor for Harvester<'_> {
+impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(index) = self.table.index_of(param.id) else {
             return;

@@ -7,7 +7,7 @@ use crate::values::HostSlice;
 use bonfire_plan::buckets::LENT_MAX;
 
 use super::Reducer;
-use super::harvest::{Gradient, checked};
+use super::collect::{Gradient, checked};
 use super::readback::read_together;
 use super::step::Step;
 use crate::TrainError;
@@ -90,11 +90,11 @@ impl Reducer {
 
     /// Passes a gradient to its bucket, or marks it as missing.
     fn enter(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) {
-        let (home, entering) = (self.homes[parameter], self.step.entering);
+        let (home, scale) = (self.homes[parameter], self.step.scale);
         if !self.step.is_accumulating {
-            self.parameters[parameter].present = self.buckets.put(home, gradient, entering);
+            self.parameters[parameter].present = self.buckets.put(home, gradient, scale);
         } else if let Some(gradient) = gradient {
-            self.buckets.accumulate(home, gradient, entering);
+            self.buckets.accumulate(home, gradient, scale);
         }
     }
 
@@ -104,20 +104,20 @@ impl Reducer {
             let Step {
                 normalizer,
                 waited,
-                entering,
+                scale,
                 ..
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
-            let entering = *entering;
+            let scale = *scale;
             // With the last bucket all others are complete: it is known which parameters have a gradient.
             let flags = if self.next + 1 == self.assignments.len() {
-                self.verdict().flags()
+                self.step_flags().flags()
             } else {
                 Vec::new()
             };
             let compressor = &mut self.compressor;
             self.buckets
-                .send(self.next, entering, factor, &flags, compressor)?;
+                .send(self.next, scale, factor, &flags, compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;
