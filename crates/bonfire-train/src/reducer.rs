@@ -18,11 +18,11 @@ pub(crate) mod trace;
 
 mod buckets;
 mod fill;
+pub(crate) mod parameter_gather;
 mod pool;
 mod step;
 mod step_flags;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,10 +37,11 @@ use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::collect::Site;
 use crate::reducer::device_route::Chosen;
+use crate::reducer::parameter_gather::ParameterGather;
 use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
-use crate::values::{HostSlice, Scale};
+use crate::values::Scale;
 use crate::world::patience::WarmUp;
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
@@ -348,26 +349,10 @@ impl Reducer {
         self.buckets.abort(cause);
     }
 
-    /// Begins to gather the parameters that are cut: each rank passes its rows of all of them, in the same order.
-    pub(crate) fn begin_gathering(&mut self) -> Result<(), TrainError> {
+    /// Begins to gather the parameters that are cut, between two steps. Every rank calls it alike.
+    pub(crate) fn gather_parameters(&mut self) -> Result<ParameterGather<'_>, TrainError> {
         self.make()?;
-        self.buckets.reopen()
-    }
-
-    pub(crate) fn put_rows(&mut self, parameter: usize, rows: HostSlice<'_>) {
-        self.buckets.put_rows(self.homes[parameter], rows);
-    }
-
-    /// A parameter that is gathered, run of elements by run. It waits for those of its bucket.
-    pub(crate) fn runs(
-        &mut self,
-        parameter: usize,
-    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, TrainError> {
-        Ok(self.buckets.runs(self.homes[parameter])?)
-    }
-
-    pub(crate) fn release_run(&mut self, parameter: usize) {
-        self.buckets.release_run(self.homes[parameter]);
+        Ok(ParameterGather::new(&self.homes, self.buckets.on_host()))
     }
 
     /// The average of a parameter's gradient as the content of a tensor of this shape, if it is cut of this rank's

@@ -1,8 +1,5 @@
 //! Buckets of gradients, by their route.
 
-use std::ops::Range;
-
-use bonfire_collective::CollectiveError;
 use burn::tensor::TensorData;
 
 use crate::TrainError;
@@ -12,7 +9,7 @@ use crate::reducer::collect::{Gradient, Site};
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
-use crate::values::{HostSlice, Scale};
+use crate::values::Scale;
 
 /// The buckets of a route, once they are assigned.
 #[derive(Debug)]
@@ -151,35 +148,6 @@ impl Buckets {
         match self {
             Self::Host(_) => unreachable!("{ELSEWHERE}"),
             Self::Device(buckets) => buckets.deliver(scale, targets, computing, waiting),
-        }
-    }
-
-    /// Takes this rank's rows of a parameter that all ranks gather.
-    pub(super) fn put_rows(&mut self, home: Home, rows: HostSlice<'_>) {
-        match self {
-            Self::Host(buckets) => buckets[home.bucket].put_rows(home.slot, rows),
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
-        }
-    }
-
-    /// A parameter that all ranks have gathered, run of elements by run.
-    pub(super) fn runs(
-        &mut self,
-        home: Home,
-    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, CollectiveError> {
-        match self {
-            Self::Host(buckets) => {
-                let bucket = &mut buckets[home.bucket];
-                bucket.gathered()?;
-                Ok(bucket.runs(home.slot))
-            }
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
-        }
-    }
-
-    pub(super) fn release_run(&mut self, home: Home) {
-        if let Self::Host(buckets) = self {
-            buckets[home.bucket].release();
         }
     }
 

@@ -4,7 +4,7 @@ use bonfire_collective::TransportKind;
 use half::f16;
 
 use super::*;
-use crate::{CompressionError, GradientCompression, PowerSgdConfig};
+use crate::{GradientCompression, PowerSgdConfig};
 
 mod low_rank;
 mod oracle;
