@@ -27,6 +27,7 @@ use crate::world::watchdog::Watchdog;
 use crate::{DdpConfig, Placement, Precision, Sharding, TrainError, World};
 
 mod alone;
+mod averaging;
 mod change;
 pub(crate) mod data_parallel;
 mod digest;
@@ -39,14 +40,13 @@ pub(crate) mod record;
 mod rows;
 mod step;
 mod summary;
-mod synchroniser;
 
+use averaging::reducer_of;
 pub use digest::Digest;
 use gather::Gatherer;
 pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
-use synchroniser::reducer_of;
 
 /// A model replicated on all ranks of a group.
 ///

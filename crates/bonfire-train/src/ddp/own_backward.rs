@@ -10,11 +10,9 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, Step, lock};
-use crate::loss::weights::{Last, MicroBatches};
+use crate::loss::weights::Last;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::collect::collect;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -137,9 +135,8 @@ impl<M: Module> Ddp<M> {
         step: Option<impl FnOnce(&M, &M) -> Result<R, TrainError>>,
         last: Last,
     ) -> Result<OwnStep<R>, TrainError> {
-        let start = Instant::now();
+        let begin = Instant::now();
         self.guess_depth();
-        let reducer = Arc::clone(&self.reducer);
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
         let scale = self.micro_batches.scale(weight);
@@ -147,11 +144,11 @@ impl<M: Module> Ddp<M> {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
                 let exchanges = self.norm_groups.are_used();
-                lock(&reducer).begin(self.micro_batches, scale, normalizer, exchanges)?;
+                lock(&self.reducer).begin(self.micro_batches, scale, normalizer, exchanges)?;
             }
-            Last::No => lock(&reducer).begin_accumulating(scale)?,
+            Last::No => lock(&self.reducer).begin_accumulating(scale)?,
         }
-        let listener = Listener::Reducer(Arc::clone(&reducer));
+        let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let output = match step {
             None => None,
             Some(step) => {
@@ -170,45 +167,23 @@ impl<M: Module> Ddp<M> {
                 Some(step(module, &hooked)?)
             }
         };
-        lock(&reducer).check()?;
         if last == Last::No {
+            lock(&self.reducer).check()?;
             if let Some(failure) = self.norm_groups.failure() {
                 return Err(failure);
             }
-            lock(&reducer).end_accumulating()?;
-            self.forward_backward += start.elapsed();
+            lock(&self.reducer).end_accumulating()?;
+            self.forward_backward += begin.elapsed();
             return Ok(OwnStep {
                 output,
                 synchronised: None,
             });
         }
-        self.norm_groups.end_step()?;
         let mut watch = Stopwatch::default();
-        let mut reducer = lock(&reducer);
-        // Parameters that the loss does not depend on count as zero.
-        collect(self.module(), &self.table, None, &mut reducer)?;
-        self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
-        watch.add(reducer.waited());
-        reducer.settle(&mut watch)?;
-        let gradients = averages(
-            self.module(),
-            self.no_gradients(),
-            None,
-            &mut reducer,
-            &mut watch,
-        )?;
-        self.forward_backward += reducer.computed();
-        reducer.end()?;
-        let presence = self.micro_batches.presence();
-        watch.time(|| self.agree_on_buffers(presence))?;
-        self.micro_batches = MicroBatches::default();
-        let timing = StepTiming {
-            forward_backward: std::mem::take(&mut self.forward_backward),
-            exposed_communication: watch.total(),
-        };
+        let gradients = self.settle(None, begin, &mut watch)?;
         Ok(OwnStep {
             output,
-            synchronised: Some((gradients, timing)),
+            synchronised: Some((gradients, self.end_step(watch)?)),
         })
     }
 }

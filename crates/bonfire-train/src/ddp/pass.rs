@@ -6,9 +6,9 @@ use std::time::Instant;
 use burn::Tensor;
 use burn::module::Module;
 
+use super::averaging::averages;
 use super::foreign::Watch;
 use super::gather::Gatherer;
-use super::synchroniser::averages;
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
@@ -105,17 +105,11 @@ impl<M: Module> Ddp<M> {
             let (start, step) = self.pass(forward, &listener)?;
             (self.synchronise_buckets(start, begin, &mut watch)?, step)
         };
-        let presence = self.micro_batches.presence();
-        watch.time(|| self.agree_on_buffers(presence))?;
-        self.micro_batches = MicroBatches::default();
         Ok(Step {
             gradients,
             loss,
             output,
-            timing: StepTiming {
-                forward_backward: std::mem::take(&mut self.forward_backward),
-                exposed_communication: watch.total(),
-            },
+            timing: self.end_step(watch)?,
         })
     }
 
@@ -126,7 +120,6 @@ impl<M: Module> Ddp<M> {
         watch: &mut Stopwatch,
     ) -> Result<Gradients, TrainError> {
         let micro_batches = self.micro_batches;
-        let none = self.no_gradients();
         let scale = micro_batches.scale(start.weight);
         let mut normalizer = micro_batches.normalizer(&self.group);
         if self.gatherer.is_some() {
@@ -136,21 +129,42 @@ impl<M: Module> Ddp<M> {
         }
         let exchanges = self.norm_groups.are_used();
         lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)?;
-        // Gradients travel from here on.
+        // Gradients are sent from here on.
         let gradients = self.backward_pass(start)?;
+        self.settle(gradients, begin, watch)
+    }
+
+    /// Averages the gradients of a step that began at `begin`, after its backward pass. Parameters without a gradient
+    /// count as zero.
+    pub(super) fn settle(
+        &mut self,
+        gradients: Option<burn::tensor::Gradients>,
+        begin: Instant,
+        watch: &mut Stopwatch,
+    ) -> Result<Gradients, TrainError> {
         lock(&self.reducer).check()?;
         self.norm_groups.end_step()?;
-        let module = self.module();
+        let (module, none) = (self.module(), self.no_gradients());
         let mut reducer = lock(&self.reducer);
         collect(module, &self.table, gradients.as_ref(), &mut reducer)?;
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
-
         reducer.settle(watch)?;
         let averages = averages(module, none, gradients, &mut reducer, watch)?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)
+    }
+
+    /// Ends a step with averages: the ranks agree on buffers. Returns the time of the step.
+    pub(super) fn end_step(&mut self, mut watch: Stopwatch) -> Result<StepTiming, TrainError> {
+        let presence = self.micro_batches.presence();
+        watch.time(|| self.agree_on_buffers(presence))?;
+        self.micro_batches = MicroBatches::default();
+        Ok(StepTiming {
+            forward_backward: std::mem::take(&mut self.forward_backward),
+            exposed_communication: watch.total(),
+        })
     }
 
     pub(super) fn backward_pass(

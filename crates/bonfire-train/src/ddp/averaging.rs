@@ -1,4 +1,4 @@
-//! The reducer of a model, its averages, and its state between steps.
+//! The averaging of gradients, and its state between steps.
 
 use std::sync::{Arc, Mutex};
 
