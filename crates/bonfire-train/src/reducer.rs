@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::Rank;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use crate::TrainError;
 use crate::compression::{Compressor, Presence};
@@ -40,7 +40,6 @@ use crate::reducer::device_route::Chosen;
 use crate::reducer::parameter_gather::ParameterGather;
 use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
-use crate::values::DeviceTensor;
 use crate::values::Scale;
 use crate::world::patience::WarmUp;
 use bonfire_plan::Division;
@@ -314,36 +313,6 @@ impl Reducer {
         }
     }
 
-    /// Returns true if any rank had a gradient for a parameter, once the averages have settled.
-    pub(crate) fn has_average(&self, parameter: usize) -> bool {
-        self.parameters[parameter].present
-    }
-
-    /// Allows writes to unshared tensors of gradients: the backward pass is over.
-    pub(crate) fn release(&mut self) {
-        self.buckets.release();
-    }
-
-    /// Writes averages to tensors on their devices, and waits until they are there.
-    pub(crate) fn deliver(
-        &mut self,
-        targets: Vec<(usize, DeviceTensor)>,
-        watch: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
-        let homes = &self.homes;
-        let targets = targets
-            .into_iter()
-            .map(|(parameter, tensor)| {
-                let Home { bucket, slot } = homes[parameter];
-                (bucket, slot, tensor)
-            })
-            .collect();
-        let Step {
-            scale, computed, ..
-        } = &mut self.step;
-        self.buckets.deliver(*scale, targets, computed, watch)
-    }
-
     /// Aborts ranks that wait for this one on a device.
     pub(crate) fn abort(&self, cause: &str) {
         self.buckets.abort(cause);
@@ -353,14 +322,6 @@ impl Reducer {
     pub(crate) fn gather_parameters(&mut self) -> Result<ParameterGather<'_>, TrainError> {
         self.make()?;
         Ok(ParameterGather::new(&self.homes, self.buckets.on_host()))
-    }
-
-    /// The average of a parameter's gradient as the content of a tensor of this shape, if it is cut of this rank's
-    /// rows; `None` if no rank had one.
-    pub(crate) fn average(&self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
-        let home = self.homes[parameter];
-        let is_present = self.parameters[parameter].present;
-        is_present.then(|| self.buckets.average(home, shape))
     }
 
     /// Ends a step. After the second one the parameters are assigned again, in the order in which the gradients of

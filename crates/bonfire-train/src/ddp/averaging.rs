@@ -9,11 +9,9 @@ use crate::compression::Compressor;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
-use crate::reducer::collect::{Site, averaged, claimed};
 use crate::reducer::device_route::{Ways, choose};
-use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
-use crate::{CompressionState, DdpConfig, Gradients, TrainError};
+use crate::{CompressionState, DdpConfig, TrainError};
 
 /// Makes the reducer of a model that is the same on all ranks. Every rank calls it.
 pub(super) fn reducer_of<M: Module>(
@@ -52,29 +50,6 @@ pub(super) fn reducer_of<M: Module>(
         );
     }
     Ok(Arc::new(Mutex::new(reducer)))
-}
-
-/// The averages of a reducer that has settled.
-pub(super) fn averages<M: Module>(
-    module: &M,
-    none: Gradients,
-    own: Option<burn::tensor::Gradients>,
-    reducer: &mut Reducer,
-    watch: &mut Stopwatch,
-) -> Result<Gradients, TrainError> {
-    if reducer.site() == Site::Host {
-        let average = |parameter, shape: &[usize]| reducer.average(parameter, shape);
-        return Ok(averaged(module, none, average));
-    }
-    let table = none.table();
-    if own.is_some() {
-        reducer.release();
-    }
-    let mut claims = claimed(module, table, own, |parameter| {
-        reducer.has_average(parameter)
-    })?;
-    reducer.deliver(std::mem::take(&mut claims.memory), watch)?;
-    Ok(claims.finish(none))
 }
 
 impl<M: Module> Ddp<M> {

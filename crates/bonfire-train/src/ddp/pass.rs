@@ -6,7 +6,6 @@ use std::time::Instant;
 use burn::Tensor;
 use burn::module::Module;
 
-use super::averaging::averages;
 use super::foreign::Watch;
 use super::gather::Gatherer;
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
@@ -150,7 +149,7 @@ impl<M: Module> Ddp<M> {
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
         reducer.settle(watch)?;
-        let averages = averages(module, none, gradients, &mut reducer, watch)?;
+        let averages = reducer.averages(module, none, gradients, watch)?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)

@@ -1,14 +1,10 @@
 //! Buckets of gradients, by their route.
 
-use burn::tensor::TensorData;
-
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::collect::{Gradient, Site};
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
-use crate::reducer::timing::Stopwatch;
-use crate::values::DeviceTensor;
 use crate::values::Scale;
 
 /// The buckets of a route, once they are assigned.
@@ -127,35 +123,6 @@ impl Buckets {
                 Ok(())
             }
             Self::Device(buckets) => buckets.send(index, scale, factor),
-        }
-    }
-
-    /// Allows writes to unshared tensors of gradients.
-    pub(super) fn release(&mut self) {
-        if let Self::Device(buckets) = self {
-            buckets.release();
-        }
-    }
-
-    /// Writes averages of buckets and slots to tensors on their devices, and waits until they are there.
-    pub(super) fn deliver(
-        &mut self,
-        scale: Scale,
-        targets: Vec<(usize, usize, DeviceTensor)>,
-        computing: &mut Stopwatch,
-        waiting: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
-        match self {
-            Self::Host(_) => unreachable!("{ELSEWHERE}"),
-            Self::Device(buckets) => buckets.deliver(scale, targets, computing, waiting),
-        }
-    }
-
-    /// The average of a parameter's gradient, as the content of a tensor of this shape.
-    pub(super) fn average(&self, home: Home, shape: &[usize]) -> TensorData {
-        match self {
-            Self::Host(buckets) => buckets[home.bucket].view(home.slot, shape),
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
         }
     }
 

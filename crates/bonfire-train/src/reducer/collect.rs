@@ -10,7 +10,10 @@ use crate::TrainError;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::Reducer;
+use crate::reducer::buckets::{Buckets, Home};
 use crate::reducer::readback::{Shell, claim, on_device};
+use crate::reducer::step::Step;
+use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::HostSlice;
 
@@ -147,6 +150,48 @@ pub(crate) fn checked<'a>(
     })
 }
 
+impl Reducer {
+    /// The averages of a step that has settled. Those on a device take the memory of `own`, the gradients of this rank's
+    /// backward pass, where they can.
+    pub(crate) fn averages<M: Module>(
+        &mut self,
+        module: &M,
+        none: Averages,
+        own: Option<Gradients>,
+        watch: &mut Stopwatch,
+    ) -> Result<Averages, TrainError> {
+        let (homes, parameters) = (&self.homes, &self.parameters);
+        let is_present = |parameter: usize| parameters[parameter].present;
+        match &mut self.buckets {
+            Buckets::Host(buckets) => {
+                let average = |parameter, shape: &[usize]| {
+                    let Home { bucket, slot } = homes[parameter];
+                    is_present(parameter).then(|| buckets[bucket].view(slot, shape))
+                };
+                Ok(averaged(module, none, average))
+            }
+            Buckets::Device(buckets) => {
+                if own.is_some() {
+                    buckets.release();
+                }
+                let claims = claimed(module, none.table(), own, is_present)?;
+                let targets = claims.memory.into_iter().map(|(parameter, tensor)| {
+                    let Home { bucket, slot } = homes[parameter];
+                    (bucket, slot, tensor)
+                });
+                let Step {
+                    scale, computed, ..
+                } = &mut self.step;
+                buckets.deliver(*scale, targets.collect(), computed, watch)?;
+                let mut averages = none;
+                let finish = claims.finish.into_iter();
+                finish.for_each(|finish| finish(&mut averages));
+                Ok(averages)
+            }
+        }
+    }
+}
+
 /// The averages as gradients for an optimizer, under the identities of the model's parameters; of a parameter that is
 /// cut, those of this rank's rows. A parameter without an average has no gradient. `average` returns that of a
 /// parameter as the content of a tensor of a shape, which tensors in host memory have without a copy.
@@ -227,26 +272,17 @@ impl ModuleVisitor for Keeper<'_> {
 }
 
 /// Tensors for the averages of the gradients that any rank has, still empty.
-pub(crate) struct Claims {
-    pub(crate) memory: Vec<(usize, DeviceTensor)>,
+struct Claims {
+    memory: Vec<(usize, DeviceTensor)>,
     finish: Vec<Finish>,
 }
 
-/// Adds a tensor that has been written.
+/// Adds an average to the others, once it has been written.
 type Finish = Box<dyn FnOnce(&mut Averages)>;
-
-impl Claims {
-    /// Adds the averages to `averages`, once they have been written.
-    pub(crate) fn finish(self, mut averages: Averages) -> Averages {
-        let finish = self.finish.into_iter();
-        finish.for_each(|finish| finish(&mut averages));
-        averages
-    }
-}
 
 /// Claims memory for the averages of the parameters for which `present` is true. The gradients of this rank's own pass
 /// are used up: the averages take their memory where they can.
-pub(crate) fn claimed<M: Module>(
+fn claimed<M: Module>(
     model: &M,
     table: &ParameterTable,
     own: Option<Gradients>,
