@@ -27,6 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::Rank;
+use bonfire_plan::Division;
+use bonfire_plan::buckets::{Assignment, Caps, assign};
 use burn::tensor::Tensor;
 
 use crate::TrainError;
@@ -42,9 +44,6 @@ use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
 use crate::values::Scale;
 use crate::world::patience::WarmUp;
-use bonfire_plan::Division;
-use bonfire_plan::buckets::{Assignment, Caps, assign};
-
 use buckets::{Buckets, Home};
 use step::Step;
 use step_flags::StepFlags;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::compression::Presence;
-use crate::values::HostSlice;
 use bonfire_plan::buckets::LENT_MAX;
 
 use super::Reducer;
@@ -11,6 +9,8 @@ use super::collect::{Gradient, checked};
 use super::readback::read_together;
 use super::step::Step;
 use crate::TrainError;
+use crate::compression::Presence;
+use crate::values::HostSlice;
 
 impl Reducer {
     /// Takes a final gradient while the backward pass runs.

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::values::BucketBuffer;
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::buckets::lent_bytes_max;
 use bonfire_plan::{Bytes, DType};
+
+use crate::values::BucketBuffer;
 
 /// Memory that buckets whose gradients are sharded share: each needs it from its first gradient until the
 /// ranks have summed it.

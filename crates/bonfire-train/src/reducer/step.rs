@@ -1,10 +1,9 @@
 //! The reducer's state of the present step.
 
-use crate::values::Scale;
-
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::reducer::timing::Stopwatch;
+use crate::values::Scale;
 
 /// Values that are the same for all gradients of a step.
 #[derive(Debug)]

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 use bonfire_collective::CollectiveError;
 use bonfire_plan::DType;
 use burn::tensor::{DispatchTensor, Tensor, TensorData};
@@ -15,6 +14,7 @@ use burn::tensor::{DispatchTensor, Tensor, TensorData};
 use super::{Gatherer, State};
 use crate::TrainError;
 use crate::reducer::readback;
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {

@@ -3,12 +3,13 @@
 use std::mem;
 use std::ops::Range;
 
+use bonfire_plan::buckets::{Assignment, Extent};
+
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::reducer::timing::Stopwatch;
 use crate::values::Scale;
 use crate::values::{DeviceTensor, Reader};
-use bonfire_plan::buckets::{Assignment, Extent};
 
 /// Slots begin at multiples of this.
 const ALIGN_BYTES: usize = 16;
