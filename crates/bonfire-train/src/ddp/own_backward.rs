@@ -139,14 +139,13 @@ impl<M: Module> Ddp<M> {
         self.guess_depth();
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
-        let scale = self.micro_batches.scale(weight);
+        let mut watch = Stopwatch::default();
         match last {
-            Last::Yes => {
-                let normalizer = self.micro_batches.normalizer(&self.group);
-                let exchanges = self.norm_groups.are_used();
-                lock(&self.reducer).begin(self.micro_batches, scale, normalizer, exchanges)?;
+            Last::Yes => self.begin_sending(weight, &mut watch)?,
+            Last::No => {
+                let scale = self.micro_batches.scale(weight);
+                lock(&self.reducer).begin_accumulating(scale)?;
             }
-            Last::No => lock(&self.reducer).begin_accumulating(scale)?,
         }
         let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let output = match step {
@@ -179,7 +178,6 @@ impl<M: Module> Ddp<M> {
                 synchronised: None,
             });
         }
-        let mut watch = Stopwatch::default();
         let gradients = self.settle(None, begin, &mut watch)?;
         Ok(OwnStep {
             output,

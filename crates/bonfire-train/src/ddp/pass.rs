@@ -102,7 +102,9 @@ impl<M: Module> Ddp<M> {
         } else {
             let listener = Listener::Reducer(Arc::clone(&self.reducer));
             let (start, step) = self.pass(forward, &listener)?;
-            (self.synchronise_buckets(start, begin, &mut watch)?, step)
+            self.begin_sending(start.weight, &mut watch)?;
+            let gradients = self.backward_pass(start)?;
+            (self.settle(gradients, begin, &mut watch)?, step)
         };
         Ok(Step {
             gradients,
@@ -112,25 +114,21 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    fn synchronise_buckets(
-        &mut self,
-        start: Start,
-        begin: Instant,
+    /// Begins the backward pass of a batch with this weight, in which gradients are sent.
+    pub(super) fn begin_sending(
+        &self,
+        weight: Weight,
         watch: &mut Stopwatch,
-    ) -> Result<Gradients, TrainError> {
+    ) -> Result<(), TrainError> {
         let micro_batches = self.micro_batches;
-        let scale = micro_batches.scale(start.weight);
         let mut normalizer = micro_batches.normalizer(&self.group);
         if self.gatherer.is_some() {
             // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
             // other ranks answer.
             watch.time(|| normalizer.factor())?;
         }
-        let exchanges = self.norm_groups.are_used();
-        lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)?;
-        // Gradients are sent from here on.
-        let gradients = self.backward_pass(start)?;
-        self.settle(gradients, begin, watch)
+        let (scale, exchanges) = (micro_batches.scale(weight), self.norm_groups.are_used());
+        lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)
     }
 
     /// Averages the gradients of a step that began at `begin`, after its backward pass. Parameters without a gradient

@@ -27,8 +27,6 @@ pub(crate) struct Bucket {
     flags: usize,
     /// The ranks that have the same block as this one, if the block is copied.
     copies: Option<ProcessGroup>,
-    /// Number of parameters whose gradient has not arrived.
-    missing: usize,
     /// For each slot, true if earlier micro-batches have left a sum there.
     accumulated: Vec<bool>,
     phase: Phase,
@@ -86,7 +84,6 @@ impl Bucket {
         Self {
             codec: Codec::new(compressor, dtype, &places, &group),
             flags,
-            missing: layout.slots.len(),
             accumulated: vec![false; layout.slots.len()],
             layout,
             copies: shards.groups().copies().filter(|_| is_cut).cloned(),
@@ -96,23 +93,8 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        self.missing == 0
-    }
-
-    pub(crate) fn reopen(&mut self) {
-        self.missing = self.layout.slots.len();
-    }
-
-    /// Takes the gradient of a slot, on top of what earlier micro-batches left.
-    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
-        self.count_down();
-        self.fill(slot, gradient, scale);
-    }
-
     /// Marks a slot without a gradient of this micro-batch. Returns true if an earlier one left one.
     pub(crate) fn put_none(&mut self, slot: usize) -> bool {
-        self.count_down();
         let accumulated = self.accumulated[slot];
         if !accumulated {
             let mut buffer = self.take_buffer();
@@ -123,19 +105,14 @@ impl Bucket {
         accumulated
     }
 
-    fn count_down(&mut self) {
-        assert!(self.missing > 0, "every slot of the bucket is full");
-        self.missing -= 1;
-    }
-
     /// Adds the gradient of a micro-batch that is not synchronised by itself.
     pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
-        self.fill(slot, gradient, scale);
+        self.put(slot, gradient, scale);
         self.accumulated[slot] = true;
     }
 
     /// Copies a gradient to its place, or adds it to what earlier micro-batches left there.
-    fn fill(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
+    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
         let mut buffer = self.take_buffer();
         for Piece { place, elems } in &self.layout.slots[slot].pieces {
             let (place, gradient) = (place.clone(), gradient.slice(elems.clone()));
@@ -161,10 +138,9 @@ impl Bucket {
         self.averages().flags(elems..elems + self.flags)
     }
 
-    /// Starts the average over the ranks in the group; with these flags, if it has some.
+    /// Starts the average over the ranks in the group, when all slots have been put; with these flags, if it has some.
     #[track_caller]
     pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
-        assert!(self.is_complete(), "a bucket is sent when it is complete");
         let mut buffer = self.take_buffer();
         if factor != 1.0 {
             buffer.scale(factor);

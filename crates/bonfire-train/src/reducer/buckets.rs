@@ -48,10 +48,7 @@ impl Buckets {
 
     pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
         match self {
-            Self::Host(buckets) => {
-                buckets.iter_mut().for_each(Bucket::reopen);
-                Ok(())
-            }
+            Self::Host(_) => Ok(()),
             Self::Device(buckets) => buckets.reopen(),
         }
     }
@@ -91,14 +88,6 @@ impl Buckets {
             }
             (Self::Device(buckets), None) => buckets.put(bucket, slot, None),
             (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
-        }
-    }
-
-    /// Returns true if a bucket is complete; `None` without such a bucket.
-    pub(super) fn is_complete(&self, index: usize) -> Option<bool> {
-        match self {
-            Self::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
-            Self::Device(buckets) => buckets.is_complete(index),
         }
     }
 

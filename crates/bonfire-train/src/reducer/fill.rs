@@ -48,9 +48,7 @@ impl Reducer {
             gradient => self.enter(parameter, gradient),
         }
         let bucket = self.homes[parameter].bucket;
-        // The last one first: mostly it is the last to come.
-        let mut of_bucket = self.assignments[bucket].parameters.iter().rev();
-        if of_bucket.all(|&parameter| self.parameters[parameter].taken) {
+        if self.is_complete(bucket) {
             self.read(bucket)?;
         }
         if self.step.is_accumulating {
@@ -63,6 +61,15 @@ impl Reducer {
             self.send_complete()?;
         }
         Ok(())
+    }
+
+    /// Returns true if all gradients of a bucket have been taken; false without such a bucket.
+    fn is_complete(&self, bucket: usize) -> bool {
+        self.assignments.get(bucket).is_some_and(|assignment| {
+            // The last one first: mostly it is the last to come.
+            let mut parameters = assignment.parameters.iter().rev();
+            parameters.all(|&parameter| self.parameters[parameter].taken)
+        })
     }
 
     /// Reads the gradients of a bucket that are on a device, all in one go.
@@ -100,7 +107,7 @@ impl Reducer {
 
     /// Sends the complete buckets that are next in order.
     pub(super) fn send_complete(&mut self) -> Result<(), TrainError> {
-        while self.buckets.is_complete(self.next) == Some(true) {
+        while self.is_complete(self.next) {
             let Step {
                 normalizer,
                 waited,

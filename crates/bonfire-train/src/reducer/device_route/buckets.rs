@@ -26,11 +26,9 @@ pub(crate) struct DeviceBuckets {
     busy: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Bucket {
     slots: Vec<Slot>,
-    /// Number of parameters whose gradient has not arrived.
-    waiting: usize,
 }
 
 #[derive(Debug)]
@@ -75,7 +73,6 @@ impl DeviceBuckets {
         self.buckets = rooms
             .into_iter()
             .map(|room| Bucket {
-                waiting: room.slots.len(),
                 slots: room
                     .slots
                     .into_iter()
@@ -93,13 +90,8 @@ impl DeviceBuckets {
     pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
         self.rest()?;
         self.held.clear();
-        for bucket in &mut self.buckets {
-            bucket.waiting = bucket.slots.len();
-            bucket
-                .slots
-                .iter_mut()
-                .for_each(|slot| slot.gradient = None);
-        }
+        let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
+        slots.for_each(|slot| slot.gradient = None);
         Ok(())
     }
 
@@ -120,30 +112,19 @@ impl DeviceBuckets {
         slot: usize,
         gradient: Option<DeviceTensor>,
     ) -> bool {
-        let bucket = &mut self.buckets[index];
-        assert!(bucket.waiting > 0, "every slot of the bucket is full");
-        bucket.waiting -= 1;
-        let slot = &mut bucket.slots[slot];
+        let slot = &mut self.buckets[index].slots[slot];
         let present = gradient.is_some() || slot.kept;
         slot.fill(gradient);
         present
     }
 
-    pub(crate) fn is_complete(&self, index: usize) -> Option<bool> {
-        self.buckets.get(index).map(|bucket| bucket.waiting == 0)
-    }
-
+    /// Sends a bucket whose slots have all been put.
     pub(crate) fn send(
         &mut self,
         index: usize,
         scale: Scale,
         factor: f64,
     ) -> Result<(), TrainError> {
-        assert_eq!(
-            self.is_complete(index),
-            Some(true),
-            "a bucket is sent when it is complete"
-        );
         if self.engine.timing() == Timing::Apart {
             self.held.push((index, factor));
             return Ok(());
