@@ -11,12 +11,14 @@
 
 use std::time::Duration;
 
-use bonfire::ddp::{DataParallel, GradientSync, StepTiming};
+use bonfire::collective::ReduceOp;
+use bonfire::ddp::{DataParallel, StepTiming};
 use bonfire::prelude::*;
 use bonfire::{DdpConfig, LaunchArgs};
 use bonfire_benches::{Sizes, median, timed};
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
+use burn::tensor::{Gradients, Tensor};
 use clap::Parser;
 
 /// Time a training step with and without gradient synchronisation.
@@ -41,13 +43,9 @@ fn main() -> bonfire::Result<()> {
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
     let model = args.sizes.model(&device);
-    let config = |sync| {
-        let config = DdpConfig::default().with_bucket_bytes_max(args.bucket_mib << 20);
-        config.with_sync(sync)
-    };
+    let config = DdpConfig::default().with_bucket_bytes_max(args.bucket_mib << 20);
     let alone = model.clone().train();
-    let mut naive = Ddp::with_config(model.clone(), world, config(GradientSync::Naive))?;
-    let mut bucketed = Ddp::with_config(model, world, config(GradientSync::Bucketed))?;
+    let mut bucketed = Ddp::with_config(model, world, config)?;
     let replicas = world.world_size().len();
     let mut parallel = DataParallel::new(alone.clone(), vec![device.clone(); replicas]);
     let whole = args.sizes.input(replicas, &device);
@@ -68,8 +66,8 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             Ok(())
         })?;
         let one_by_one = timed(world, || {
-            naive.backward(|model| model.loss(input.clone()))?;
-            Ok(())
+            let gradients = alone.loss(input.clone()).backward();
+            averaged(world, &alone, &gradients)
         })?;
         let in_one_process = timed(world, || {
             if world.is_main() {
@@ -93,8 +91,48 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Averages the gradients of a model one parameter after the other.
+fn averaged<M: Module>(world: &World, model: &M, gradients: &Gradients) -> anyhow::Result<()> {
+    struct Averager<'a> {
+        world: &'a World,
+        gradients: &'a Gradients,
+        averages: GradientsParams,
+        result: anyhow::Result<()>,
+    }
+    impl Averager<'_> {
+        fn average<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> anyhow::Result<()> {
+            let Some(gradient) = param.val().grad(self.gradients) else {
+                return Ok(());
+            };
+            let device = gradient.device();
+            let mut data = gradient.into_data();
+            let values = data.as_mut_slice::<f32>();
+            let values = values.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+            self.world.group().all_reduce(values, ReduceOp::Mean)?;
+            let average = Tensor::<D>::from_data(data, &device);
+            self.averages.register(param.id, average);
+            Ok(())
+        }
+    }
+    impl ModuleVisitor for Averager<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.result.is_ok() {
+                self.result = self.average(param);
+            }
+        }
+    }
+    let mut averager = Averager {
+        world,
+        gradients,
+        averages: GradientsParams::new(),
+        result: Ok(()),
+    };
+    model.visit(&mut averager);
+    averager.result
+}
+
 fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
-    let [plain, bucketed, naive, in_one_process] = times.map(median);
+    let [plain, bucketed, one_by_one, in_one_process] = times.map(median);
     println!(
         "{:<36} {:>10} {:>22}",
         "step", "time (ms)", "relative to no sync"
@@ -102,7 +140,7 @@ fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
     for (name, time) in [
         ("no synchronisation", plain),
         ("buckets overlapped with backward", bucketed),
-        ("one all-reduce per parameter, after", naive),
+        ("one all-reduce per parameter, after", one_by_one),
         ("DataParallel, one process", in_one_process),
     ] {
         let ratio = time.as_secs_f64() / plain.as_secs_f64();

@@ -47,12 +47,6 @@ pub enum LearnerError {
          all of it without and put it in training mode with Module::train"
     )]
     NotTraining,
-    /// The configuration selects gradients that are averaged one by one, after the backward pass.
-    #[error(
-        "the learner's gradients are sent in buckets, because its steps do not show their losses; \
-         leave DdpConfig::sync as it is"
-    )]
-    NotBucketed,
     /// The configuration selects passes in f16, whose losses must be scaled.
     #[error(
         "the learner cannot scale losses, because its steps run their backward passes themselves, and in \

@@ -37,8 +37,7 @@ pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
 
 /// Returns a strategy like [`strategy`]'s, which averages gradients as `config` says. A
 /// [`DdpConfig`](bonfire_train::DdpConfig) converts into it: bucket sizes, compression, precision. A step does not
-/// show its loss, so gradients are sent in buckets; [`GradientSync::Naive`](bonfire_train::GradientSync::Naive) is
-/// [`LearnerError::NotBucketed`](crate::LearnerError::NotBucketed). Nor can its loss be scaled:
+/// show its loss, which therefore cannot be scaled:
 /// [`Precision::F16`](bonfire_train::Precision::F16) is [`LearnerError::NotScaled`](crate::LearnerError::NotScaled).
 /// Burn's checkpoints lack the error feedback of
 /// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd):

@@ -7,8 +7,7 @@ use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
 use bonfire_data::{DatasetLoader, Loader, Order, Remainder};
 use bonfire_testkit::local;
 use bonfire_train::{
-    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, LocalRank, Loss, Precision,
-    World,
+    Ddp, DdpConfig, DeviceKind, GradientCompression, LocalRank, Loss, Precision, World,
 };
 use burn::Tensor;
 use burn::data::dataloader::batcher::Batcher;

@@ -37,8 +37,7 @@ use bonfire_collective::{CollectiveError, WorldSize};
 use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
-    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, TrainError,
-    World,
+    Checkpoints, Ddp, DdpConfig, Gradients, Precision, Resumed, Step, TrainError, World,
 };
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
@@ -174,7 +173,6 @@ impl<M: Module> Pipeline<M> {
         let (schedule, numbers) = prepared?;
         check(&config).inspect_err(abort)?;
         let channels = Channels::new(world, &schedule)?;
-        let sync = config.sync;
         let ddp = Ddp::with_config(stages, data, config);
         let ddp = ddp.map_err(|error| as_known_in(world, error.into()))?;
         let device = |stage: &M| {
@@ -189,7 +187,7 @@ impl<M: Module> Pipeline<M> {
             numbers,
             channels,
             tie: None,
-            overlaps: data.world_size() > WorldSize::ONE && sync == GradientSync::Bucketed,
+            overlaps: data.world_size() > WorldSize::ONE,
         })
     }
 

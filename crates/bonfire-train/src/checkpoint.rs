@@ -183,7 +183,7 @@ impl Checkpoints {
         self.wait()?;
         let files = self.files.patient_with(&self.files.group, ddp.module());
         finite::check(ddp.module(), &files.group)?;
-        let saved = ddp.guarded("Checkpoints::save", |ddp| {
+        let saved = ddp.or_abort("Checkpoints::save", |ddp| {
             let route = ddp.route(files.own());
             let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
@@ -231,7 +231,7 @@ impl Checkpoints {
         let mut files = self.files.clone();
         files.parts = parts;
         let files = files.patient_with(&group, ddp.module());
-        let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
+        let image = ddp.or_abort("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.own())?;
             files.image(&route, milestone, ddp, optimizer, state)
         })?;

@@ -1,14 +1,14 @@
 //! Gradient compression: smaller messages in place of gradients.
 //!
-//! A [`Compressor`] belongs to a reducer and keeps state between steps, by parameter; a [`Carrier`] belongs to a
+//! A [`Compressor`] belongs to a reducer and keeps state between steps, by parameter; a [`Codec`] belongs to a
 //! bucket and keeps the memory that is sent. Both follow PyTorch's communication hooks (`default_hooks.py`,
 //! `powerSGD_hook.py`).
 //!
 //! Must never make replicas differ: every value that ranks compute alike is computed from reduced
 //! values, with operations in a fixed order.
 
-mod carrier;
 mod cast;
+mod codec;
 mod config;
 mod error;
 mod matrix;
@@ -17,8 +17,8 @@ mod state;
 
 use bonfire_plan::{DType, WorldSize};
 
-pub(crate) use carrier::{Carrier, Sent};
 pub(crate) use cast::cast;
+pub(crate) use codec::{Codec, Message};
 pub use config::{GradientCompression, PowerSgdConfig};
 pub use error::CompressionError;
 use power_sgd::PowerSgd;

@@ -13,18 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::compression::GradientCompression;
 use precision::Precision;
 
-/// The time and the unit in which gradients are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum GradientSync {
-    /// In buckets, while the backward pass still runs.
-    #[default]
-    Bucketed,
-    /// One parameter after the other, after the backward pass: the simplest correct method. It is slower, and the
-    /// reference for [`Bucketed`](Self::Bucketed).
-    Naive,
-}
-
 /// The agreement of ranks on buffers: tensors that a forward pass changes without a gradient, such as the running
 /// statistics of a batch norm, `burn::nn::BatchNorm` included.
 ///
@@ -60,7 +48,7 @@ pub enum BufferSync {
 #[non_exhaustive]
 pub enum GradientRoute {
     /// From device to device where that is possible: the models of all ranks are on CUDA devices of one host that
-    /// reach each other's memory, and gradients are sent in buckets, not compressed. The bits are those of the route
+    /// reach each other's memory, and gradients are not compressed. The bits are those of the route
     /// through the host. Where CUDA devices are on several hosts, as [`Nccl`](Self::Nccl) if NCCL is found on all of
     /// them, in the order of additions that it has. Through host memory otherwise. Rank 0 logs which, and why; it
     /// warns where gradients of several hosts are staged.
@@ -72,7 +60,7 @@ pub enum GradientRoute {
     Device,
     /// From device to device over NVIDIA's NCCL, or not at all. For clusters whose links NCCL knows and Bonfire does
     /// not, such as InfiniBand: ranks may be on several hosts, each on its own CUDA device. It needs NCCL on every
-    /// host, and buckets that are not compressed.
+    /// host, and gradients that are not compressed.
     ///
     /// NCCL adds in its own order. All ranks have the same bits, but with three ranks or more not those of the other
     /// routes, and perhaps others with another version or other links: on one host [`Auto`](Self::Auto) never takes
@@ -126,8 +114,6 @@ pub struct DdpConfig {
     pub bucket_bytes_max: usize,
     /// The maximum size of the bucket that is ready first. Default 1 MiB, so that the links are busy early.
     pub first_bucket_bytes_max: usize,
-    /// The time and the unit in which gradients are sent.
-    pub sync: GradientSync,
     /// The route of gradients between the ranks.
     pub route: GradientRoute,
     /// The compression of gradients. Default: none, they are sent as they are.
@@ -157,12 +143,6 @@ impl DdpConfig {
             first_bucket_bytes_max,
             ..self
         }
-    }
-
-    /// Sets [`sync`](Self::sync): buckets or single parameters.
-    #[must_use]
-    pub fn with_sync(self, sync: GradientSync) -> Self {
-        Self { sync, ..self }
     }
 
     /// Sets the [`route`](Self::route) of gradients.
@@ -210,8 +190,6 @@ impl DdpConfig {
     pub(crate) fn forbids_shards(&self) -> Option<&'static str> {
         if !self.placement.is_sharded() {
             None
-        } else if self.sync != GradientSync::Bucketed {
-            Some("it needs GradientSync::Bucketed")
         } else if self.compression != GradientCompression::None {
             Some("gradients of rows are not compressed; choose GradientCompression::None")
         } else if self.placement.parameters == Sharding::Sharded
@@ -235,7 +213,6 @@ impl Default for DdpConfig {
         Self {
             bucket_bytes_max: bytes_max,
             first_bucket_bytes_max: first_bytes_max,
-            sync: GradientSync::Bucketed,
             route: GradientRoute::Auto,
             compression: GradientCompression::None,
             precision: Precision::F32,

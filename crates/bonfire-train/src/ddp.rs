@@ -24,12 +24,10 @@ use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::world::watchdog::Watchdog;
-use crate::{
-    CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Sharding,
-    TrainError, World,
-};
+use crate::{DdpConfig, Placement, Precision, Sharding, TrainError, World};
 
 mod alone;
+mod averaging;
 mod change;
 pub(crate) mod data_parallel;
 mod digest;
@@ -42,14 +40,13 @@ pub(crate) mod record;
 mod rows;
 mod step;
 mod summary;
-mod synchroniser;
 
+use averaging::reducer_of;
 pub use digest::Digest;
 use gather::Gatherer;
 pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
-use synchroniser::Synchroniser;
 
 /// A model replicated on all ranks of a group.
 ///
@@ -69,7 +66,7 @@ pub struct Ddp<M> {
     group: WarmUp,
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    synchroniser: Synchroniser,
+    reducer: Arc<Mutex<Reducer>>,
     config: DdpConfig,
     buffers: Buffers,
     norm_groups: NormGroups,
@@ -99,7 +96,7 @@ struct Setup<M> {
     module: M,
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    synchroniser: Synchroniser,
+    reducer: Arc<Mutex<Reducer>>,
     buffers: Buffers,
     gatherer: Option<Arc<Gatherer>>,
 }
@@ -137,8 +134,7 @@ impl<M: Module> Setup<M> {
         let table = Arc::new(table);
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
-        let synchroniser =
-            Synchroniser::new(&module, group, &table, &shards, config).inspect_err(abort)?;
+        let reducer = reducer_of(&module, group, &table, &shards, config).inspect_err(abort)?;
         let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),
@@ -148,7 +144,7 @@ impl<M: Module> Setup<M> {
             module,
             table,
             shards,
-            synchroniser,
+            reducer,
             buffers,
             gatherer,
         })
@@ -248,7 +244,7 @@ impl<M: Module> Ddp<M> {
             group,
             table: setup.table,
             shards: setup.shards,
-            synchroniser: setup.synchroniser,
+            reducer: setup.reducer,
             config,
             buffers: setup.buffers,
             norm_groups: world.norm_groups().clone(),
@@ -301,7 +297,7 @@ impl<M: Module> Ddp<M> {
     /// group has ended then.
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
-        self.guarded("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
+        self.or_abort("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
     }
 
     /// Returns the data type of forward and backward passes.
@@ -351,7 +347,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         const NAME: &str = "Ddp::backward";
         let _watched = self.begin_step(NAME);
-        let step = self.guarded(NAME, |ddp| ddp.synchronise(forward));
+        let step = self.or_abort(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
         step
     }
@@ -372,7 +368,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<MicroStep<L::Output>, TrainError> {
         const NAME: &str = "Ddp::no_sync";
         let _watched = self.watchdog.watch(NAME, self.step_number(), &self.group);
-        self.guarded(NAME, |ddp| ddp.accumulate(forward))
+        self.or_abort(NAME, |ddp| ddp.accumulate(forward))
     }
 
     /// Updates the parameters by the optimizer's rule. Equal gradients and equal optimizers keep the replicas equal.
@@ -395,7 +391,7 @@ impl<M: Module> Ddp<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        let done = self.guarded("Ddp::step", |ddp| {
+        let done = self.or_abort("Ddp::step", |ddp| {
             if ddp.config.placement.is_sharded() {
                 return ddp.step_rows(optimizer, lr.into(), gradients);
             }
@@ -423,10 +419,7 @@ impl<M: Module> Ddp<M> {
 
     #[cfg(test)]
     fn trace(&self) -> crate::reducer::trace::Trace {
-        match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
-            Synchroniser::Naive(_) => crate::reducer::trace::Trace::new(),
-        }
+        lock(&self.reducer).trace.clone()
     }
 
     #[track_caller]
@@ -445,11 +438,6 @@ const MODULE_PRESENT: &str =
 
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     config.compression.check()?;
-    if matches!(config.compression, GradientCompression::PowerSgd(_))
-        && config.sync != GradientSync::Bucketed
-    {
-        return Err(CompressionError::NeedsBuckets.into());
-    }
     config.precision.check(&model)?;
     if let Some(reason) = config.forbids_shards() {
         return Err(TrainError::UnsupportedPlacement {

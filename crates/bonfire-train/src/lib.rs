@@ -53,7 +53,7 @@ pub use checkpoint::{Checkpoints, Resumed};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy};
 pub use config::precision::Precision;
-pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync};
+pub use config::{BufferSync, DdpConfig, GradientRoute};
 pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;

@@ -4,31 +4,32 @@
 //! same operations. Follows PyTorch's `reducer.cpp`.
 
 pub(crate) mod bucket;
+pub(crate) mod collect;
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "nothing of this build has devices to stay on")
 )]
 pub(crate) mod device_route;
-pub(crate) mod harvest;
 pub(crate) mod hooks;
-pub(crate) mod naive;
 pub(crate) mod operation;
 pub(crate) mod readback;
 pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
-mod intake;
-mod spare;
+mod fill;
+pub(crate) mod parameter_gather;
+mod pool;
 mod step;
-mod verdict;
+mod step_flags;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::Rank;
-use burn::tensor::{Tensor, TensorData};
+use bonfire_plan::Division;
+use bonfire_plan::buckets::{Assignment, Caps, assign};
+use burn::tensor::Tensor;
 
 use crate::TrainError;
 use crate::compression::{Compressor, Presence};
@@ -36,19 +37,16 @@ use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
+use crate::reducer::collect::Site;
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::Site;
-use crate::reducer::spare::Spare;
+use crate::reducer::parameter_gather::ParameterGather;
+use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
-use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice};
+use crate::values::Scale;
 use crate::world::patience::WarmUp;
-use bonfire_plan::Division;
-use bonfire_plan::buckets::{Assignment, Caps, assign};
-
 use buckets::{Buckets, Home};
 use step::Step;
-use verdict::Verdict;
+use step_flags::StepFlags;
 
 /// The buckets of a model, and the state of the present step.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ pub(crate) struct Reducer {
     assignments: Vec<Assignment>,
     buckets: Buckets,
     is_made: bool,
-    spare: Spare,
+    pool: Pool,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
     /// Gradients of parameters whose buckets wait for others. Only then is their device waited for.
@@ -114,13 +112,13 @@ impl Reducer {
             assignments,
             buckets: Buckets::new(way),
             is_made: false,
-            spare: Spare::default(),
+            pool: Pool::default(),
             parameters,
             unread: Vec::new(),
             next: 0,
             clock: 0,
             steps: 0,
-            step: Step::new(Entering::Plain, Normalizer::Known(1.0)),
+            step: Step::new(Scale::One, Normalizer::Known(1.0)),
             trace: trace::Trace::new(),
         };
         if !is_alone {
@@ -142,7 +140,7 @@ impl Reducer {
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
         // Memory of dropped buckets may be too small for the new ones, and would stay unused.
-        self.spare = Spare::default();
+        self.pool = Pool::default();
         self.is_made = false;
         match &mut self.buckets {
             // The gradients of this step lie in the memory of the old ones. The next pass gives the new ones theirs, so
@@ -183,12 +181,12 @@ impl Reducer {
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let flags = if bucket + 1 == self.assignments.len() {
-                    verdict::len(self.table.len())
+                    step_flags::len(self.table.len())
                 } else {
                     0
                 };
-                let (shards, spare) = (&self.shards, &self.spare);
-                Bucket::new(assignment, flags, shards, spare, &self.compressor, group)
+                let (shards, pool) = (&self.shards, &self.pool);
+                Bucket::new(assignment, flags, shards, pool, &self.compressor, group)
             })
             .collect()
     }
@@ -210,7 +208,7 @@ impl Reducer {
     pub(crate) fn begin(
         &mut self,
         micro_batches: MicroBatches,
-        entering: Entering,
+        scale: Scale,
         normalizer: Normalizer,
         exchanges: bool,
     ) -> Result<(), TrainError> {
@@ -220,7 +218,7 @@ impl Reducer {
             micro_batches,
             exchanges,
             is_held,
-            ..Step::new(entering, normalizer)
+            ..Step::new(scale, normalizer)
         };
         self.next = 0;
         self.clock = 0;
@@ -231,11 +229,11 @@ impl Reducer {
     }
 
     /// Begins a pass whose gradients are added to those of a later one.
-    pub(crate) fn begin_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
+    pub(crate) fn begin_accumulating(&mut self, scale: Scale) -> Result<(), TrainError> {
         self.make()?;
         self.step = Step {
             is_accumulating: true,
-            ..Step::new(entering, Normalizer::Known(1.0))
+            ..Step::new(scale, Normalizer::Known(1.0))
         };
         self.parameters.fill(Progress::default());
         self.unread.clear();
@@ -248,7 +246,7 @@ impl Reducer {
         for bucket in 0..self.assignments.len() {
             self.read(bucket)?;
         }
-        self.buckets.keep(self.step.entering)
+        self.buckets.keep(self.step.scale)
     }
 
     pub(crate) fn check(&mut self) -> Result<(), TrainError> {
@@ -274,24 +272,24 @@ impl Reducer {
         watch.time(|| self.send_complete())?;
         let mut waiting = self.assignments.len();
         assert_eq!(self.next, waiting, "every bucket has been sent");
-        let own = self.verdict();
-        let verdict = match self.buckets.flagged() {
+        let own = self.step_flags();
+        let flags = match self.buckets.flagged() {
             Some(bucket) => {
                 // Nothing that comes before it looks at what any rank has.
                 watch.time(|| bucket.receive(&mut self.compressor, |_| Presence::Nowhere))?;
-                let flags = bucket.flags();
+                let sent = bucket.flags();
                 waiting -= 1;
-                own.of_all(&flags, &self.group)?
+                own.of_all(&sent, &self.group)?
             }
             None => {
-                let verdict = own.start(&self.group);
+                let work = own.start(&self.group);
                 for bucket in self.buckets.on_host() {
                     watch.time(|| bucket.advance(&mut self.compressor))?;
                 }
-                watch.time(|| verdict.wait())?
+                watch.time(|| work.wait())?
             }
         };
-        for (progress, present) in self.parameters.iter_mut().zip(verdict.present) {
+        for (progress, present) in self.parameters.iter_mut().zip(flags.present) {
             progress.present = present;
         }
         let presence = |parameter: usize| {
@@ -307,41 +305,11 @@ impl Reducer {
         Ok(())
     }
 
-    fn verdict(&self) -> Verdict {
-        Verdict {
+    fn step_flags(&self) -> StepFlags {
+        StepFlags {
             comparable: self.step.micro_batches.comparable(),
             present: self.parameters.iter().map(|p| p.present).collect(),
         }
-    }
-
-    /// Returns true if any rank had a gradient for a parameter, once the averages have settled.
-    pub(crate) fn has_average(&self, parameter: usize) -> bool {
-        self.parameters[parameter].present
-    }
-
-    /// Allows writes to unshared tensors of gradients: the backward pass is over.
-    pub(crate) fn release(&mut self) {
-        self.buckets.release();
-    }
-
-    /// Writes averages to tensors on their devices, and waits until they are there.
-    pub(crate) fn deliver(
-        &mut self,
-        targets: Vec<(usize, DeviceTensor)>,
-        watch: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
-        let homes = &self.homes;
-        let targets = targets
-            .into_iter()
-            .map(|(parameter, tensor)| {
-                let Home { bucket, slot } = homes[parameter];
-                (bucket, slot, tensor)
-            })
-            .collect();
-        let Step {
-            entering, computed, ..
-        } = &mut self.step;
-        self.buckets.deliver(*entering, targets, computed, watch)
     }
 
     /// Aborts ranks that wait for this one on a device.
@@ -349,34 +317,10 @@ impl Reducer {
         self.buckets.abort(cause);
     }
 
-    /// Begins to gather the parameters that are cut: each rank passes its rows of all of them, in the same order.
-    pub(crate) fn begin_gathering(&mut self) -> Result<(), TrainError> {
+    /// Begins to gather the parameters that are cut, between two steps. Every rank calls it alike.
+    pub(crate) fn gather_parameters(&mut self) -> Result<ParameterGather<'_>, TrainError> {
         self.make()?;
-        self.buckets.reopen()
-    }
-
-    pub(crate) fn put_rows(&mut self, parameter: usize, rows: HostSlice<'_>) {
-        self.buckets.put_rows(self.homes[parameter], rows);
-    }
-
-    /// A parameter that is gathered, run of elements by run. It waits for those of its bucket.
-    pub(crate) fn runs(
-        &mut self,
-        parameter: usize,
-    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, TrainError> {
-        Ok(self.buckets.runs(self.homes[parameter])?)
-    }
-
-    pub(crate) fn release_run(&mut self, parameter: usize) {
-        self.buckets.release_run(self.homes[parameter]);
-    }
-
-    /// The average of a parameter's gradient as the content of a tensor of this shape, if it is cut of this rank's
-    /// rows; `None` if no rank had one.
-    pub(crate) fn average(&self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
-        let home = self.homes[parameter];
-        let is_present = self.parameters[parameter].present;
-        is_present.then(|| self.buckets.average(home, shape))
+        Ok(ParameterGather::new(&self.homes, self.buckets.on_host()))
     }
 
     /// Ends a step. After the second one the parameters are assigned again, in the order in which the gradients of

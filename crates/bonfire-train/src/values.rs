@@ -1,7 +1,7 @@
 //! Values of gradients and parameters in host memory: what all backends have in common.
 //!
-//! [`HostSlice`] borrows a tensor's values, [`Values`] is the memory of a bucket, which the ranks reduce or gather
-//! together by a [`Travel`]. A [`DeviceTensor`] is a device's memory.
+//! [`HostSlice`] borrows a tensor's values, [`BucketBuffer`] is the memory of a bucket, which the ranks reduce or gather
+//! together by a [`CollectiveOp`]. A [`DeviceTensor`] is a device's memory.
 
 mod device;
 
@@ -29,69 +29,17 @@ pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
     }
 }
 
-/// Runs `$body` with `$values` bound to the vectors or slices of any type.
-macro_rules! each_dtype {
-    ($enum:ident, $value:expr, $values:ident => $body:expr) => {
-        match $value {
-            $enum::F32($values) => $body,
-            $enum::F64($values) => $body,
-            $enum::F16($values) => $body,
-            $enum::BF16($values) => $body,
-        }
-    };
-}
-
-/// Runs `$body` with values and a source of the same type.
-macro_rules! each_pair {
-    ($values:expr, $source:expr, ($to:ident, $from:ident) => $body:expr) => {
-        match ($values, $source) {
-            (Values::F32($to), HostSlice::F32($from)) => $body,
-            (Values::F64($to), HostSlice::F64($from)) => $body,
-            (Values::F16($to), HostSlice::F16($from)) => $body,
-            (Values::BF16($to), HostSlice::BF16($from)) => $body,
-            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
-        }
-    };
-}
-
+/// A value for one of the element types of gradients.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum HostSlice<'a> {
-    F32(&'a [f32]),
-    F64(&'a [f64]),
-    F16(&'a [f16]),
-    BF16(&'a [bf16]),
+pub(crate) enum AnyFloat<A, B, C, D> {
+    F32(A),
+    F64(B),
+    F16(C),
+    BF16(D),
 }
 
-impl<'a> HostSlice<'a> {
-    /// The values of a tensor; `None` if gradients cannot have their type.
-    pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
-        match reducible(data.dtype())? {
-            DType::F32 => data.as_slice().ok().map(Self::F32),
-            DType::F64 => data.as_slice().ok().map(Self::F64),
-            DType::F16 => data.as_slice().ok().map(Self::F16),
-            DType::BF16 => data.as_slice().ok().map(Self::BF16),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn len(self) -> usize {
-        each_dtype!(Self, self, values => values.len())
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.len() == 0
-    }
-
-    pub(crate) fn slice(self, range: Range<usize>) -> Self {
-        match self {
-            Self::F32(values) => Self::F32(&values[range]),
-            Self::F64(values) => Self::F64(&values[range]),
-            Self::F16(values) => Self::F16(&values[range]),
-            Self::BF16(values) => Self::BF16(&values[range]),
-        }
-    }
-
-    pub(crate) fn dtype(self) -> DType {
+impl<A, B, C, D> AnyFloat<A, B, C, D> {
+    pub(crate) fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
             Self::F64(_) => DType::F64,
@@ -101,24 +49,109 @@ impl<'a> HostSlice<'a> {
     }
 }
 
-impl HostSlice<'_> {
-    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
-        each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
-    }
-}
+/// Borrowed values of a tensor or a bucket.
+pub(crate) type HostSlice<'a> = AnyFloat<&'a [f32], &'a [f64], &'a [f16], &'a [bf16]>;
 
 /// Values that are reduced: the memory of a bucket.
-#[derive(Debug)]
-pub(crate) enum Values {
-    F32(GroupBuffer<f32>),
-    F64(GroupBuffer<f64>),
-    F16(GroupBuffer<f16>),
-    BF16(GroupBuffer<bf16>),
+pub(crate) type BucketBuffer =
+    AnyFloat<GroupBuffer<f32>, GroupBuffer<f64>, GroupBuffer<f16>, GroupBuffer<bf16>>;
+
+/// A buffer in an operation of all ranks.
+pub(crate) type BufferWork = AnyFloat<
+    Work<GroupBuffer<f32>>,
+    Work<GroupBuffer<f64>>,
+    Work<GroupBuffer<f16>>,
+    Work<GroupBuffer<bf16>>,
+>;
+
+/// Evaluates `$body` with `$value` bound to the value of any type.
+macro_rules! each {
+    ($any:expr, $value:ident => $body:expr) => {
+        match $any {
+            AnyFloat::F32($value) => $body,
+            AnyFloat::F64($value) => $body,
+            AnyFloat::F16($value) => $body,
+            AnyFloat::BF16($value) => $body,
+        }
+    };
+}
+
+/// Evaluates `$body` as [`each`], and returns it for the same type.
+macro_rules! map {
+    ($any:expr, $value:ident => $body:expr) => {
+        match $any {
+            AnyFloat::F32($value) => AnyFloat::F32($body),
+            AnyFloat::F64($value) => AnyFloat::F64($body),
+            AnyFloat::F16($value) => AnyFloat::F16($body),
+            AnyFloat::BF16($value) => AnyFloat::BF16($body),
+        }
+    };
+}
+
+/// Evaluates `$body` with `$element` as the element type that `$dtype` names.
+macro_rules! typed {
+    ($dtype:expr, $element:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $element = f32;
+                AnyFloat::F32($body)
+            }
+            DType::F64 => {
+                type $element = f64;
+                AnyFloat::F64($body)
+            }
+            DType::F16 => {
+                type $element = f16;
+                AnyFloat::F16($body)
+            }
+            DType::BF16 => {
+                type $element = bf16;
+                AnyFloat::BF16($body)
+            }
+            other => panic!("gradients are never of type {other}"),
+        }
+    };
+}
+
+/// Evaluates `$body` with a buffer and a source of the same type.
+macro_rules! each_pair {
+    ($values:expr, $source:expr, ($to:ident, $from:ident) => $body:expr) => {
+        match ($values, $source) {
+            (AnyFloat::F32($to), AnyFloat::F32($from)) => $body,
+            (AnyFloat::F64($to), AnyFloat::F64($from)) => $body,
+            (AnyFloat::F16($to), AnyFloat::F16($from)) => $body,
+            (AnyFloat::BF16($to), AnyFloat::BF16($from)) => $body,
+            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
+        }
+    };
+}
+
+impl<'a> HostSlice<'a> {
+    /// The values of a tensor; `None` if gradients cannot have their type.
+    pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
+        Some(typed!(reducible(data.dtype())?, T => data.as_slice::<T>().ok()?))
+    }
+
+    pub(crate) fn len(self) -> usize {
+        each!(self, values => values.len())
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+        map!(self, values => &values[range])
+    }
+
+    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
+        each!(self, values => TensorData::new(values.to_vec(), shape))
+    }
 }
 
 /// An operation of all ranks on their values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Travel {
+pub(crate) enum CollectiveOp {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
@@ -131,7 +164,7 @@ pub(crate) enum Travel {
     From(Rank),
 }
 
-impl Travel {
+impl CollectiveOp {
     fn run<T: Element>(self, group: &ProcessGroup, data: &mut [T]) -> Result<(), CollectiveError> {
         match self {
             Self::AllReduce(reduce) => group.all_reduce(data, reduce),
@@ -141,14 +174,6 @@ impl Travel {
             Self::From(owner) => group.broadcast(data, owner),
         }
     }
-}
-
-#[derive(Debug)]
-pub(crate) enum ValuesWork {
-    F32(Work<GroupBuffer<f32>>),
-    F64(Work<GroupBuffer<f64>>),
-    F16(Work<GroupBuffer<f16>>),
-    BF16(Work<GroupBuffer<bf16>>),
 }
 
 /// Element-wise arithmetic, so that results do not depend on the assignment of parameters to buckets. In f64 for f64
@@ -181,25 +206,19 @@ scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
 /// The factor of a gradient that enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Entering {
-    Plain,
-    /// Multiplied, because the micro-batches of the step have different weights.
-    Scaled(f64),
+pub(crate) enum Scale {
+    One,
+    /// Not one, because the micro-batches of the step have different weights.
+    By(f64),
 }
 
-impl Values {
+impl BucketBuffer {
     /// `len` zeros, in memory of this rank alone.
     ///
     /// # Panics
     /// If the type is not one of those that gradients have.
     pub(crate) fn zeros(dtype: DType, len: usize) -> Self {
-        match dtype {
-            DType::F32 => Self::F32(vec![0.0; len].into()),
-            DType::F64 => Self::F64(vec![0.0; len].into()),
-            DType::F16 => Self::F16(vec![f16::ZERO; len].into()),
-            DType::BF16 => Self::BF16(vec![bf16::ZERO; len].into()),
-            other => panic!("gradients are never of type {other}"),
-        }
+        typed!(dtype, T => vec![T::default(); len].into())
     }
 
     /// [`zeros`](Self::zeros) in memory that the other ranks can reach, if there is any: they are then
@@ -208,46 +227,36 @@ impl Values {
     /// # Panics
     /// If the type is not one of those that gradients have.
     pub(crate) fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
-        let shared = match dtype {
-            DType::F32 => group.buffer(len).map(Self::F32),
-            DType::F64 => group.buffer(len).map(Self::F64),
-            DType::F16 => group.buffer(len).map(Self::F16),
-            DType::BF16 => group.buffer(len).map(Self::BF16),
-            other => panic!("gradients are never of type {other}"),
-        };
-        shared.unwrap_or_else(|error| {
+        let shared =
+            || -> Result<Self, CollectiveError> { Ok(typed!(dtype, T => group.buffer::<T>(len)?)) };
+        shared().unwrap_or_else(|error| {
             tracing::debug!(target: "bonfire", "a bucket in ordinary memory: {error}");
             Self::zeros(dtype, len)
         })
     }
 
     pub(crate) fn len(&self) -> usize {
-        each_dtype!(Self, self, values => values.len())
+        each!(self, values => values.len())
     }
 
-    /// Overwrites `target` with `source`, times the factor of `entering`.
+    /// Overwrites `target` with `source`, times `scale`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        each_pair!(self, source, (to, from) => set(&mut to[target], from, entering));
+    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, scale: Scale) {
+        each_pair!(self, source, (to, from) => set(&mut to[target], from, scale));
     }
 
-    /// Adds `source` to `target`, times the factor of `entering`.
+    /// Adds `source` to `target`, times `scale`.
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        each_pair!(self, source, (to, from) => add(&mut to[target], from, entering));
+    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, scale: Scale) {
+        each_pair!(self, source, (to, from) => add(&mut to[target], from, scale));
     }
 
     pub(crate) fn clear(&mut self, target: Range<usize>) {
-        match self {
-            Self::F32(values) => values[target].fill(0.0),
-            Self::F64(values) => values[target].fill(0.0),
-            Self::F16(values) => values[target].fill(f16::ZERO),
-            Self::BF16(values) => values[target].fill(bf16::ZERO),
-        }
+        each!(self, values => values[target].fill(Default::default()));
     }
 
     /// Sets the elements from `start` on to ones and zeros.
@@ -255,7 +264,7 @@ impl Values {
     /// # Panics
     /// If there are fewer elements than flags.
     pub(crate) fn set_flags(&mut self, start: usize, flags: &[bool]) {
-        each_dtype!(Self, self, values => {
+        each!(self, values => {
             let values = &mut values[start..start + flags.len()];
             let pairs = values.iter_mut().zip(flags);
             pairs.for_each(|(value, &flag)| *value = u8::from(flag).into());
@@ -264,28 +273,19 @@ impl Values {
 
     /// For each element of a range, true if it is not zero: in the mean of flags, those that any rank has set.
     pub(crate) fn flags(&self, range: Range<usize>) -> Vec<bool> {
-        each_dtype!(Self, self, values => {
+        each!(self, values => {
             values[range].iter().map(|value| value.is_set()).collect()
         })
     }
 
     pub(crate) fn scale(&mut self, factor: f64) {
-        each_dtype!(Self, self, values => {
+        each!(self, values => {
             values.iter_mut().for_each(|value| *value = value.scaled(factor));
         });
     }
 
     pub(crate) fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
-        match self {
-            Self::F32(values) => HostSlice::F32(&values[range]),
-            Self::F64(values) => HostSlice::F64(&values[range]),
-            Self::F16(values) => HostSlice::F16(&values[range]),
-            Self::BF16(values) => HostSlice::BF16(&values[range]),
-        }
-    }
-
-    pub(crate) fn dtype(&self) -> DType {
-        self.slice(0..0).dtype()
+        map!(self, values => &values[range])
     }
 
     /// Some of them as the content of a tensor, which shares this memory. A write to such a tensor copies it, so the
@@ -303,14 +303,14 @@ impl Values {
             HostSlice::BF16(_) => TensorDType::BF16,
         };
         let bytes = range.start * dtype.size()..range.end * dtype.size();
-        let some = bytes::Bytes::from_owner(Viewed(Arc::clone(self))).slice(bytes);
+        let some = bytes::Bytes::from_owner(BufferView(Arc::clone(self))).slice(bytes);
         let some = Bytes::from_shared(some, AllocationProperty::Other);
         TensorData::from_bytes(some, shape, dtype)
     }
 
     /// Some runs of elements, one after the other, as the content of a tensor.
     pub(crate) fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
-        each_dtype!(Self, self, values => {
+        each!(self, values => {
             let mut all = Vec::with_capacity(runs.iter().map(Range::len).sum());
             runs.iter().for_each(|run| all.extend_from_slice(&values[run.clone()]));
             TensorData::new(all, shape)
@@ -326,9 +326,9 @@ impl Values {
         &mut self,
         group: &ProcessGroup,
         len: usize,
-        travel: Travel,
+        operation: CollectiveOp,
     ) -> Result<(), CollectiveError> {
-        each_dtype!(Self, self, values => travel.run(group, &mut values[..len]))
+        each!(self, values => operation.run(group, &mut values[..len]))
     }
 
     pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
@@ -340,8 +340,13 @@ impl Values {
 
     /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
-    pub(crate) fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
-        self.start_then(group, len, travel, None)
+    pub(crate) fn start(
+        self,
+        group: &ProcessGroup,
+        len: usize,
+        operation: CollectiveOp,
+    ) -> BufferWork {
+        self.start_then(group, len, operation, None)
     }
 
     /// Starts an operation, and then takes the mean of some of the values over the ranks of another group.
@@ -350,62 +355,48 @@ impl Values {
         self,
         group: &ProcessGroup,
         len: usize,
-        travel: Travel,
+        operation: CollectiveOp,
         mean: Option<(ProcessGroup, Range<usize>)>,
-    ) -> ValuesWork {
-        macro_rules! started {
-            ($($dtype:ident),+) => {
-                match self {$(
-                    Self::$dtype(values) => ValuesWork::$dtype(
-                        group.background(values, move |group, data| {
-                            travel.run(group, &mut data[..len])?;
-                            match mean {
-                                Some((group, some)) => group.all_reduce(&mut data[some], ReduceOp::Mean),
-                                None => Ok(()),
-                            }
-                        }),
-                    ),
-                )+}
-            };
-        }
-        started!(F32, F64, F16, BF16)
+    ) -> BufferWork {
+        map!(self, values => group.background(values, move |group, data| {
+            operation.run(group, &mut data[..len])?;
+            match mean {
+                Some((group, some)) => group.all_reduce(&mut data[some], ReduceOp::Mean),
+                None => Ok(()),
+            }
+        }))
     }
 
     /// A copy of some values, in memory of this rank alone.
     pub(crate) fn copy(&self, range: Range<usize>) -> Self {
         let mut copy = Self::zeros(self.dtype(), range.len());
-        copy.set(0..range.len(), self.slice(range), Entering::Plain);
+        copy.set(0..range.len(), self.slice(range), Scale::One);
         copy
     }
 }
 
 /// Values that are shared with tensors.
-struct Viewed(Arc<Values>);
+struct BufferView(Arc<BucketBuffer>);
 
-impl AsRef<[u8]> for Viewed {
+impl AsRef<[u8]> for BufferView {
     fn as_ref(&self) -> &[u8] {
-        each_dtype!(Values, &*self.0, values => bytemuck::cast_slice(values))
+        each!(&*self.0, values => bytemuck::cast_slice(values))
     }
 }
 
-impl ValuesWork {
-    pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
-        match self {
-            Self::F32(work) => work.wait().map(Values::F32),
-            Self::F64(work) => work.wait().map(Values::F64),
-            Self::F16(work) => work.wait().map(Values::F16),
-            Self::BF16(work) => work.wait().map(Values::BF16),
-        }
+impl BufferWork {
+    pub(crate) fn wait(self) -> Result<BucketBuffer, CollectiveError> {
+        Ok(map!(self, work => work.wait()?))
     }
 }
 
 const LENGTHS: &str = "a gradient must fill its slot";
 
-fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+fn set<T: Scalar>(target: &mut [T], source: &[T], scale: Scale) {
     assert_eq!(target.len(), source.len(), "{LENGTHS}");
-    match entering {
-        Entering::Plain => target.copy_from_slice(source),
-        Entering::Scaled(factor) => {
+    match scale {
+        Scale::One => target.copy_from_slice(source),
+        Scale::By(factor) => {
             for (target, source) in target.iter_mut().zip(source) {
                 *target = source.scaled(factor);
             }
@@ -413,12 +404,12 @@ fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
     }
 }
 
-fn add<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+fn add<T: Scalar>(target: &mut [T], source: &[T], scale: Scale) {
     assert_eq!(target.len(), source.len(), "{LENGTHS}");
     let pairs = target.iter_mut().zip(source);
-    match entering {
-        Entering::Plain => pairs.for_each(|(target, source)| *target = target.plus(*source)),
-        Entering::Scaled(factor) => {
+    match scale {
+        Scale::One => pairs.for_each(|(target, source)| *target = target.plus(*source)),
+        Scale::By(factor) => {
             pairs.for_each(|(target, source)| *target = target.plus(source.scaled(factor)));
         }
     }
@@ -445,10 +436,10 @@ mod tests {
             let data = quarters(dtype);
             let source = HostSlice::of(&data).unwrap();
             assert_eq!((source.dtype(), source.len()), (dtype, 3));
-            let mut values = Values::zeros(dtype, 5);
-            values.set(1..4, source, Entering::Scaled(2.0));
-            values.add(1..4, source, Entering::Plain);
-            values.add(1..4, source, Entering::Scaled(-1.0));
+            let mut values = BucketBuffer::zeros(dtype, 5);
+            values.set(1..4, source, Scale::By(2.0));
+            values.add(1..4, source, Scale::One);
+            values.add(1..4, source, Scale::By(-1.0));
             values.scale(0.5);
             values.clear(3..4);
             let found = values.slice(0..5).to_tensor_data(&[5]).convert::<f32>();
@@ -461,10 +452,10 @@ mod tests {
 
     #[test]
     fn arithmetic_is_elementwise() {
-        let source = Values::F32(vec![1.0, 2.0].into());
-        let mut values = Values::zeros(DType::F32, 3);
-        values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
-        values.add(1..3, source.slice(0..2), Entering::Plain);
+        let source = BucketBuffer::F32(vec![1.0, 2.0].into());
+        let mut values = BucketBuffer::zeros(DType::F32, 3);
+        values.set(1..3, source.slice(0..2), Scale::By(2.0));
+        values.add(1..3, source.slice(0..2), Scale::One);
         values.scale(1.0 / 3.0);
         let data = values.slice(0..3).to_tensor_data(&[3]);
         assert_eq!(data.as_slice::<f32>().unwrap(), [0.0, 1.0, 2.0]);

@@ -141,9 +141,8 @@ pub mod diloco {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BufferSync, DataParallel, Digest, Gather, GradientRoute, GradientSync, IntoLoss, Layout,
-        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepTiming,
-        TrainError,
+        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout, Loss, OwnStep,
+        Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepTiming, TrainError,
     };
 
     pub use crate::freeze::{freeze, freeze_all_but};

@@ -4,15 +4,12 @@ use crate::error::LearnerError;
 use crate::model::DistributedModel;
 use crate::records::{self, Restoring};
 use crate::run::Run;
-use bonfire_train::{Ddp, GradientCompression, GradientSync, Precision, patient_with_files};
+use bonfire_train::{Ddp, GradientCompression, Precision, patient_with_files};
 
 impl<M: DistributedModel> Run<'_, M> {
     /// Checks that the learner can train with this configuration, and warns of state that it cannot save.
     pub(crate) fn check_config(&self) -> Result<(), LearnerError> {
         let config = &self.config.ddp;
-        if config.sync != GradientSync::Bucketed {
-            return Err(LearnerError::NotBucketed);
-        }
         if config.precision == Precision::F16 {
             return Err(LearnerError::NotScaled);
         }

@@ -144,17 +144,6 @@ fn a_model_without_gradients_is_an_error() {
 }
 
 #[test]
-fn gradients_that_travel_one_by_one_are_an_error() {
-    let errors = on_ranks(1, |world| {
-        let folder = tempfile::tempdir().unwrap();
-        let config = DdpConfig::default().with_sync(GradientSync::Naive);
-        let training = training(&world, folder.path(), 1).distributed_with(&world, config);
-        training.launch(learner(&world)).error.unwrap().to_string()
-    });
-    assert!(errors[0].contains("DdpConfig::sync"), "{}", errors[0]);
-}
-
-#[test]
 fn sixteen_bits_that_need_a_scaled_loss_are_an_error() {
     let errors = on_ranks(2, |world| {
         let folder = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ pub fn save_weights<M: Module>(
 ) -> Result<(), WeightsError> {
     let export: Export = export.into();
     let group = ddp.patient();
-    let written = ddp.guarded("save_weights", |ddp| {
+    let written = ddp.or_abort("save_weights", |ddp| {
         let recorded = ddp.recorded_model(&ddp.route(&group));
         recorded.write(|parts| export.write(parts.into_iter().map(for_others).collect()))
     })?;

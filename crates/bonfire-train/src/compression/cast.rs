@@ -3,24 +3,28 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::values::Values;
+use crate::values::BucketBuffer;
 
 /// Overwrites `target` with the values of `source`: rounded to nearest, ties to even, where it is narrower; values
 /// that are too large become infinite.
 ///
 /// # Panics
 /// If the lengths differ, or neither type or both have 16 bits.
-pub(crate) fn cast(source: &Values, target: &mut Values) {
+pub(crate) fn cast(source: &BucketBuffer, target: &mut BucketBuffer) {
     assert_eq!(source.len(), target.len(), "a cast keeps the length");
     match (source, target) {
-        (Values::F32(from), Values::F16(to)) => to.convert_from_f32_slice(from),
-        (Values::F32(from), Values::BF16(to)) => to.convert_from_f32_slice(from),
-        (Values::F64(from), Values::F16(to)) => each(from, to, |v| f16::from_f32(to_odd(v))),
-        (Values::F64(from), Values::BF16(to)) => each(from, to, |v| bf16::from_f32(to_odd(v))),
-        (Values::F16(from), Values::F32(to)) => from.convert_to_f32_slice(to),
-        (Values::BF16(from), Values::F32(to)) => from.convert_to_f32_slice(to),
-        (Values::F16(from), Values::F64(to)) => each(from, to, f16::to_f64),
-        (Values::BF16(from), Values::F64(to)) => each(from, to, bf16::to_f64),
+        (BucketBuffer::F32(from), BucketBuffer::F16(to)) => to.convert_from_f32_slice(from),
+        (BucketBuffer::F32(from), BucketBuffer::BF16(to)) => to.convert_from_f32_slice(from),
+        (BucketBuffer::F64(from), BucketBuffer::F16(to)) => {
+            each(from, to, |v| f16::from_f32(to_odd(v)))
+        }
+        (BucketBuffer::F64(from), BucketBuffer::BF16(to)) => {
+            each(from, to, |v| bf16::from_f32(to_odd(v)))
+        }
+        (BucketBuffer::F16(from), BucketBuffer::F32(to)) => from.convert_to_f32_slice(to),
+        (BucketBuffer::BF16(from), BucketBuffer::F32(to)) => from.convert_to_f32_slice(to),
+        (BucketBuffer::F16(from), BucketBuffer::F64(to)) => each(from, to, f16::to_f64),
+        (BucketBuffer::BF16(from), BucketBuffer::F64(to)) => each(from, to, bf16::to_f64),
         (source, target) => panic!(
             "no cast from {} to {} is needed",
             source.dtype(),
@@ -58,10 +62,10 @@ mod tests {
     use super::*;
 
     fn through(dtype: DType, values: &[f32]) -> Vec<f32> {
-        let wide = Values::F32(values.to_vec().into());
-        let mut narrow = Values::zeros(dtype, values.len());
+        let wide = BucketBuffer::F32(values.to_vec().into());
+        let mut narrow = BucketBuffer::zeros(dtype, values.len());
         cast(&wide, &mut narrow);
-        let mut back = Values::zeros(DType::F32, values.len());
+        let mut back = BucketBuffer::zeros(DType::F32, values.len());
         cast(&narrow, &mut back);
         back.as_f32_mut().to_vec()
     }
@@ -98,12 +102,12 @@ mod tests {
             let tie = odd + step / 2.0;
             let hair = f64::powi(2.0, -40);
             let given = vec![tie, tie - hair, -tie + hair, tie + hair, odd, 1e-60];
-            let wide = Values::F64(given.into());
-            let mut narrow = Values::zeros(dtype, wide.len());
+            let wide = BucketBuffer::F64(given.into());
+            let mut narrow = BucketBuffer::zeros(dtype, wide.len());
             cast(&wide, &mut narrow);
-            let mut back = Values::zeros(DType::F64, wide.len());
+            let mut back = BucketBuffer::zeros(DType::F64, wide.len());
             cast(&narrow, &mut back);
-            let Values::F64(found) = back else {
+            let BucketBuffer::F64(found) = back else {
                 panic!("it was made of f64")
             };
             let even = odd + step;

@@ -20,7 +20,7 @@ pub enum GradientCompression {
     Fp16,
     /// The same with bf16: half the bytes, the range of f32, 8 significant bits.
     Bf16,
-    /// Sends matrices as two thin factors. Needs gradients in buckets.
+    /// Sends matrices as two thin factors.
     PowerSgd(PowerSgdConfig),
 }
 

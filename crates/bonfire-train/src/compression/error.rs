@@ -21,9 +21,6 @@ pub enum CompressionError {
         /// The epsilon that was configured.
         epsilon: f64,
     },
-    /// The naive route sends one parameter after the other and keeps no state between steps.
-    #[error("PowerSGD works on buckets; use it with GradientSync::Bucketed")]
-    NeedsBuckets,
     /// There is a state to restore, but this configuration keeps none.
     #[error(
         "the state is that of PowerSGD, which this training does not use; configure it as the one \

@@ -9,6 +9,7 @@
 //!
 //! The error belongs to parameters, not to buckets, so it survives a change of buckets.
 
+use bonfire_plan::DType;
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -16,7 +17,6 @@ use super::Parameter;
 use super::config::PowerSgdConfig;
 use super::error::CompressionError;
 use super::matrix::{Dims, orthogonalize, product_row, times, transposed_times};
-use bonfire_plan::DType;
 
 impl PowerSgdConfig {
     pub(super) fn check(&self) -> Result<(), CompressionError> {

@@ -7,7 +7,7 @@ use burn::module::Module;
 use super::Ddp;
 use super::pass::Start;
 use crate::loss::Weight;
-use crate::reducer::harvest::own;
+use crate::reducer::collect::own;
 use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {

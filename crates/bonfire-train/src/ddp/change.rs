@@ -50,7 +50,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn map_module(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
         self.passes = 0;
-        self.guarded("Ddp::map_module", |ddp| ddp.change(change))
+        self.or_abort("Ddp::map_module", |ddp| ddp.change(change))
     }
 
     #[track_caller]
@@ -93,7 +93,7 @@ impl<M: Module> Ddp<M> {
         self.module = Some(setup.module);
         self.table = setup.table;
         self.shards = setup.shards;
-        self.synchroniser = setup.synchroniser;
+        self.reducer = setup.reducer;
         self.buffers = setup.buffers;
         self.anchors = Anchors::default();
         Ok(())

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 
-use super::{Ddp, Synchroniser, lock};
+use super::{Ddp, lock};
 use crate::TrainError;
 use crate::world::watchdog::Watched;
 
@@ -15,14 +15,14 @@ const STANDSTILL_PASSES: u64 = 20;
 impl<M: Module> Ddp<M> {
     /// Runs `work`, which is a call that users know by this name; reports its failure or panic to the other ranks.
     #[track_caller]
-    pub(crate) fn guarded<R>(
+    pub(crate) fn or_abort<R>(
         &mut self,
         name: &'static str,
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         if let Some(failure) = self.group.failure() {
             // Others may wait for this one on a device.
-            return Err(self.given_up(failure.into()));
+            return Err(self.abort_with(failure.into()));
         }
         // Operations are those of this call, and of this step, which ranks compare.
         let (step, call_site) = (self.step_number(), Location::caller());
@@ -36,14 +36,14 @@ impl<M: Module> Ddp<M> {
         self.say(&format!("after {name}"));
         if let Some(failure) = self.failures.take() {
             // What else went wrong follows from it.
-            return Err(self.given_up(failure));
+            return Err(self.abort_with(failure));
         }
         match outcome {
             Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Err(self.given_up(error)),
+            Ok(Err(error)) => Err(self.abort_with(error)),
             Err(panic) => match self.pass_failure() {
                 // A layer has no other way out of a forward pass than a panic.
-                Some(failure) => Err(self.given_up(failure)),
+                Some(failure) => Err(self.abort_with(failure)),
                 None => {
                     self.abort(&format!("panicked: {}", panic_message(&*panic)));
                     resume_unwind(panic)
@@ -95,7 +95,7 @@ impl<M: Module> Ddp<M> {
         failure.or_else(|| self.norm_groups.failure())
     }
 
-    fn given_up(&self, error: TrainError) -> TrainError {
+    fn abort_with(&self, error: TrainError) -> TrainError {
         self.abort(&error.to_string());
         error
     }
@@ -103,8 +103,6 @@ impl<M: Module> Ddp<M> {
     /// Ends the groups in which other ranks may wait for this one, and what they wait for on devices.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
-            lock(reducer).abort(cause);
-        }
+        lock(&self.reducer).abort(cause);
     }
 }

@@ -10,11 +10,9 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::synchroniser::{Synchroniser, averages};
 use super::{Ddp, MODULE_PRESENT, Step, lock};
-use crate::loss::weights::{Last, MicroBatches};
+use crate::loss::weights::Last;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::harvest::harvest;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -50,8 +48,7 @@ impl<M: Module> Ddp<M> {
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `step` panics, after reporting it to the other ranks; or with samples and no step, or if gradients are not
-    /// sent in buckets.
+    /// If `step` panics, after reporting it to the other ranks; or with samples and no step.
     #[track_caller]
     pub fn run_own<R>(
         &mut self,
@@ -78,7 +75,7 @@ impl<M: Module> Ddp<M> {
         let _watched = self.watchdog.watch(NAME, number, &self.group);
         let weight = Weight::Samples(samples);
         let step = step.map(|step| |_: &M, hooked: &M| Ok(step(hooked)));
-        let own = self.guarded(NAME, |ddp| ddp.own(weight, step, last));
+        let own = self.or_abort(NAME, |ddp| ddp.own(weight, step, last));
         if last == Last::Yes {
             self.group.end_step();
         }
@@ -93,8 +90,7 @@ impl<M: Module> Ddp<M> {
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `passes` panics, after reporting it to the other ranks; or if parameters are sharded, or gradients are not
-    /// sent in buckets.
+    /// If `passes` panics, after reporting it to the other ranks; or if parameters are sharded.
     #[track_caller]
     pub fn backward_in_parts<L: IntoLoss>(
         &mut self,
@@ -108,7 +104,7 @@ impl<M: Module> Ddp<M> {
             let loss = passes(model, hooked).into_loss();
             loss.map_err(TrainError::Forward)
         };
-        let own = self.guarded(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
+        let own = self.or_abort(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
         self.group.end_step();
         let OwnStep {
             output,
@@ -139,24 +135,19 @@ impl<M: Module> Ddp<M> {
         step: Option<impl FnOnce(&M, &M) -> Result<R, TrainError>>,
         last: Last,
     ) -> Result<OwnStep<R>, TrainError> {
-        let start = Instant::now();
+        let begin = Instant::now();
         self.guess_depth();
-        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            panic!("a step that runs its own backward pass needs GradientSync::Bucketed");
-        };
-        let reducer = Arc::clone(reducer);
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
-        let entering = self.micro_batches.entering(weight);
+        let mut watch = Stopwatch::default();
         match last {
-            Last::Yes => {
-                let normalizer = self.micro_batches.normalizer(&self.group);
-                let exchanges = self.norm_groups.are_used();
-                lock(&reducer).begin(self.micro_batches, entering, normalizer, exchanges)?;
+            Last::Yes => self.begin_sending(weight, &mut watch)?,
+            Last::No => {
+                let scale = self.micro_batches.scale(weight);
+                lock(&self.reducer).begin_accumulating(scale)?;
             }
-            Last::No => lock(&reducer).begin_accumulating(entering)?,
         }
-        let listener = Listener::Reducer(Arc::clone(&reducer));
+        let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let output = match step {
             None => None,
             Some(step) => {
@@ -175,45 +166,22 @@ impl<M: Module> Ddp<M> {
                 Some(step(module, &hooked)?)
             }
         };
-        lock(&reducer).check()?;
         if last == Last::No {
+            lock(&self.reducer).check()?;
             if let Some(failure) = self.norm_groups.failure() {
                 return Err(failure);
             }
-            lock(&reducer).end_accumulating()?;
-            self.forward_backward += start.elapsed();
+            lock(&self.reducer).end_accumulating()?;
+            self.forward_backward += begin.elapsed();
             return Ok(OwnStep {
                 output,
                 synchronised: None,
             });
         }
-        self.norm_groups.end_step()?;
-        let mut watch = Stopwatch::default();
-        let mut reducer = lock(&reducer);
-        // Parameters that the loss does not depend on count as zero.
-        harvest(self.module(), &self.table, None, &mut *reducer)?;
-        self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
-        watch.add(reducer.waited());
-        reducer.settle(&mut watch)?;
-        let gradients = averages(
-            self.module(),
-            self.no_gradients(),
-            None,
-            &mut reducer,
-            &mut watch,
-        )?;
-        self.forward_backward += reducer.computed();
-        reducer.end()?;
-        let presence = self.micro_batches.presence();
-        watch.time(|| self.agree_on_buffers(presence))?;
-        self.micro_batches = MicroBatches::default();
-        let timing = StepTiming {
-            forward_backward: std::mem::take(&mut self.forward_backward),
-            exposed_communication: watch.total(),
-        };
+        let gradients = self.settle(None, begin, &mut watch)?;
         Ok(OwnStep {
             output,
-            synchronised: Some((gradients, timing)),
+            synchronised: Some((gradients, self.end_step(watch)?)),
         })
     }
 }

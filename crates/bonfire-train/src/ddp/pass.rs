@@ -1,6 +1,6 @@
 //! A forward and a backward pass, and the averaging of their gradients.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::Tensor;
@@ -8,12 +8,10 @@ use burn::module::Module;
 
 use super::foreign::Watch;
 use super::gather::Gatherer;
-use super::synchroniser::{Synchroniser, averages};
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::Reducer;
-use crate::reducer::harvest::{Site, averaged, harvest};
+use crate::reducer::collect::{Site, collect};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -27,10 +25,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
         let watch = Watch::start();
         let module = self.module.as_ref().expect(MODULE_PRESENT);
-        let site = match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer).site(),
-            Synchroniser::Naive(_) => Site::Host,
-        };
+        let site = lock(&self.reducer).site();
         let pass = Pass {
             listener,
             precision: self.config.precision,
@@ -78,32 +73,18 @@ impl<M: Module> Ddp<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let begin = Instant::now();
-        let listener = match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => Listener::Reducer(Arc::clone(reducer)),
-            Synchroniser::Naive(_) => Listener::Nobody,
-        };
+        let listener = Listener::Reducer(Arc::clone(&self.reducer));
         let (start, step) = self.pass(forward, &listener)?;
-        let entering = self.micro_batches.entering(start.weight);
-        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
-            lock(reducer).begin_accumulating(entering)?;
-        }
+        let scale = self.micro_batches.scale(start.weight);
+        lock(&self.reducer).begin_accumulating(scale)?;
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        match &mut self.synchroniser {
-            Synchroniser::Bucketed(reducer) => {
-                let mut reducer = lock(reducer);
-                reducer.check()?;
-                harvest(module, &self.table, gradients.as_ref(), &mut *reducer)?;
-                reducer.end_accumulating()?;
-            }
-            Synchroniser::Naive(naive) => {
-                naive.entering = entering;
-                harvest(module, &self.table, gradients.as_ref(), naive)?;
-            }
-        }
+        let mut reducer = lock(&self.reducer);
+        reducer.check()?;
+        collect(self.module(), &self.table, gradients.as_ref(), &mut reducer)?;
+        reducer.end_accumulating()?;
         self.forward_backward += begin.elapsed();
         Ok(step)
     }
@@ -115,70 +96,72 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         let begin = Instant::now();
         let mut watch = Stopwatch::default();
-        let (gradients, MicroStep { loss, output }) = match &self.synchroniser {
-            Synchroniser::Bucketed(_) if self.is_alone() => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.step_alone(start, begin)?, step)
-            }
-            Synchroniser::Bucketed(reducer) => {
-                let reducer = Arc::clone(reducer);
-                let listener = Listener::Reducer(Arc::clone(&reducer));
-                let (start, step) = self.pass(forward, &listener)?;
-                let gradients = self.synchronise_buckets(&reducer, start, begin, &mut watch)?;
-                (gradients, step)
-            }
-            Synchroniser::Naive(_) => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.synchronise_naively(start, begin, &mut watch)?, step)
-            }
+        let (gradients, MicroStep { loss, output }) = if self.is_alone() {
+            let (start, step) = self.pass(forward, &Listener::Nobody)?;
+            (self.step_alone(start, begin)?, step)
+        } else {
+            let listener = Listener::Reducer(Arc::clone(&self.reducer));
+            let (start, step) = self.pass(forward, &listener)?;
+            self.begin_sending(start.weight, &mut watch)?;
+            let gradients = self.backward_pass(start)?;
+            (self.settle(gradients, begin, &mut watch)?, step)
         };
-        let presence = self.micro_batches.presence();
-        watch.time(|| self.agree_on_buffers(presence))?;
-        self.micro_batches = MicroBatches::default();
         Ok(Step {
             gradients,
             loss,
             output,
-            timing: StepTiming {
-                forward_backward: std::mem::take(&mut self.forward_backward),
-                exposed_communication: watch.total(),
-            },
+            timing: self.end_step(watch)?,
         })
     }
 
-    fn synchronise_buckets(
-        &mut self,
-        shared: &Arc<Mutex<Reducer>>,
-        start: Start,
-        begin: Instant,
+    /// Begins the backward pass of a batch with this weight, in which gradients are sent.
+    pub(super) fn begin_sending(
+        &self,
+        weight: Weight,
         watch: &mut Stopwatch,
-    ) -> Result<Gradients, TrainError> {
-        let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
-        let none = self.no_gradients();
-        let entering = micro_batches.entering(start.weight);
+    ) -> Result<(), TrainError> {
+        let micro_batches = self.micro_batches;
         let mut normalizer = micro_batches.normalizer(&self.group);
         if self.gatherer.is_some() {
             // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
             // other ranks answer.
             watch.time(|| normalizer.factor())?;
         }
-        let exchanges = self.norm_groups.are_used();
-        lock(shared).begin(micro_batches, entering, normalizer, exchanges)?;
-        // Gradients travel from here on.
-        let gradients = self.backward_pass(start)?;
-        lock(shared).check()?;
+        let (scale, exchanges) = (micro_batches.scale(weight), self.norm_groups.are_used());
+        lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)
+    }
+
+    /// Averages the gradients of a step that began at `begin`, after its backward pass. Parameters without a gradient
+    /// count as zero.
+    pub(super) fn settle(
+        &mut self,
+        gradients: Option<burn::tensor::Gradients>,
+        begin: Instant,
+        watch: &mut Stopwatch,
+    ) -> Result<Gradients, TrainError> {
+        lock(&self.reducer).check()?;
         self.norm_groups.end_step()?;
-        let module = self.module();
-        let mut reducer = lock(shared);
-        harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
+        let (module, none) = (self.module(), self.no_gradients());
+        let mut reducer = lock(&self.reducer);
+        collect(module, &self.table, gradients.as_ref(), &mut reducer)?;
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
-
         reducer.settle(watch)?;
-        let averages = averages(module, none, gradients, &mut reducer, watch)?;
+        let averages = reducer.averages(module, none, gradients, watch)?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)
+    }
+
+    /// Ends a step with averages: the ranks agree on buffers. Returns the time of the step.
+    pub(super) fn end_step(&mut self, mut watch: Stopwatch) -> Result<StepTiming, TrainError> {
+        let presence = self.micro_batches.presence();
+        watch.time(|| self.agree_on_buffers(presence))?;
+        self.micro_batches = MicroBatches::default();
+        Ok(StepTiming {
+            forward_backward: std::mem::take(&mut self.forward_backward),
+            exposed_communication: watch.total(),
+        })
     }
 
     pub(super) fn backward_pass(
@@ -190,30 +173,6 @@ impl<M: Module> Ddp<M> {
             gatherer.end()?;
         }
         Ok(gradients)
-    }
-
-    fn synchronise_naively(
-        &mut self,
-        start: Start,
-        begin: Instant,
-        watch: &mut Stopwatch,
-    ) -> Result<Gradients, TrainError> {
-        let none = self.no_gradients();
-        let Synchroniser::Naive(naive) = &mut self.synchroniser else {
-            unreachable!("the synchroniser never changes");
-        };
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        naive.entering = self.micro_batches.entering(start.weight);
-        let normalizer = self.micro_batches.normalizer(&self.group);
-        let gradients = start.backward(module)?;
-        self.norm_groups.end_step()?;
-        harvest(module, &self.table, gradients.as_ref(), naive)?;
-        self.forward_backward += begin.elapsed();
-        naive.average_all(normalizer, self.micro_batches, watch)?;
-        let average = |parameter, shape: &[usize]| naive.average(parameter, shape);
-        let averages = averaged(module, none, average);
-        naive.end();
-        Ok(averages)
     }
 }
 

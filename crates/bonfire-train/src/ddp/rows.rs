@@ -11,11 +11,11 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
-use super::{Ddp, MODULE_PRESENT, Synchroniser, lock};
+use super::{Ddp, MODULE_PRESENT, lock};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
-use crate::reducer::Reducer;
-use crate::reducer::harvest::unreadable;
+use crate::reducer::collect::unreadable;
+use crate::reducer::parameter_gather::ParameterGather;
 use crate::reducer::readback::{Run, overwritten, read};
 use crate::{Gradients, TrainError};
 
@@ -43,9 +43,6 @@ impl<M: Module> Ddp<M> {
             self.module = Some(module);
             return result;
         }
-        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("rows are cut only where gradients are sent in buckets");
-        };
         let mut splitter = Splitter {
             table: &self.table,
             shards: &self.shards,
@@ -53,30 +50,21 @@ impl<M: Module> Ddp<M> {
         };
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
-        let mut reducer = lock(reducer);
-        let result = match stepped {
+        let mut reducer = lock(&self.reducer);
+        let gather = match stepped {
             // No rank gets rows of a failed step.
             Err(error) => Err(error),
-            Ok(()) => {
-                reducer.begin_gathering()?;
-                let mut sender = Sender {
-                    table: &self.table,
-                    shards: &self.shards,
-                    reducer: &mut reducer,
-                    result: Ok(()),
-                };
-                rows.visit(&mut sender);
-                sender.result
-            }
+            Ok(()) => reducer
+                .gather_parameters()
+                .and_then(|gather| sent(&rows, &self.table, &self.shards, gather)),
         };
         let mut joiner = Joiner {
             table: &self.table,
             wholes: splitter.wholes,
-            reducer: &mut reducer,
-            result,
+            gather,
         };
         self.module = Some(rows.map(&mut joiner));
-        joiner.result
+        joiner.gather.map(drop)
     }
 
     /// Checks that an optimizer treats rows like complete parameters: tested for each parameter that is cut, on two
@@ -164,14 +152,31 @@ impl ModuleMapper for Splitter<'_> {
     }
 }
 
-struct Sender<'a> {
+/// Passes this rank's rows of a model to a gather.
+fn sent<'a, M: Module>(
+    rows: &M,
+    table: &ParameterTable,
+    shards: &Shards,
+    gather: ParameterGather<'a>,
+) -> Result<ParameterGather<'a>, TrainError> {
+    let mut sender = Sender {
+        table,
+        shards,
+        gather,
+        result: Ok(()),
+    };
+    rows.visit(&mut sender);
+    sender.result.map(|()| sender.gather)
+}
+
+struct Sender<'a, 'g> {
     table: &'a ParameterTable,
     shards: &'a Shards,
-    reducer: &'a mut Reducer,
+    gather: ParameterGather<'g>,
     result: Result<(), TrainError>,
 }
 
-impl ModuleVisitor for Sender<'_> {
+impl ModuleVisitor for Sender<'_, '_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let cut = self.table.index_of(param.id);
         let Some(index) = cut.filter(|&index| self.shards.is_cut(index)) else {
@@ -179,8 +184,8 @@ impl ModuleVisitor for Sender<'_> {
         };
         let is_empty = self.shards.rows(index).is_empty();
         read(param.val().inner(), |values| match values {
-            Ok(Some(values)) if is_empty => self.reducer.put_rows(index, values.slice(0..0)),
-            Ok(Some(values)) => self.reducer.put_rows(index, values),
+            Ok(Some(values)) if is_empty => self.gather.put(index, values.slice(0..0)),
+            Ok(Some(values)) => self.gather.put(index, values),
             Ok(None) => unreachable!("a parameter has the type that it had"),
             Err(cause) => self.result = Err(unreadable(self.table, index, &cause)),
         });
@@ -191,8 +196,7 @@ impl ModuleVisitor for Sender<'_> {
 struct Joiner<'a> {
     table: &'a ParameterTable,
     wholes: Vec<Option<Box<dyn Any>>>,
-    reducer: &'a mut Reducer,
-    result: Result<(), TrainError>,
+    gather: Result<ParameterGather<'a>, TrainError>,
 }
 
 impl ModuleMapper for Joiner<'_> {
@@ -209,16 +213,16 @@ impl ModuleMapper for Joiner<'_> {
             values,
             checkpointing,
         } = *whole;
-        let values = match &self.result {
+        let values = match &mut self.gather {
             Err(_) => values,
-            Ok(()) => {
-                let joined = match self.reducer.runs(index) {
-                    Ok(runs) => Ok(joined(values, &runs.collect::<Vec<_>>())),
+            Ok(gather) => {
+                let joined = match gather.runs(index) {
+                    Ok(runs) => Ok(joined(values, &runs)),
                     Err(error) => Err((values, error)),
                 };
-                self.reducer.release_run(index);
+                gather.release(index);
                 joined.unwrap_or_else(|(values, error)| {
-                    self.result = Err(error);
+                    self.gather = Err(error);
                     values
                 })
             }

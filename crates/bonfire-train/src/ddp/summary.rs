@@ -1,9 +1,10 @@
 //! Summaries of the buckets of gradients.
 
 use bonfire_plan::DType;
+use bonfire_plan::buckets::Assignment;
 use burn::module::Module;
 
-use super::{Ddp, Synchroniser, lock};
+use super::{Ddp, lock};
 
 /// Gradients that are sent together in one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,29 +32,25 @@ impl<M: Module> Ddp<M> {
         (0..self.table.len()).map(held).sum()
     }
 
-    /// Returns the units in which gradients are sent; with [`GradientSync::Naive`](crate::GradientSync::Naive) one per
-    /// parameter.
+    /// Returns the buckets in which gradients are sent.
     pub fn buckets(&self) -> Vec<BucketSummary> {
-        let summary = |dtype, parameters: Vec<usize>| BucketSummary {
-            dtype,
-            bytes: parameters
+        let summary = |bucket: &Assignment| BucketSummary {
+            dtype: bucket.dtype,
+            bytes: bucket
+                .parameters
                 .iter()
                 .map(|&p| self.table.get(p).extent.bytes())
                 .sum(),
-            parameters: parameters
+            parameters: bucket
+                .parameters
                 .iter()
                 .map(|&p| self.table.get(p).name.clone())
                 .collect(),
         };
-        match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer)
-                .assignments()
-                .iter()
-                .map(|bucket| summary(bucket.dtype, bucket.parameters.clone()))
-                .collect(),
-            Synchroniser::Naive(_) => (0..self.table.len())
-                .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))
-                .collect(),
-        }
+        lock(&self.reducer)
+            .assignments()
+            .iter()
+            .map(summary)
+            .collect()
     }
 }

@@ -11,7 +11,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::world::tests::world;
-use crate::{Clip, GradientSync, Loss};
+use crate::{Clip, Loss};
+use per_parameter::{Averager, Averaging};
 
 mod accumulation;
 mod alone;
@@ -33,6 +34,7 @@ mod gradients;
 mod mesh;
 mod norm;
 mod overlap;
+mod per_parameter;
 mod placement;
 mod precision;
 mod recompute;
@@ -224,17 +226,7 @@ fn assert_cut<M: Module>(ddp: &Ddp<M>) {
 }
 
 fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
-    match &ddp.synchroniser {
-        Synchroniser::Bucketed(reducer) => lock(reducer).is_made(),
-        Synchroniser::Naive(_) => panic!("the configuration asks for buckets"),
-    }
-}
-
-fn naive() -> DdpConfig {
-    DdpConfig {
-        sync: GradientSync::Naive,
-        ..DdpConfig::default()
-    }
+    lock(&ddp.reducer).is_made()
 }
 
 /// This rank's part of the samples of a step: `batch` of them.
@@ -320,10 +312,16 @@ fn norm_of_a_device_of_its_own(world: &World) -> u32 {
 }
 
 /// Trains with plain gradient descent, `batch` samples per rank and step.
-fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) -> Mlp {
+fn train(
+    world: &World,
+    averaging: impl Into<Averaging>,
+    steps: usize,
+    batch: usize,
+    lr: f64,
+) -> Mlp {
     let device = world.device();
     let model = Mlp::new(1, &device);
-    let mut ddp = Ddp::with_config(model, world, config).unwrap();
+    let mut ddp = Averager::new(model, world, averaging);
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..steps {
         let indices = share(world, step, batch);
@@ -339,9 +337,9 @@ fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) 
 /// Trains with equal and unequal micro-batches, layers that not every batch uses, and one tensor that is the
 /// gradient of two parameters: what Burn gives for `a + b`.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
-fn train_unevenly(world: &World, config: DdpConfig) -> Ddp<Mlp> {
+fn train_unevenly(world: &World, averaging: impl Into<Averaging>) -> Averager<Mlp> {
     let device = world.device();
-    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
+    let mut ddp = Averager::new(Mlp::new(1, &device), world, averaging);
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let bias = |layer: &Linear| layer.bias.as_ref().expect("it has one").val();
     for step in 0..4 {

@@ -8,7 +8,7 @@ use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 use crate::TrainError;
 use crate::loss::Weight;
 use crate::parameters::buffers::Attendance;
-use crate::values::Entering;
+use crate::values::Scale;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MicroBatches {
@@ -42,12 +42,12 @@ impl MicroBatches {
 
     /// The factor of the latest batch's gradient in the sum: relative to the first, so that sums of types with a small
     /// range do not overflow, and batches of one size enter unchanged.
-    pub(crate) fn entering(&self, weight: Weight) -> Entering {
+    pub(crate) fn scale(&self, weight: Weight) -> Scale {
         match weight {
             Weight::Samples(samples) if samples as u64 != self.first => {
-                Entering::Scaled(samples as f64 / self.first as f64)
+                Scale::By(samples as f64 / self.first as f64)
             }
-            Weight::Samples(_) | Weight::Equal => Entering::Plain,
+            Weight::Samples(_) | Weight::Equal => Scale::One,
         }
     }
 
@@ -134,15 +134,15 @@ mod tests {
     /// The factors with which batches of these sizes enter.
     fn factors(sizes: &[usize]) -> Vec<f64> {
         let mut batches = MicroBatches::default();
-        let entering = |&size: &usize| {
+        let scale = |&size: &usize| {
             let weight = Weight::Samples(size);
             batches.add(weight).unwrap();
-            match batches.entering(weight) {
-                Entering::Plain => 1.0,
-                Entering::Scaled(factor) => factor,
+            match batches.scale(weight) {
+                Scale::One => 1.0,
+                Scale::By(factor) => factor,
             }
         };
-        sizes.iter().map(entering).collect()
+        sizes.iter().map(scale).collect()
     }
 
     #[test]

@@ -1,76 +1,51 @@
 //! The gradients of several parameters in one piece of memory, which is sent as one message.
-//!
-//! Where parameters are cut into rows, the memory is as many equal blocks as there are ranks, each with the rows of
-//! one rank of all parameters: so a block is a rank's part of the mean, and its contribution when parameters are
-//! gathered. The blocks of ranks with fewer rows are padded at the end.
-//!
-//! If one rank has all of each parameter, the bucket is sent to it, and comes from it.
 
+mod layout;
+
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
-use bonfire_plan::{DType, Division, Sharding};
+use bonfire_plan::buckets::Assignment;
+use bonfire_plan::{Division, Sharding};
 use burn::tensor::TensorData;
 
-use crate::compression::{Carrier, Compressor, Presence, Sent};
+use crate::compression::{Codec, Compressor, Message, Presence};
 use crate::parameters::shards::Shards;
-use crate::reducer::spare::Spare;
-use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
-use bonfire_plan::buckets::Assignment;
+use crate::reducer::pool::Pool;
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
+use layout::{BucketLayout, Piece};
 
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     /// The group with the bucket's name.
-    group: ProcessGroup,
-    dtype: DType,
-    slots: Vec<Slot>,
-    elems: usize,
-    /// Elements behind those: each is a flag that is set if any rank has set it.
+    pub(super) group: ProcessGroup,
+    pub(super) layout: BucketLayout,
+    /// Elements behind those of parameters: each is a flag that is set if any rank has set it.
     flags: usize,
-    division: Division,
     /// The ranks that have the same block as this one, if the block is copied.
     copies: Option<ProcessGroup>,
-    /// Number of parameters whose gradient has not arrived.
-    waiting: usize,
-    state: State,
+    /// For each slot, true if earlier micro-batches have left a sum there.
+    accumulated: Vec<bool>,
+    phase: Phase,
     /// The pool of memory that is only kept while it is needed.
-    spare: Option<Spare>,
-    carrier: Carrier,
+    pool: Option<Pool>,
+    codec: Codec,
 }
 
-#[derive(Clone, Debug)]
-struct Slot {
-    parameter: usize,
-    pieces: Vec<Piece>,
-    /// The index of this rank's piece, if any.
-    own: Option<usize>,
-    /// True if earlier micro-batches have left a sum here.
-    accumulated: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Piece {
-    /// The elements in the bucket.
-    place: Range<usize>,
-    /// The elements in the parameter.
-    elems: Range<usize>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Has no memory: the first gradient of a step brings it.
+#[derive(Debug, Default)]
+enum Phase {
+    /// Has no memory: the first gradient brings it.
+    #[default]
     Empty,
-    /// Has this rank's block of the result, and no other memory.
-    Own(Arc<Values>),
-    /// Takes gradients, or holds the result.
-    Here(Arc<Values>),
-    /// Passed to the group's operation.
-    Away(ValuesWork),
-    /// The carrier is in the group's operation.
-    Carried(Values),
-    Lost,
+    Filling(BucketBuffer),
+    InFlight(BufferWork),
+    /// A message of the codec is in flight in place of the values.
+    Compressed(BucketBuffer, Message),
+    /// Has the averages; with a pool, this rank's block of them. Tensors may share them.
+    Ready(Arc<BucketBuffer>),
 }
 
 impl Bucket {
@@ -79,17 +54,18 @@ impl Bucket {
         assignment: &Assignment,
         flags: usize,
         shards: &Shards,
-        spare: &Spare,
+        pool: &Pool,
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {
-        let (slots, elems) = arranged(&assignment.parameters, shards);
+        let layout = BucketLayout::new(assignment, shards);
+        let (dtype, elems) = (layout.dtype, layout.elems);
         let is_sharded = shards.layout().placement().gradients == Sharding::Sharded;
-        let is_cut = assignment.division != Division::Whole;
-        let spare = (is_cut && is_sharded).then(|| spare.clone());
+        let is_cut = layout.division != Division::Whole;
+        let pool = (is_cut && is_sharded).then(|| pool.clone());
         // Only complete gradients are compressed.
-        let places: Vec<_> = slots
-            .iter()
+        let places = layout.slots.iter();
+        let places: Vec<_> = places
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
             .collect();
         // Only where all ranks get the mean of all, as it is.
@@ -98,94 +74,59 @@ impl Bucket {
         } else {
             flags
         };
-        let state = match &spare {
-            Some(spare) => {
-                spare.join(assignment.dtype, elems);
-                State::Empty
+        let phase = match &pool {
+            Some(pool) => {
+                pool.join(dtype, elems);
+                Phase::Empty
             }
-            None => {
-                let values = Values::shared(&group, assignment.dtype, elems + flags);
-                State::Here(Arc::new(values))
-            }
+            None => Phase::Filling(BucketBuffer::shared(&group, dtype, elems + flags)),
         };
         Self {
-            dtype: assignment.dtype,
-            carrier: Carrier::new(compressor, assignment.dtype, &places, &group),
+            codec: Codec::new(compressor, dtype, &places, &group),
             flags,
-            waiting: slots.len(),
-            slots,
-            elems,
-            division: assignment.division,
+            accumulated: vec![false; layout.slots.len()],
+            layout,
             copies: shards.groups().copies().filter(|_| is_cut).cloned(),
-            state,
-            spare,
+            phase,
+            pool,
             group,
         }
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        self.waiting == 0
-    }
-
-    pub(crate) fn reopen(&mut self) {
-        self.waiting = self.slots.len();
-    }
-
-    /// Takes the gradient of a slot, on top of what earlier micro-batches left.
-    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        self.count_down();
-        self.enter(slot, gradient, entering);
-    }
-
     /// Marks a slot without a gradient of this micro-batch. Returns true if an earlier one left one.
     pub(crate) fn put_none(&mut self, slot: usize) -> bool {
-        self.count_down();
-        let Slot {
-            pieces,
-            accumulated,
-            ..
-        } = self.slots[slot].clone();
+        let accumulated = self.accumulated[slot];
         if !accumulated {
-            let values = self.here();
-            pieces
-                .into_iter()
-                .for_each(|piece| values.clear(piece.place));
+            let mut buffer = self.take_buffer();
+            let pieces = self.layout.slots[slot].pieces.iter();
+            pieces.for_each(|piece| buffer.clear(piece.place.clone()));
+            self.phase = Phase::Filling(buffer);
         }
         accumulated
     }
 
-    fn count_down(&mut self) {
-        assert!(self.waiting > 0, "every slot of the bucket is full");
-        self.waiting -= 1;
-    }
-
     /// Adds the gradient of a micro-batch that is not synchronised by itself.
-    pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        self.enter(slot, gradient, entering);
-        self.slots[slot].accumulated = true;
+    pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
+        self.put(slot, gradient, scale);
+        self.accumulated[slot] = true;
     }
 
     /// Copies a gradient to its place, or adds it to what earlier micro-batches left there.
-    fn enter(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        let Slot {
-            pieces,
-            accumulated,
-            ..
-        } = self.slots[slot].clone();
-        let values = self.here();
-        for Piece { place, elems } in pieces {
-            if accumulated {
-                values.add(place, gradient.slice(elems), entering)
+    pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, scale: Scale) {
+        let mut buffer = self.take_buffer();
+        for Piece { place, elems } in &self.layout.slots[slot].pieces {
+            let (place, gradient) = (place.clone(), gradient.slice(elems.clone()));
+            if self.accumulated[slot] {
+                buffer.add(place, gradient, scale);
             } else {
-                values.set(place, gradient.slice(elems), entering)
+                buffer.set(place, gradient, scale);
             }
         }
+        self.phase = Phase::Filling(buffer);
     }
 
     pub(crate) fn end_accumulation(&mut self) {
-        self.slots
-            .iter_mut()
-            .for_each(|slot| slot.accumulated = false);
+        self.accumulated.fill(false);
     }
 
     pub(crate) fn has_flags(&self) -> bool {
@@ -193,39 +134,37 @@ impl Bucket {
     }
 
     pub(crate) fn flags(&self) -> Vec<bool> {
-        self.values().flags(self.elems..self.elems + self.flags)
+        let elems = self.layout.elems;
+        self.averages().flags(elems..elems + self.flags)
     }
 
-    /// Starts the average over the ranks in the group; with these flags, if it has some.
+    /// Starts the average over the ranks in the group, when all slots have been put; with these flags, if it has some.
     #[track_caller]
     pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
-        assert!(self.is_complete(), "a bucket is sent when it is complete");
-        let State::Here(values) = std::mem::replace(&mut self.state, State::Lost) else {
-            panic!("a bucket is sent once per step");
-        };
-        let mut values = unseen(values);
+        let mut buffer = self.take_buffer();
         if factor != 1.0 {
-            values.scale(factor);
+            buffer.scale(factor);
         }
-        values.set_flags(self.elems, &flags[..self.flags]);
-        self.state = match self.carrier.send(&mut values, &self.group, compressor) {
-            Sent::Nothing => {
-                let travel = match self.division {
-                    Division::Whole => Travel::AllReduce(ReduceOp::Mean),
-                    Division::Rows => Travel::MeanScatter,
-                    Division::Owned(owner) => Travel::MeanTo(owner),
+        let elems = self.layout.elems;
+        buffer.set_flags(elems, &flags[..self.flags]);
+        self.phase = match self.codec.send(&mut buffer, &self.group, compressor) {
+            Some(message) => Phase::Compressed(buffer, message),
+            None => {
+                let operation = match self.layout.division {
+                    Division::Whole => CollectiveOp::AllReduce(ReduceOp::Mean),
+                    Division::Rows => CollectiveOp::MeanScatter,
+                    Division::Owned(owner) => CollectiveOp::MeanTo(owner),
                 };
                 // The mean over the ranks of a copy, then over the copies, which are equally large.
-                let block = self.block();
+                let block = self.layout.block();
                 let then = self
                     .copies
                     .clone()
                     .filter(|_| !block.is_empty())
                     .map(|copies| (copies, block));
-                let elems = self.elems + self.flags;
-                State::Away(values.start_then(&self.group, elems, travel, then))
+                let elems = elems + self.flags;
+                Phase::InFlight(buffer.start_then(&self.group, elems, operation, then))
             }
-            Sent::Instead => State::Carried(values),
         };
     }
 
@@ -233,203 +172,114 @@ impl Bucket {
     /// are sent.
     #[track_caller]
     pub(crate) fn advance(&mut self, compressor: &mut Compressor) -> Result<(), CollectiveError> {
-        match &mut self.state {
-            State::Carried(values) => self.carrier.advance(values, &self.group, compressor),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits for the averages. `presence` returns if any rank had a gradient for a parameter.
-    pub(crate) fn receive(
-        &mut self,
-        compressor: &mut Compressor,
-        presence: impl Fn(usize) -> Presence,
-    ) -> Result<(), CollectiveError> {
-        let values = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Away(work) => {
-                self.state = self.kept(work.wait()?);
-                return Ok(());
-            }
-            // It had to come back earlier.
-            State::Own(values) => {
-                self.state = State::Own(values);
-                return Ok(());
-            }
-            State::Carried(mut values) => {
-                self.carrier.receive(&mut values, compressor, presence)?;
-                values
-            }
-            State::Empty | State::Here(_) | State::Lost => {
-                panic!("only a bucket that is away comes back")
-            }
-        };
-        self.state = State::Here(Arc::new(values));
-        Ok(())
-    }
-
-    /// The values of a slot as the content of a tensor of this shape, in the bucket's memory; if parameters are cut,
-    /// those of this rank's rows.
-    pub(crate) fn view(&self, slot: usize, shape: &[usize]) -> TensorData {
-        match &self.state {
-            State::Own(values) => values.view(self.own_place_in_block(slot), shape),
-            _ => self.values().view(self.own_place(slot), shape),
-        }
-    }
-
-    fn own_place(&self, slot: usize) -> Range<usize> {
-        let Slot { pieces, own, .. } = &self.slots[slot];
-        own.map_or(0..0, |own| pieces[own].place.clone())
-    }
-
-    fn own_place_in_block(&self, slot: usize) -> Range<usize> {
-        let (place, block) = (self.own_place(slot), self.block());
-        place.start - block.start..place.end - block.start
-    }
-
-    /// The state of a bucket whose gradients have been summed over the ranks.
-    fn kept(&self, values: Values) -> State {
-        let Some(spare) = &self.spare else {
-            return State::Here(Arc::new(values));
-        };
-        let own = values.copy(self.block());
-        spare.give(values);
-        State::Own(Arc::new(own))
-    }
-
-    pub(crate) fn is_lent(&self) -> bool {
-        self.spare.is_some() && matches!(self.state, State::Away(_))
-    }
-
-    /// Takes this rank's rows of a parameter, and starts the gather when it has those of all.
-    pub(crate) fn put_rows(&mut self, slot: usize, rows: HostSlice<'_>) {
-        assert!(self.waiting > 0, "every slot of the bucket is full");
-        self.waiting -= 1;
-        if self.spare.is_some() {
-            let place = self.own_place_in_block(slot);
-            let mut own = match std::mem::replace(&mut self.state, State::Lost) {
-                State::Own(values) => Arc::into_inner(values),
-                _ => None,
-            }
-            .unwrap_or_else(|| Values::zeros(self.dtype, self.block().len()));
-            own.set(place, rows, Entering::Plain);
-            self.state = State::Own(Arc::new(own));
-            return;
-        }
-        let place = self.own_place(slot);
-        self.here().set(place, rows, Entering::Plain);
-        if self.is_complete()
-            && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
-        {
-            let values = unseen(values);
-            self.state = State::Away(values.start(&self.group, self.elems, self.gathering()));
-        }
-    }
-
-    pub(crate) fn gathered(&mut self) -> Result<(), CollectiveError> {
-        self.state = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Away(work) => State::Here(Arc::new(work.wait()?)),
-            // Memory for all blocks is lent bucket by bucket.
-            State::Own(own) => {
-                let (block, gathering) = (self.block(), self.gathering());
-                let (elems, group) = (self.elems, self.group.clone());
-                let values = self.here();
-                values.set(block, own.slice(0..own.len()), Entering::Plain);
-                values.run(&group, elems, gathering)?;
-                self.waiting = self.slots.len();
-                return Ok(());
+        self.phase = match mem::take(&mut self.phase) {
+            Phase::Compressed(mut buffer, message) => {
+                let group = &self.group;
+                let message = self
+                    .codec
+                    .advance(message, &mut buffer, group, compressor)?;
+                Phase::Compressed(buffer, message)
             }
             other => other,
         };
         Ok(())
     }
 
-    /// Releases a gathered parameter, and the memory with the last one.
-    pub(crate) fn release(&mut self) {
-        let Some(spare) = &self.spare else {
-            return;
+    /// Waits for the averages, unless they have arrived. `presence` returns if any rank had a gradient for a
+    /// parameter.
+    pub(crate) fn receive(
+        &mut self,
+        compressor: &mut Compressor,
+        presence: impl Fn(usize) -> Presence,
+    ) -> Result<(), CollectiveError> {
+        self.phase = match mem::take(&mut self.phase) {
+            Phase::InFlight(work) => {
+                let buffer = work.wait()?;
+                let kept = match &self.pool {
+                    Some(pool) => {
+                        let block = buffer.copy(self.layout.block());
+                        pool.give(buffer);
+                        block
+                    }
+                    None => buffer,
+                };
+                Phase::Ready(Arc::new(kept))
+            }
+            Phase::Compressed(mut buffer, message) => {
+                let codec = &mut self.codec;
+                codec.receive(message, &mut buffer, compressor, presence)?;
+                Phase::Ready(Arc::new(buffer))
+            }
+            other => other,
         };
-        self.waiting -= 1;
-        if self.waiting == 0
-            && let State::Here(values) = std::mem::replace(&mut self.state, State::Empty)
-        {
-            spare.give(unseen(values));
+        Ok(())
+    }
+
+    /// The values of a slot as the content of a tensor of this shape, in the bucket's memory; if parameters are cut,
+    /// those of this rank's rows.
+    pub(crate) fn view(&self, slot: usize, shape: &[usize]) -> TensorData {
+        self.averages().view(self.kept_place(slot), shape)
+    }
+
+    fn averages(&self) -> &Arc<BucketBuffer> {
+        match &self.phase {
+            Phase::Ready(averages) => averages,
+            other => panic!("a bucket is read when it has averages: {other:?}"),
         }
     }
 
-    fn gathering(&self) -> Travel {
-        match self.division {
-            Division::Owned(owner) => Travel::From(owner),
-            Division::Whole | Division::Rows => Travel::AllGather,
+    /// The elements of this rank's piece of a parameter in the memory that stays between two steps.
+    pub(super) fn kept_place(&self, slot: usize) -> Range<usize> {
+        match self.pool {
+            Some(_) => self.layout.own_place_in_block(slot),
+            None => self.layout.own_place(slot),
         }
     }
 
-    fn block(&self) -> Range<usize> {
-        let Some((pieces, own)) = self
-            .slots
-            .first()
-            .and_then(|slot| Some((slot.pieces.len(), slot.own?)))
-        else {
-            return 0..0;
+    /// Returns true if the bucket is in flight in memory of the pool.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.has_pool() && matches!(self.phase, Phase::InFlight(_))
+    }
+
+    pub(super) fn has_pool(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// Takes memory for all values: that of the last step, unless tensors still have it.
+    pub(super) fn take_buffer(&mut self) -> BucketBuffer {
+        let unshared = match mem::take(&mut self.phase) {
+            Phase::Filling(buffer) => Some(buffer),
+            Phase::Ready(averages) if self.pool.is_none() => Arc::into_inner(averages),
+            Phase::Ready(_) | Phase::Empty => None,
+            Phase::InFlight(_) | Phase::Compressed(..) => {
+                panic!("a bucket in flight takes no gradients")
+            }
         };
-        let elems = self.elems / pieces;
-        own * elems..(own + 1) * elems
+        let BucketLayout { dtype, elems, .. } = self.layout;
+        unshared.unwrap_or_else(|| match &self.pool {
+            Some(pool) => pool.take(&self.group, dtype, elems),
+            None => BucketBuffer::shared(&self.group, dtype, elems + self.flags),
+        })
     }
 
-    pub(crate) fn runs(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, HostSlice<'_>)> {
-        let values = self.values();
-        let pieces = self.slots[slot].pieces.iter();
-        pieces.map(|piece| (piece.elems.clone(), values.slice(piece.place.clone())))
-    }
-
-    fn values(&self) -> &Arc<Values> {
-        match &self.state {
-            State::Here(values) => values,
-            _ => panic!("a bucket that is away cannot be read"),
+    /// Takes memory that stays between two steps: with a pool, for this rank's block alone.
+    pub(super) fn take_kept(&mut self) -> BucketBuffer {
+        if !self.has_pool() {
+            return self.take_buffer();
         }
-    }
-
-    fn here(&mut self) -> &mut Values {
-        if let (State::Empty | State::Own(_) | State::Lost, Some(spare)) =
-            (&self.state, &self.spare)
-        {
-            let values = spare.take(&self.group, self.dtype, self.elems);
-            self.state = State::Here(Arc::new(values));
-        }
-        let State::Here(values) = &mut self.state else {
-            panic!("a bucket that is away takes no gradients");
+        let unshared = match mem::take(&mut self.phase) {
+            Phase::Ready(averages) => Arc::into_inner(averages),
+            _ => None,
         };
-        // Tensors of an earlier step that are still there keep its memory.
-        if Arc::get_mut(values).is_none() {
-            let elems = self.elems + self.flags;
-            *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
-        }
-        Arc::get_mut(values).expect("it is not shared")
+        let (dtype, elems) = (self.layout.dtype, self.layout.block().len());
+        unshared.unwrap_or_else(|| BucketBuffer::zeros(dtype, elems))
     }
-}
 
-/// Values that have been written to since they were shared with tensors.
-fn unseen(values: Arc<Values>) -> Values {
-    Arc::into_inner(values).expect("values are written unshared")
-}
-
-/// The places of parameters in a bucket, and its number of elements.
-fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
-    let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
-    let (block_elems, blocks) = shards.layout().blocks(parameters);
-    let mut ends: Vec<usize> = (0..blocks).map(|block| block * block_elems).collect();
-    let slots = parameters.iter().zip(&pieces).map(|(&parameter, pieces)| {
-        let pieces = pieces.iter().zip(&mut ends).map(|(elems, end)| {
-            let place = *end..*end + elems.len();
-            *end = place.end;
-            let elems = elems.clone();
-            Piece { place, elems }
-        });
-        Slot {
-            parameter,
-            pieces: pieces.collect(),
-            own: shards.own_piece(parameter),
-            accumulated: false,
+    /// Gives back the memory of [`take_buffer`](Self::take_buffer).
+    pub(super) fn give_back(&mut self, buffer: BucketBuffer) {
+        match &self.pool {
+            Some(pool) => pool.give(buffer),
+            None => self.phase = Phase::Filling(buffer),
         }
-    });
-    (slots.collect(), blocks * block_elems)
+    }
 }

@@ -1,18 +1,11 @@
 //! Buckets of gradients, by their route.
 
-use std::ops::Range;
-
-use bonfire_collective::CollectiveError;
-use burn::tensor::TensorData;
-
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
+use crate::reducer::collect::{Gradient, Site};
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
-use crate::reducer::harvest::{Gradient, Site};
-use crate::reducer::timing::Stopwatch;
-use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice};
+use crate::values::Scale;
 
 /// The buckets of a route, once they are assigned.
 #[derive(Debug)]
@@ -55,19 +48,16 @@ impl Buckets {
 
     pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
         match self {
-            Self::Host(buckets) => {
-                buckets.iter_mut().for_each(Bucket::reopen);
-                Ok(())
-            }
+            Self::Host(_) => Ok(()),
             Self::Device(buckets) => buckets.reopen(),
         }
     }
 
-    pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, entering: Entering) {
+    pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, scale: Scale) {
         let Home { bucket, slot } = home;
         match (self, gradient) {
             (Self::Host(buckets), Gradient::Host(gradient)) => {
-                buckets[bucket].accumulate(slot, gradient, entering);
+                buckets[bucket].accumulate(slot, gradient, scale);
             }
             (Self::Device(buckets), Gradient::Device(gradient)) => {
                 buckets.accumulate(bucket, slot, gradient);
@@ -76,25 +66,20 @@ impl Buckets {
         }
     }
 
-    pub(super) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
+    pub(super) fn keep(&mut self, scale: Scale) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(buckets) => buckets.keep(entering),
+            Self::Device(buckets) => buckets.keep(scale),
         }
     }
 
     /// Takes the gradient of a parameter, or marks it as missing. Returns true if there is one, from this or an
     /// earlier micro-batch.
-    pub(super) fn put(
-        &mut self,
-        home: Home,
-        gradient: Option<Gradient<'_>>,
-        entering: Entering,
-    ) -> bool {
+    pub(super) fn put(&mut self, home: Home, gradient: Option<Gradient<'_>>, scale: Scale) -> bool {
         let Home { bucket, slot } = home;
         match (self, gradient) {
             (Self::Host(buckets), Some(Gradient::Host(gradient))) => {
-                buckets[bucket].put(slot, gradient, entering);
+                buckets[bucket].put(slot, gradient, scale);
                 true
             }
             (Self::Host(buckets), None) => buckets[bucket].put_none(slot),
@@ -103,14 +88,6 @@ impl Buckets {
             }
             (Self::Device(buckets), None) => buckets.put(bucket, slot, None),
             (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
-        }
-    }
-
-    /// Returns true if a bucket is complete; `None` without such a bucket.
-    pub(super) fn is_complete(&self, index: usize) -> Option<bool> {
-        match self {
-            Self::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
-            Self::Device(buckets) => buckets.is_complete(index),
         }
     }
 
@@ -124,7 +101,7 @@ impl Buckets {
     pub(super) fn send(
         &mut self,
         index: usize,
-        entering: Entering,
+        scale: Scale,
         factor: f64,
         flags: &[bool],
         compressor: &mut Compressor,
@@ -134,65 +111,7 @@ impl Buckets {
                 buckets[index].send(factor, flags, compressor);
                 Ok(())
             }
-            Self::Device(buckets) => buckets.send(index, entering, factor),
-        }
-    }
-
-    /// Allows writes to unshared tensors of gradients.
-    pub(super) fn release(&mut self) {
-        if let Self::Device(buckets) = self {
-            buckets.release();
-        }
-    }
-
-    /// Writes averages of buckets and slots to tensors on their devices, and waits until they are there.
-    pub(super) fn deliver(
-        &mut self,
-        entering: Entering,
-        targets: Vec<(usize, usize, DeviceTensor)>,
-        computing: &mut Stopwatch,
-        waiting: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
-        match self {
-            Self::Host(_) => unreachable!("{ELSEWHERE}"),
-            Self::Device(buckets) => buckets.deliver(entering, targets, computing, waiting),
-        }
-    }
-
-    /// Takes this rank's rows of a parameter that all ranks gather.
-    pub(super) fn put_rows(&mut self, home: Home, rows: HostSlice<'_>) {
-        match self {
-            Self::Host(buckets) => buckets[home.bucket].put_rows(home.slot, rows),
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
-        }
-    }
-
-    /// A parameter that all ranks have gathered, run of elements by run.
-    pub(super) fn runs(
-        &mut self,
-        home: Home,
-    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, CollectiveError> {
-        match self {
-            Self::Host(buckets) => {
-                let bucket = &mut buckets[home.bucket];
-                bucket.gathered()?;
-                Ok(bucket.runs(home.slot))
-            }
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
-        }
-    }
-
-    pub(super) fn release_run(&mut self, home: Home) {
-        if let Self::Host(buckets) = self {
-            buckets[home.bucket].release();
-        }
-    }
-
-    /// The average of a parameter's gradient, as the content of a tensor of this shape.
-    pub(super) fn average(&self, home: Home, shape: &[usize]) -> TensorData {
-        match self {
-            Self::Host(buckets) => buckets[home.bucket].view(home.slot, shape),
-            Self::Device(_) => unreachable!("{ELSEWHERE}"),
+            Self::Device(buckets) => buckets.send(index, scale, factor),
         }
     }
 

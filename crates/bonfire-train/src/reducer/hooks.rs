@@ -36,7 +36,7 @@ use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;
-use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
+use crate::reducer::collect::{Gradient, Site, checked, unreadable};
 use crate::reducer::operation::{Graph, behind, node, on_backend_of, primitive};
 use crate::reducer::readback::{self, Readback};
 use crate::world::exchange::mapping::{Meaning, meant};

@@ -3,7 +3,7 @@
 use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 
-use crate::reducer::harvest::Gradient;
+use crate::reducer::collect::Gradient;
 use crate::values::DeviceTensor;
 use crate::values::HostSlice;
 use crate::values::reducible;

@@ -1,15 +1,14 @@
 //! The reducer's state of the present step.
 
-use crate::values::Entering;
-
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::reducer::timing::Stopwatch;
+use crate::values::Scale;
 
 /// Values that are the same for all gradients of a step.
 #[derive(Debug)]
 pub(super) struct Step {
-    pub(super) entering: Entering,
+    pub(super) scale: Scale,
     pub(super) normalizer: Normalizer,
     pub(super) micro_batches: MicroBatches,
     /// True if gradients are added to those of a later pass.
@@ -27,9 +26,9 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn new(entering: Entering, normalizer: Normalizer) -> Self {
+    pub(super) fn new(scale: Scale, normalizer: Normalizer) -> Self {
         Self {
-            entering,
+            scale,
             normalizer,
             micro_batches: MicroBatches::default(),
             is_accumulating: false,

@@ -6,8 +6,7 @@ use burn::tensor::{Device, TensorData};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ddp::GradientSync;
-use crate::{Ddp, DdpConfig, spawn};
+use crate::{Ddp, spawn};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -156,46 +155,41 @@ proptest! {
 
 #[test]
 fn frozen_parameters_travel_once_and_stand_still() {
-    for sync in [GradientSync::Bucketed, GradientSync::Naive] {
-        let nets = spawn(2, |world| -> crate::Result<_> {
-            let device = world.device().autodiff();
-            let (net, frozen) = freeze(Net::new(&device), &["body.*", "head.bias"]).unwrap();
-            assert_eq!(frozen.len(), 5);
-            let mut config = DdpConfig::default();
-            config.sync = sync;
-            let mut ddp = Ddp::with_config(net, &world, config).unwrap();
-            let mut bucketed: Vec<String> = ddp
-                .buckets()
-                .into_iter()
-                .flat_map(|bucket| bucket.parameters)
-                .collect();
-            bucketed.sort();
-            assert_eq!(bucketed, ["head.weight", "norm.beta", "norm.gamma"]);
+    let nets = spawn(2, |world| -> crate::Result<_> {
+        let device = world.device().autodiff();
+        let (net, frozen) = freeze(Net::new(&device), &["body.*", "head.bias"]).unwrap();
+        assert_eq!(frozen.len(), 5);
+        let mut ddp = Ddp::new(net, &world).unwrap();
+        let mut bucketed: Vec<String> = ddp
+            .buckets()
+            .into_iter()
+            .flat_map(|bucket| bucket.parameters)
+            .collect();
+        bucketed.sort();
+        assert_eq!(bucketed, ["head.weight", "norm.beta", "norm.gamma"]);
 
-            let before = values(ddp.module());
-            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-            for step in 0..3 {
-                let x = (0..12).map(|at| ((at * 7 + step) % 5) as f32 - world.rank().get() as f32);
-                let data = TensorData::new(x.collect::<Vec<_>>(), [4, 3]);
-                let x = Tensor::<2>::from_data(data, &device);
-                let loss = |net: &Net| (net.forward(x) - 1.0).powi_scalar(2).mean();
-                let gradients = ddp.backward(loss).unwrap().gradients;
-                ddp.step(&mut optimizer, 0.1, gradients).unwrap();
-            }
-            Ok((before, values(ddp.module())))
-        });
-        let nets = nets.unwrap();
-        let [(before, after), (other_before, other_after)] = &nets[..] else {
-            panic!("two ranks")
-        };
-        assert_eq!(before, other_before, "all have the parameters of rank 0");
-        for (((name, before), (_, after)), (_, other)) in before.iter().zip(after).zip(other_after)
-        {
-            let is_frozen = name.starts_with("body.") || name == "head.bias";
-            assert_eq!(before == after, is_frozen, "{name} with {sync:?}");
-            if !name.starts_with("norm.running") {
-                assert_eq!(after, other, "{name} is the same on both ranks");
-            }
+        let before = values(ddp.module());
+        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        for step in 0..3 {
+            let x = (0..12).map(|at| ((at * 7 + step) % 5) as f32 - world.rank().get() as f32);
+            let data = TensorData::new(x.collect::<Vec<_>>(), [4, 3]);
+            let x = Tensor::<2>::from_data(data, &device);
+            let loss = |net: &Net| (net.forward(x) - 1.0).powi_scalar(2).mean();
+            let gradients = ddp.backward(loss).unwrap().gradients;
+            ddp.step(&mut optimizer, 0.1, gradients).unwrap();
+        }
+        Ok((before, values(ddp.module())))
+    });
+    let nets = nets.unwrap();
+    let [(before, after), (other_before, other_after)] = &nets[..] else {
+        panic!("two ranks")
+    };
+    assert_eq!(before, other_before, "all have the parameters of rank 0");
+    for (((name, before), (_, after)), (_, other)) in before.iter().zip(after).zip(other_after) {
+        let is_frozen = name.starts_with("body.") || name == "head.bias";
+        assert_eq!(before == after, is_frozen, "{name}");
+        if !name.starts_with("norm.running") {
+            assert_eq!(after, other, "{name} is the same on both ranks");
         }
     }
 }

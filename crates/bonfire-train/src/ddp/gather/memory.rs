@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use bonfire_collective::CollectiveError;
 use bonfire_plan::DType;
 use burn::tensor::{DispatchTensor, Tensor, TensorData};
@@ -15,11 +14,12 @@ use burn::tensor::{DispatchTensor, Tensor, TensorData};
 use super::{Gatherer, State};
 use crate::TrainError;
 use crate::reducer::readback;
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    buffers: HashMap<DType, Values>,
-    ahead: Option<(usize, ValuesWork)>,
+    buffers: HashMap<DType, BucketBuffer>,
+    ahead: Option<(usize, BufferWork)>,
 }
 
 impl Memory {
@@ -51,7 +51,7 @@ impl Gatherer {
             self.fill(&mut state, parameter, rows)?;
             let values = state.memory.buffers.get_mut(&dtype).expect(FILLED);
             let group = &self.groups[parameter];
-            let gathered = values.run(group, places.elems, Travel::AllGather);
+            let gathered = values.run(group, places.elems, CollectiveOp::AllGather);
             gathered.map_err(|error| self.named(parameter, error))?;
         }
         let values = &state.memory.buffers[&dtype];
@@ -81,7 +81,7 @@ impl Gatherer {
         let dtype = self.table.get(parameter).extent.dtype;
         let values = state.memory.buffers.remove(&dtype).expect(FILLED);
         let (group, elems) = (&self.groups[parameter], self.places(parameter).elems);
-        let work = values.start(group, elems, Travel::AllGather);
+        let work = values.start(group, elems, CollectiveOp::AllGather);
         state.memory.ahead = Some((parameter, work));
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Gatherer {
         let dtype = entry.extent.dtype;
         let buffers = &mut state.memory.buffers;
         let values = buffers.entry(dtype).or_insert_with(|| self.buffer(dtype));
-        values.set(self.places(parameter).own, rows, Entering::Plain);
+        values.set(self.places(parameter).own, rows, Scale::One);
         Ok(())
     }
 
@@ -137,12 +137,12 @@ impl Gatherer {
         }
     }
 
-    fn buffer(&self, dtype: DType) -> Values {
+    fn buffer(&self, dtype: DType) -> BucketBuffer {
         let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
         let elems = parameters
             .filter(|&parameter| self.table.get(parameter).extent.dtype == dtype)
             .map(|parameter| self.places(parameter).elems);
-        Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
+        BucketBuffer::shared(&self.group, dtype, elems.max().unwrap_or(0))
     }
 
     fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {

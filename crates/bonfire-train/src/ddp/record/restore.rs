@@ -44,7 +44,7 @@ impl<M: Module> Ddp<M> {
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.passes = 0;
-        self.guarded("Checkpoints::resume", |ddp| {
+        self.or_abort("Checkpoints::resume", |ddp| {
             let model = Source::open(group, model)?;
             let misfit = match parts {
                 None => {

@@ -31,13 +31,17 @@ fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32
 }
 
 /// The gradients of a step whose samples are dealt as `parts` says, per rank and micro-batch.
-fn dealt(config: DdpConfig, parts: &[&[usize]], weighted: bool) -> Vec<Vec<Option<Vec<f32>>>> {
-    finished(config, parts, weighted, None, None)
+fn dealt(
+    averaging: impl Into<Averaging>,
+    parts: &[&[usize]],
+    weighted: bool,
+) -> Vec<Vec<Option<Vec<f32>>>> {
+    finished(averaging.into(), parts, weighted, None, None)
 }
 
 /// The gradients of a step with a scaled loss, unscaled and clipped.
 fn finished<P: AsRef<[usize]> + Sync>(
-    config: DdpConfig,
+    averaging: Averaging,
     parts: &[P],
     weighted: bool,
     scale: Option<f64>,
@@ -45,7 +49,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
 ) -> Vec<Vec<Option<Vec<f32>>>> {
     let results = on_ranks(parts.len() as u32, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging);
         let mut scaler = scale.map(|initial| {
             LossScaler::new(bonfire_optim::ScalerConfig::default().with_initial(initial))
         });
@@ -101,7 +105,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
 #[test]
 fn micro_batches_on_two_ranks_equal_one_big_batch() {
     let expected = whole_batch();
-    for config in [small_buckets(), DdpConfig::default(), naive()] {
+    for config in [small_buckets(), DdpConfig::default()] {
         assert_gradients_close(
             &dealt(config, &[&[2, 2, 2], &[2, 2, 2]], false)[0],
             &expected,
@@ -113,7 +117,7 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
 #[test]
 fn uneven_batches_are_weighted_by_their_samples() {
     let expected = whole_batch();
-    for config in [small_buckets(), naive()] {
+    for config in [small_buckets(), DdpConfig::default()] {
         assert_gradients_close(&dealt(config, &[&[2], &[7], &[3]], true)[0], &expected);
         assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
     }
@@ -122,18 +126,25 @@ fn uneven_batches_are_weighted_by_their_samples() {
 #[test]
 fn a_rank_without_samples_counts_nothing() {
     let expected = whole_batch();
-    for config in [small_buckets(), naive()] {
+    for config in [small_buckets(), DdpConfig::default()] {
         assert_gradients_close(&dealt(config, &[&[12], &[0]], true)[0], &expected);
         assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
     }
 }
 
 #[test]
-fn bucketed_accumulation_is_the_naive_one_bit_for_bit() {
+fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
     let parts: [&[usize]; 2] = [&[2, 2, 2], &[2, 2, 2]];
     for weighted in [false, true] {
         let bucketed = dealt(small_buckets(), &parts, weighted);
-        assert_eq!(bucketed, dealt(naive(), &parts, weighted));
+        assert_eq!(
+            bucketed,
+            dealt(
+                Averaging::per_parameter(DdpConfig::default()),
+                &parts,
+                weighted
+            )
+        );
     }
 }
 
@@ -161,29 +172,28 @@ fn no_sync_sends_nothing() {
 
 #[test]
 fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
-    for config in [small_buckets(), naive()] {
-        let errors = on_ranks(2, |world| {
-            let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-            if world.is_main() {
-                ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
-            }
-            ddp.backward(|model| model.loss(&[2], &device)).unwrap_err()
-        });
-        // The second rank to see it may see that the first gave up.
-        let typed = |error: &TrainError| {
-            matches!(
-                error,
-                TrainError::UnequalAccumulation { least: 1, most: 2 } | TrainError::Collective(_)
-            )
-        };
-        assert!(errors.iter().all(typed), "{errors:?}");
-        assert!(
-            errors
-                .iter()
-                .any(|e| matches!(e, TrainError::UnequalAccumulation { .. }))
-        );
-    }
+    let config = small_buckets();
+    let errors = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        if world.is_main() {
+            ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+        }
+        ddp.backward(|model| model.loss(&[2], &device)).unwrap_err()
+    });
+    // The second rank to see it may see that the first gave up.
+    let typed = |error: &TrainError| {
+        matches!(
+            error,
+            TrainError::UnequalAccumulation { least: 1, most: 2 } | TrainError::Collective(_)
+        )
+    };
+    assert!(errors.iter().all(typed), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .any(|e| matches!(e, TrainError::UnequalAccumulation { .. }))
+    );
 }
 
 #[test]
@@ -221,10 +231,10 @@ proptest! {
     /// and, bit for bit, what a scaled loss gives.
     #[test]
     fn any_deal_is_one_big_batch(deal in deals(), bucketed in any::<bool>(), power in 0..20_i32) {
-        let config = if bucketed { small_buckets() } else { naive() };
+        let averaging = if bucketed { small_buckets().into() } else { Averaging::per_parameter(DdpConfig::default()) };
         let samples = deal.iter().flatten().sum::<usize>();
-        let whole = |clip| finished(config, &[[samples]], true, None, clip).remove(0);
-        let found = |scale, clip| finished(config, &deal, true, scale, clip).remove(0);
+        let whole = |clip| finished(averaging, &[[samples]], true, None, clip).remove(0);
+        let found = |scale, clip| finished(averaging, &deal, true, scale, clip).remove(0);
         let norm = whole(None)
             .iter()
             .flatten()

@@ -7,7 +7,7 @@ use bonfire_collective::ProcessGroup;
 
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
-use crate::reducer::harvest::Site;
+use crate::reducer::collect::Site;
 use crate::world::device::open;
 use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
 
@@ -48,10 +48,7 @@ pub(super) fn routed(route: GradientRoute) -> DdpConfig {
 }
 
 fn site(ddp: &Ddp<Mlp>) -> Site {
-    match &ddp.synchroniser {
-        Synchroniser::Bucketed(reducer) => lock(reducer).site(),
-        Synchroniser::Naive(_) => Site::Host,
-    }
+    lock(&ddp.reducer).site()
 }
 
 fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {

@@ -2,8 +2,8 @@
 //! host, whatever a step is like.
 
 use super::*;
+use crate::reducer::collect::Site;
 use crate::reducer::device_route::double;
-use crate::reducer::harvest::Site;
 use crate::{GradientCompression, GradientRoute, Loss};
 
 fn with_route(route: GradientRoute, bucket_bytes_max: usize) -> DdpConfig {
@@ -180,10 +180,7 @@ fn the_cpu_is_no_device_unless_it_is_asked_for() {
         [GradientRoute::Auto, GradientRoute::Device].map(|route| {
             let config = with_route(route, 300);
             let ddp = Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap();
-            match &ddp.synchroniser {
-                Synchroniser::Bucketed(reducer) => lock(reducer).site(),
-                Synchroniser::Naive(_) => unreachable!("buckets are the default"),
-            }
+            lock(&ddp.reducer).site()
         })
     });
     assert_same(&sites);

@@ -112,14 +112,14 @@ fn training_changes_the_model() {
 }
 
 #[test]
-fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
+fn buckets_of_any_size_give_the_bits_of_single_parameters() {
     for ranks in [1, 2, 3, 4] {
-        let with = |config| {
-            let models = on_ranks(ranks, |world| bits(&train(&world, config, 5, 3, 0.05)));
+        let with = |averaging: Averaging| {
+            let models = on_ranks(ranks, |world| bits(&train(&world, averaging, 5, 3, 0.05)));
             assert_same(&models);
             models.into_iter().next().unwrap()
         };
-        let reference = with(naive());
+        let reference = with(Averaging::per_parameter(DdpConfig::default()));
         for bucket_bytes_max in [1, 64, 300, 1000, 4096, 25 << 20] {
             let config = DdpConfig {
                 bucket_bytes_max,
@@ -127,8 +127,8 @@ fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
                 ..DdpConfig::default()
             };
             assert!(
-                with(config) == reference,
-                "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ from naive"
+                with(config.into()) == reference,
+                "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ from single parameters"
             );
         }
     }

@@ -51,33 +51,32 @@ fn other_bucket_sizes_on_one_rank_are_found_at_the_start() {
 
 #[test]
 fn an_error_of_one_forward_pass_ends_the_step_of_all() {
-    for config in [small_buckets(), naive()] {
-        let errors = on_ranks(3, |world| {
-            let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-            let mut step = |indices: &[usize]| {
-                ddp.backward(|model| {
-                    let tired = indices[0] >= 4 && world.rank().get() == 1;
-                    if tired {
-                        Err("out of data")
-                    } else {
-                        Ok(model.loss(indices, &device))
-                    }
-                })
-            };
-            // A slow rank may still be in the first step when it hears of the second.
-            let first = step(&[0, 1]).and_then(|_| step(&[4, 5])).unwrap_err();
-            // The group has ended: there is no second try.
-            let second = step(&[0, 1]).unwrap_err();
-            assert!(peer_failed(&second).is_some(), "{second}");
-            first
-        });
-        assert!(matches!(errors[1], TrainError::Forward(_)), "{}", errors[1]);
-        for other in [0, 2] {
-            let (rank, cause) = peer_failed(&errors[other]).unwrap();
-            assert_eq!(rank, 1);
-            assert!(cause.contains("out of data"), "{cause}");
-        }
+    let config = small_buckets();
+    let errors = on_ranks(3, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut step = |indices: &[usize]| {
+            ddp.backward(|model| {
+                let tired = indices[0] >= 4 && world.rank().get() == 1;
+                if tired {
+                    Err("out of data")
+                } else {
+                    Ok(model.loss(indices, &device))
+                }
+            })
+        };
+        // A slow rank may still be in the first step when it hears of the second.
+        let first = step(&[0, 1]).and_then(|_| step(&[4, 5])).unwrap_err();
+        // The group has ended: there is no second try.
+        let second = step(&[0, 1]).unwrap_err();
+        assert!(peer_failed(&second).is_some(), "{second}");
+        first
+    });
+    assert!(matches!(errors[1], TrainError::Forward(_)), "{}", errors[1]);
+    for other in [0, 2] {
+        let (rank, cause) = peer_failed(&errors[other]).unwrap();
+        assert_eq!(rank, 1);
+        assert!(cause.contains("out of data"), "{cause}");
     }
 }
 

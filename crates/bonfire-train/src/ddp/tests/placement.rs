@@ -407,7 +407,6 @@ fn what_goes_with_no_shards_is_refused_by_name() {
     let zero3 = placed(Placement::zero3().of_whole_parameters());
     for (config, part) in [
         (zero3, "zero2().of_whole_parameters()"),
-        (zero1.with_sync(GradientSync::Naive), "Bucketed"),
         (
             zero1.with_compression(GradientCompression::Bf16),
             "compressed",

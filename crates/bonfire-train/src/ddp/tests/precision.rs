@@ -37,13 +37,13 @@ pub(super) fn loss_in(
 /// the model, and the first and the last loss over all samples.
 fn train_mixed(
     world: &World,
-    config: DdpConfig,
+    averaging: impl Into<Averaging>,
     (steps, parts, batch): (usize, usize, usize),
     scaler: &mut LossScaler,
 ) -> (Bits, f64, f64) {
     let device = world.device();
-    let precision = config.precision;
-    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
+    let mut ddp = Averager::new(Mlp::new(1, &device), world, averaging);
+    let precision = ddp.precision();
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let whole: Vec<usize> = (0..world.world_size().len() * parts * batch).collect();
     let validated = |ddp: &mut Ddp<Mlp>| -> f64 {
@@ -144,21 +144,21 @@ fn parameters_and_gradients_stay_in_32_bits() {
     });
 }
 
-/// Where the bits of the buckets and of the naive way agree, the order of the gradients is right, too.
+/// Where the bits of buckets and of single parameters agree, the order of the gradients is right, too.
 #[test]
-fn gradients_travel_early_and_have_the_bits_of_the_naive_way() {
+fn gradients_are_sent_early_and_have_the_bits_of_single_parameters() {
     for precision in PRECISIONS {
-        let with = |config| {
+        let with = |averaging: Averaging| {
             on_ranks(3, |world| {
                 let mut scaler = LossScaler::default();
-                train_mixed(&world, config, (4, 1, 3), &mut scaler).0
+                train_mixed(&world, averaging, (4, 1, 3), &mut scaler).0
             })
         };
-        let naive = DdpConfig {
-            precision,
-            ..naive()
-        };
-        assert_eq!(with(mixed(precision)), with(naive));
+        let config = DdpConfig::default().with_precision(precision);
+        assert_eq!(
+            with(mixed(precision).into()),
+            with(Averaging::per_parameter(config))
+        );
     }
 }
 

@@ -91,7 +91,7 @@ fn expected() -> Vec<(String, Vec<f64>)> {
 }
 
 fn configs() -> Vec<DdpConfig> {
-    let mut configs = vec![small_buckets(), naive()];
+    let mut configs = vec![small_buckets()];
     let placements = [Placement::zero2(), Placement::zero3()];
     configs.extend(placements.map(|placement| small_buckets().with_placement(placement)));
     configs

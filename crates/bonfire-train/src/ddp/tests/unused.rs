@@ -29,11 +29,11 @@ impl Experts {
     }
 }
 
-fn train_experts(config: DdpConfig, ranks: u32) -> Vec<(Bits, bool)> {
+fn train_experts(averaging: Averaging, ranks: u32) -> Vec<(Bits, bool)> {
     on_ranks(ranks, |world| {
         let device = world.device();
         let model = Experts::new(world.world_size().len(), &device);
-        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut ddp = Averager::new(model, &world, averaging);
         let mut optimizer = AdamWConfig::new().init();
         let mut nobodys_had_gradient = false;
         for step in 0..8 {
@@ -54,9 +54,12 @@ fn train_experts(config: DdpConfig, ranks: u32) -> Vec<(Bits, bool)> {
 #[test]
 fn a_parameter_of_one_rank_and_a_parameter_of_nobody_keep_replicas_identical() {
     for ranks in [2, 3] {
-        let models = train_experts(small_buckets(), ranks);
+        let models = train_experts(small_buckets().into(), ranks);
         assert_same(&models);
-        assert_eq!(models, train_experts(naive(), ranks));
+        assert_eq!(
+            models,
+            train_experts(Averaging::per_parameter(DdpConfig::default()), ranks)
+        );
         assert!(
             !models[0].1,
             "a parameter without a gradient anywhere gets none"
@@ -91,27 +94,26 @@ fn bias(ddp: &Ddp<Experts>, expert: usize) -> &Param<Tensor<1>> {
 
 #[test]
 fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
-    for config in [small_buckets(), naive()] {
-        let models = on_ranks(2, |world| {
-            let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-            for step in 0..3 {
-                let indices = share(&world, step, 2);
-                let gradients = ddp.backward(|model| {
-                    if world.is_main() {
-                        model.loss(&indices, &device)
-                    } else {
-                        Tensor::zeros([1], &device)
-                    }
-                });
-                ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients)
-                    .unwrap();
-            }
-            bits(ddp.module())
-        });
-        assert_same(&models);
-    }
+    let config = small_buckets();
+    let models = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        for step in 0..3 {
+            let indices = share(&world, step, 2);
+            let gradients = ddp.backward(|model| {
+                if world.is_main() {
+                    model.loss(&indices, &device)
+                } else {
+                    Tensor::zeros([1], &device)
+                }
+            });
+            ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients)
+                .unwrap();
+        }
+        bits(ddp.module())
+    });
+    assert_same(&models);
 }
 
 /// Uses its layer once or twice.
@@ -132,11 +134,11 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
         2 => 1 + world.rank().index(),
         _ => 1 + step % 3,
     };
-    let with = |config| {
+    let with = |averaging: Averaging| {
         on_ranks(3, |world| {
             let device = world.device();
             let layer = seeded(LinearConfig::new(INPUTS, INPUTS).init(&device), 9);
-            let mut ddp = Ddp::with_config(layer, &world, config).unwrap();
+            let mut ddp = Averager::new(layer, &world, averaging);
             let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
             let mut seen = Vec::new();
             for step in 0..7 {
@@ -152,13 +154,13 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
             seen
         })
     };
-    let reference = with(naive());
+    let reference = with(Averaging::per_parameter(DdpConfig::default()));
     assert_same(&reference);
     for bucket_bytes_max in [1, 25 << 20] {
         let config = DdpConfig {
             bucket_bytes_max,
             ..DdpConfig::default()
         };
-        assert_eq!(with(config), reference);
+        assert_eq!(with(config.into()), reference);
     }
 }

@@ -39,7 +39,6 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
     let start = bits(&Mlp::new(1, &Device::flex()));
     for config in [
         small_buckets(),
-        naive(),
         DdpConfig {
             compression: crate::GradientCompression::Bf16,
             ..small_buckets()
@@ -92,13 +91,14 @@ fn wgpu_gradients_of_a_bucket_are_read_in_one_go() {
 /// Whatever a bucket waits for, and whether it is cut.
 #[test]
 fn wgpu_buckets_give_the_bits_of_single_gradients() {
-    let with = |config| {
+    let with = |averaging: Averaging| {
         on_adapters(3, |world| {
-            bits(&train_unevenly(&world, config).whole().unwrap())
+            bits(&train_unevenly(&world, averaging).whole().unwrap())
         })
     };
     // What runs while Burn measures which kernels are the fastest may round otherwise than those.
-    let (Some(_), Some(expected)) = (with(naive()), with(naive())) else {
+    let single = Averaging::per_parameter(DdpConfig::default());
+    let (Some(_), Some(expected)) = (with(single), with(single)) else {
         return;
     };
     for placement in [
@@ -106,7 +106,7 @@ fn wgpu_buckets_give_the_bits_of_single_gradients() {
         Placement::zero2(),
         Placement::zero3(),
     ] {
-        let found = with(small_buckets().with_placement(placement));
+        let found = with(small_buckets().with_placement(placement).into());
         assert!(found.as_ref() == Some(&expected), "{placement}");
     }
 }

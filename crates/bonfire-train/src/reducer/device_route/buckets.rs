@@ -3,12 +3,13 @@
 use std::mem;
 use std::ops::Range;
 
+use bonfire_plan::buckets::{Assignment, Extent};
+
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::reducer::timing::Stopwatch;
-use crate::values::Entering;
+use crate::values::Scale;
 use crate::values::{DeviceTensor, Reader};
-use bonfire_plan::buckets::{Assignment, Extent};
 
 /// Slots begin at multiples of this.
 const ALIGN_BYTES: usize = 16;
@@ -25,11 +26,9 @@ pub(crate) struct DeviceBuckets {
     busy: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Bucket {
     slots: Vec<Slot>,
-    /// Number of parameters whose gradient has not arrived.
-    waiting: usize,
 }
 
 #[derive(Debug)]
@@ -74,7 +73,6 @@ impl DeviceBuckets {
         self.buckets = rooms
             .into_iter()
             .map(|room| Bucket {
-                waiting: room.slots.len(),
                 slots: room
                     .slots
                     .into_iter()
@@ -92,13 +90,8 @@ impl DeviceBuckets {
     pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
         self.rest()?;
         self.held.clear();
-        for bucket in &mut self.buckets {
-            bucket.waiting = bucket.slots.len();
-            bucket
-                .slots
-                .iter_mut()
-                .for_each(|slot| slot.gradient = None);
-        }
+        let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
+        slots.for_each(|slot| slot.gradient = None);
         Ok(())
     }
 
@@ -119,48 +112,37 @@ impl DeviceBuckets {
         slot: usize,
         gradient: Option<DeviceTensor>,
     ) -> bool {
-        let bucket = &mut self.buckets[index];
-        assert!(bucket.waiting > 0, "every slot of the bucket is full");
-        bucket.waiting -= 1;
-        let slot = &mut bucket.slots[slot];
+        let slot = &mut self.buckets[index].slots[slot];
         let present = gradient.is_some() || slot.kept;
         slot.fill(gradient);
         present
     }
 
-    pub(crate) fn is_complete(&self, index: usize) -> Option<bool> {
-        self.buckets.get(index).map(|bucket| bucket.waiting == 0)
-    }
-
+    /// Sends a bucket whose slots have all been put.
     pub(crate) fn send(
         &mut self,
         index: usize,
-        entering: Entering,
+        scale: Scale,
         factor: f64,
     ) -> Result<(), TrainError> {
-        assert_eq!(
-            self.is_complete(index),
-            Some(true),
-            "a bucket is sent when it is complete"
-        );
         if self.engine.timing() == Timing::Apart {
             self.held.push((index, factor));
             return Ok(());
         }
         self.busy = true;
         self.engine.queue(Action::Behind)?;
-        self.travel(index, entering, factor)
+        self.average(index, scale, factor)
     }
 
-    /// Queues a bucket's way, all that leads to its memory being ordered already.
-    fn travel(&mut self, index: usize, entering: Entering, factor: f64) -> Result<(), TrainError> {
+    /// Queues the average of a bucket, behind everything that its memory waits for.
+    fn average(&mut self, index: usize, scale: Scale, factor: f64) -> Result<(), TrainError> {
         let mends = self.buckets[index].mends(|present, kept| match (present, kept) {
             (true, false) => None,
             (true, true) => Some(Mend::Add),
             (false, true) => Some(Mend::Restore),
             (false, false) => Some(Mend::Clear),
         });
-        self.pack(index, entering)?;
+        self.pack(index, scale)?;
         self.mend(index, mends)?;
         if factor != 1.0 {
             let bucket = index;
@@ -169,7 +151,7 @@ impl DeviceBuckets {
         self.engine.queue(Action::Average { bucket: index })
     }
 
-    fn pack(&mut self, index: usize, entering: Entering) -> Result<(), TrainError> {
+    fn pack(&mut self, index: usize, scale: Scale) -> Result<(), TrainError> {
         let mut moves = Vec::new();
         for slot in &mut self.buckets[index].slots {
             if let Some(mut tensor) = slot.gradient.take() {
@@ -183,9 +165,9 @@ impl DeviceBuckets {
         }
         let bucket = index;
         self.engine.queue(Action::Pack { bucket, moves })?;
-        match entering {
-            Entering::Plain => Ok(()),
-            Entering::Scaled(factor) => self.engine.queue(Action::Scale { bucket, factor }),
+        match scale {
+            Scale::One => Ok(()),
+            Scale::By(factor) => self.engine.queue(Action::Scale { bucket, factor }),
         }
     }
 
@@ -207,7 +189,7 @@ impl DeviceBuckets {
     }
 
     /// Adds the gradients of [`accumulate`](Self::accumulate) to the sums of earlier micro-batches.
-    pub(crate) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
+    pub(crate) fn keep(&mut self, scale: Scale) -> Result<(), TrainError> {
         self.rest()?;
         self.busy = true;
         self.engine.queue(Action::Behind)?;
@@ -220,7 +202,7 @@ impl DeviceBuckets {
             self.buckets[index].slots.iter_mut().for_each(|slot| {
                 slot.kept |= slot.gradient.is_some();
             });
-            self.pack(index, entering)?;
+            self.pack(index, scale)?;
             self.mend(index, mends)?;
         }
         // The gradients' memory is needed for the next micro-batch.
@@ -250,7 +232,7 @@ impl DeviceBuckets {
     /// and then for the rest.
     pub(crate) fn deliver(
         &mut self,
-        entering: Entering,
+        scale: Scale,
         targets: Vec<(usize, usize, DeviceTensor)>,
         computing: &mut Stopwatch,
         waiting: &mut Stopwatch,
@@ -259,7 +241,7 @@ impl DeviceBuckets {
             Timing::Overlapped => {
                 // What was in the targets' memory before may still be read by the backend.
                 self.engine.queue(Action::Behind)?;
-                self.hand_out(entering, targets)?;
+                self.hand_out(scale, targets)?;
                 computing.time(|| self.engine.queue(Action::Computed))?;
                 waiting.time(|| self.rest())
             }
@@ -267,7 +249,7 @@ impl DeviceBuckets {
                 computing.time(|| self.engine.queue(Action::Computed))?;
                 waiting.time(|| {
                     self.engine.queue(Action::Meet)?;
-                    self.hand_out(entering, targets)?;
+                    self.hand_out(scale, targets)?;
                     self.rest()
                 })
             }
@@ -277,7 +259,7 @@ impl DeviceBuckets {
     /// Queues the operations of held buckets, and the copies of all averages to tensors.
     fn hand_out(
         &mut self,
-        entering: Entering,
+        scale: Scale,
         targets: Vec<(usize, usize, DeviceTensor)>,
     ) -> Result<(), TrainError> {
         let mut moves: Vec<Vec<Move>> = self.buckets.iter().map(|_| Vec::new()).collect();
@@ -287,7 +269,7 @@ impl DeviceBuckets {
         }
         self.busy = true;
         for (index, factor) in mem::take(&mut self.held) {
-            self.travel(index, entering, factor)?;
+            self.average(index, scale, factor)?;
         }
         for (bucket, moves) in moves.into_iter().enumerate() {
             if !moves.is_empty() {

@@ -5,7 +5,7 @@ use burn::tensor::Device;
 
 use super::Engine;
 use crate::world::patience::WarmUp;
-use crate::{DdpConfig, GradientCompression, GradientRoute, GradientSync, TrainError};
+use crate::{DdpConfig, GradientCompression, GradientRoute, TrainError};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
@@ -80,9 +80,6 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
 fn forbidden(config: &DdpConfig) -> Option<&'static str> {
     if config.route == GradientRoute::Host {
         return Some("DdpConfig::route selects it");
-    }
-    if config.sync == GradientSync::Naive {
-        return Some("parameters are averaged one by one (GradientSync::Naive)");
     }
     if config.compression != GradientCompression::None {
         return Some("gradients are compressed, which is done on the CPU");
@@ -248,8 +245,6 @@ mod tests {
         }
         let host = with(|config| config.route = GradientRoute::Host).unwrap();
         assert!(host.contains("route"), "{host}");
-        let naive = with(|config| config.sync = GradientSync::Naive).unwrap();
-        assert!(naive.contains("one by one"), "{naive}");
         let compressed = with(|config| config.compression = GradientCompression::Bf16).unwrap();
         assert!(compressed.contains("compressed"), "{compressed}");
     }

@@ -16,11 +16,11 @@ use super::choice::Refusal;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 use crate::world::patience::WarmUp;
 
 /// A tensor of the tests' device.
-pub(crate) type Memory = Mutex<Values>;
+pub(crate) type Memory = Mutex<BucketBuffer>;
 
 /// Whether tensors there have memory on the tests' device.
 pub(crate) fn knows(device: &Device) -> bool {
@@ -39,17 +39,17 @@ pub(super) fn form(group: &WarmUp) -> Result<Box<dyn Engine>, Refusal> {
 
 /// Memory of the tests' device with these values.
 pub(crate) fn tensor(values: HostSlice<'_>) -> DeviceTensor {
-    let mut copy = Values::zeros(values.dtype(), values.len());
-    copy.set(0..values.len(), values, Entering::Plain);
+    let mut copy = BucketBuffer::zeros(values.dtype(), values.len());
+    copy.set(0..values.len(), values, Scale::One);
     of_values(copy).0
 }
 
 /// Zeros, and how to see what becomes of them.
 pub(crate) fn zeros(dtype: DType, elems: usize) -> (DeviceTensor, Arc<Memory>) {
-    of_values(Values::zeros(dtype, elems))
+    of_values(BucketBuffer::zeros(dtype, elems))
 }
 
-fn of_values(values: Values) -> (DeviceTensor, Arc<Memory>) {
+fn of_values(values: BucketBuffer) -> (DeviceTensor, Arc<Memory>) {
     let (dtype, elems) = (values.dtype(), values.len());
     let memory = Arc::new(Mutex::new(values));
     let tensor = DeviceTensor {
@@ -76,9 +76,9 @@ pub(super) struct Double {
 
 #[derive(Debug)]
 struct Bucket {
-    values: Option<Values>,
-    work: Option<ValuesWork>,
-    kept: Values,
+    values: Option<BucketBuffer>,
+    work: Option<BufferWork>,
+    kept: BucketBuffer,
 }
 
 impl Double {
@@ -102,7 +102,7 @@ impl Double {
                 for Move { tensor, slot } in moves {
                     let memory = memory(&tensor);
                     let source = memory.lock().unwrap();
-                    values.set(slot, source.slice(0..source.len()), Entering::Plain);
+                    values.set(slot, source.slice(0..source.len()), Scale::One);
                 }
             }
             Action::Unpack { bucket, moves } => {
@@ -111,29 +111,29 @@ impl Double {
                     let whole = 0..slot.len();
                     let memory = memory(&tensor);
                     let mut target = memory.lock().unwrap();
-                    target.set(whole, values.slice(slot), Entering::Plain);
+                    target.set(whole, values.slice(slot), Scale::One);
                 }
             }
             Action::Clear { bucket, range } => self.buckets[bucket].values()?.clear(range),
             Action::Scale { bucket, factor } => self.buckets[bucket].values()?.scale(factor),
             Action::Keep { bucket, range } => {
                 self.buckets[bucket].both(range, |range, values, kept| {
-                    kept.set(range.clone(), values.slice(range), Entering::Plain);
+                    kept.set(range.clone(), values.slice(range), Scale::One);
                 })?;
             }
             Action::KeepMore { bucket, range } => {
                 self.buckets[bucket].both(range, |range, values, kept| {
-                    kept.add(range.clone(), values.slice(range), Entering::Plain);
+                    kept.add(range.clone(), values.slice(range), Scale::One);
                 })?;
             }
             Action::Restore { bucket, range } => {
                 self.buckets[bucket].both(range, |range, values, kept| {
-                    values.set(range.clone(), kept.slice(range), Entering::Plain);
+                    values.set(range.clone(), kept.slice(range), Scale::One);
                 })?;
             }
             Action::Add { bucket, range } => {
                 self.buckets[bucket].both(range, |range, values, kept| {
-                    values.add(range.clone(), kept.slice(range), Entering::Plain);
+                    values.add(range.clone(), kept.slice(range), Scale::One);
                 })?;
             }
             Action::Average { bucket } => {
@@ -142,7 +142,7 @@ impl Double {
                 let values = bucket.values.take().expect("it has just been there");
                 let len = values.len();
                 bucket.work =
-                    Some(values.start(&self.group, len, Travel::AllReduce(ReduceOp::Mean)));
+                    Some(values.start(&self.group, len, CollectiveOp::AllReduce(ReduceOp::Mean)));
             }
         }
         Ok(())
@@ -156,7 +156,7 @@ fn memory(tensor: &DeviceTensor) -> Arc<Memory> {
 
 impl Bucket {
     /// Its values, when they have come back.
-    fn values(&mut self) -> Result<&mut Values, TrainError> {
+    fn values(&mut self) -> Result<&mut BucketBuffer, TrainError> {
         if let Some(work) = self.work.take() {
             self.values = Some(work.wait()?);
         }
@@ -169,7 +169,7 @@ impl Bucket {
     fn both(
         &mut self,
         range: Range<usize>,
-        change: impl FnOnce(Range<usize>, &mut Values, &mut Values),
+        change: impl FnOnce(Range<usize>, &mut BucketBuffer, &mut BucketBuffer),
     ) -> Result<(), TrainError> {
         self.values()?;
         let values = self.values.as_mut().expect("they have just been there");
@@ -185,9 +185,9 @@ impl Engine for Double {
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
         let bucket = |room: &Room| Bucket {
-            values: Some(Values::zeros(room.dtype, room.elems())),
+            values: Some(BucketBuffer::zeros(room.dtype, room.elems())),
             work: None,
-            kept: Values::zeros(room.dtype, room.elems()),
+            kept: BucketBuffer::zeros(room.dtype, room.elems()),
         };
         self.buckets = rooms.iter().map(bucket).collect();
         Ok(())

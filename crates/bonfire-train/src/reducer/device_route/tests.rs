@@ -5,16 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bonfire_collective::GroupOptions;
-use bonfire_testkit::local;
-
 use bonfire_plan::DType;
+use bonfire_plan::buckets::{Assignment, Extent};
+use bonfire_testkit::local;
 
 use super::double::{Double, Memory};
 use super::*;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
-use crate::values::{Entering, HostSlice};
-use bonfire_plan::buckets::{Assignment, Extent};
+use crate::values::{HostSlice, Scale};
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];
@@ -100,9 +99,9 @@ fn step(buckets: &mut DeviceBuckets) -> Vec<Arc<Memory>> {
     for (slot, elems) in SIZES[..3].iter().enumerate() {
         assert!(buckets.put(0, slot, Some(ones(*elems))));
     }
-    buckets.send(0, Entering::Plain, 1.0).unwrap();
+    buckets.send(0, Scale::One, 1.0).unwrap();
     assert!(buckets.put(1, 0, Some(ones(2))));
-    buckets.send(1, Entering::Plain, 1.0).unwrap();
+    buckets.send(1, Scale::One, 1.0).unwrap();
     deliver(buckets)
 }
 
@@ -115,7 +114,7 @@ fn deliver(buckets: &mut DeviceBuckets) -> Vec<Arc<Memory>> {
         .unzip();
     let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
     buckets
-        .deliver(Entering::Plain, targets, &mut computing, &mut waiting)
+        .deliver(Scale::One, targets, &mut computing, &mut waiting)
         .unwrap();
     seen
 }
@@ -167,9 +166,9 @@ fn slots_without_a_gradient_are_cleared_together_and_averages_are_those_of_all_r
         let more = |elems| (rank == 1).then(|| ones(elems));
         assert_eq!(buckets.put(0, 1, more(4)), rank == 1);
         assert_eq!(buckets.put(0, 2, more(1)), rank == 1);
-        buckets.send(0, Entering::Plain, 1.0).unwrap();
+        buckets.send(0, Scale::One, 1.0).unwrap();
         assert!(!buckets.put(1, 0, None));
-        buckets.send(1, Entering::Plain, 1.0).unwrap();
+        buckets.send(1, Scale::One, 1.0).unwrap();
         let seen = deliver(&mut buckets);
         assert_eq!(values(&seen[0]), [1.0; 3]);
         assert_eq!(values(&seen[1]), [0.5; 4]);
@@ -192,12 +191,12 @@ fn earlier_micro_batches_are_added_where_they_had_a_gradient() {
     let log = on_ranks(1, Timing::Overlapped, |_, mut buckets, log| {
         buckets.accumulate(0, 0, ones(3));
         buckets.accumulate(0, 1, ones(4));
-        buckets.keep(Entering::Scaled(2.0)).unwrap();
+        buckets.keep(Scale::By(2.0)).unwrap();
         let first = ["Behind", "Pack 0", "Scale 0", "Keep 0 0..8", "settle"];
         assert_eq!(drain(&log), first);
         buckets.accumulate(0, 1, ones(4));
         buckets.accumulate(0, 2, ones(1));
-        buckets.keep(Entering::Plain).unwrap();
+        buckets.keep(Scale::One).unwrap();
         let second = [
             "Behind",
             "Pack 0",
@@ -211,9 +210,9 @@ fn earlier_micro_batches_are_added_where_they_had_a_gradient() {
         assert!(buckets.put(0, 0, None), "an earlier one left something");
         assert!(buckets.put(0, 1, Some(ones(4))));
         assert!(buckets.put(0, 2, None));
-        buckets.send(0, Entering::Plain, 0.5).unwrap();
+        buckets.send(0, Scale::One, 0.5).unwrap();
         assert!(!buckets.put(1, 0, None));
-        buckets.send(1, Entering::Plain, 0.5).unwrap();
+        buckets.send(1, Scale::One, 0.5).unwrap();
         let seen = deliver(&mut buckets);
         assert_eq!(values(&seen[0]), [1.0; 3]);
         assert_eq!(values(&seen[1]), [2.0; 4]);
@@ -248,7 +247,7 @@ fn what_a_rank_computes_itself_is_not_taken_for_communication() {
             buckets.deal(&assignments(), &extents()).unwrap();
             let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
             buckets
-                .deliver(Entering::Plain, Vec::new(), &mut computing, &mut waiting)
+                .deliver(Scale::One, Vec::new(), &mut computing, &mut waiting)
                 .unwrap();
             assert!(computing.total() >= COMPUTING, "{computing:?}");
         });
@@ -277,9 +276,9 @@ fn gradients_are_read_only_until_they_are_released_or_have_arrived() {
             buckets.put(0, 0, Some(first));
             buckets.put(0, 1, None);
             buckets.put(0, 2, None);
-            buckets.send(0, Entering::Plain, 1.0).unwrap();
+            buckets.send(0, Scale::One, 1.0).unwrap();
             buckets.put(1, 0, None);
-            buckets.send(1, Entering::Plain, 1.0).unwrap();
+            buckets.send(1, Scale::One, 1.0).unwrap();
             assert!(!dropped.load(Ordering::Relaxed));
             if released {
                 buckets.release();

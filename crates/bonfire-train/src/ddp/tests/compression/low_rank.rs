@@ -263,12 +263,9 @@ fn a_parameter_of_one_rank_keeps_replicas_identical() {
 
 #[test]
 fn what_cannot_work_is_refused_on_all_ranks() {
-    let refused = |config: PowerSgdConfig, sync: GradientSync| {
+    let refused = |config: PowerSgdConfig| {
         let errors = on_ranks(2, |world| {
-            let config = DdpConfig {
-                sync,
-                ..compressed(GradientCompression::PowerSgd(config))
-            };
+            let config = compressed(GradientCompression::PowerSgd(config));
             Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap_err()
         });
         let kind = |error: TrainError| match error {
@@ -279,18 +276,15 @@ fn what_cannot_work_is_refused_on_all_ranks() {
         assert_same(&kinds);
         kinds.into_iter().next().unwrap()
     };
-    let bucketed = |config| refused(config, GradientSync::Bucketed);
-    assert_eq!(bucketed(power_sgd(0)), CompressionError::ZeroRank);
+    assert_eq!(refused(power_sgd(0)), CompressionError::ZeroRank);
     for rate in [0.0, -1.0, f64::INFINITY] {
         let config = power_sgd(1).with_compression_rate_min(rate);
-        assert_eq!(bucketed(config), CompressionError::UnusableRate { rate });
+        assert_eq!(refused(config), CompressionError::UnusableRate { rate });
     }
     let config = power_sgd(1).with_orthogonalization_epsilon(-1e-8);
     let epsilon = -1e-8;
     assert_eq!(
-        bucketed(config),
+        refused(config),
         CompressionError::UnusableEpsilon { epsilon }
     );
-    let naive = refused(power_sgd(1), GradientSync::Naive);
-    assert_eq!(naive, CompressionError::NeedsBuckets);
 }

@@ -57,17 +57,16 @@ fn gradients_are_divided_before_they_are_added() {
 }
 
 #[test]
-fn buckets_of_sixteen_bits_give_the_bits_of_the_naive_way() {
+fn buckets_of_sixteen_bits_give_the_bits_of_single_parameters() {
     for compression in [GradientCompression::Fp16, GradientCompression::Bf16] {
         for ranks in [2, 3] {
-            let naive = DdpConfig {
-                compression,
-                ..naive()
+            let with = |averaging: Averaging| {
+                on_ranks(ranks, |world| bits(&train(&world, averaging, 5, 3, 0.05)))
             };
-            let with = |config| on_ranks(ranks, |world| bits(&train(&world, config, 5, 3, 0.05)));
-            let reference = with(naive);
+            let config = DdpConfig::default().with_compression(compression);
+            let reference = with(Averaging::per_parameter(config));
             assert_same(&reference);
-            assert!(with(compressed(compression)) == reference);
+            assert!(with(compressed(compression).into()) == reference);
         }
     }
 }
@@ -75,10 +74,10 @@ fn buckets_of_sixteen_bits_give_the_bits_of_the_naive_way() {
 /// Accumulated and weighted gradients are compressed once, after all that.
 #[test]
 fn micro_batches_and_weights_are_compressed_like_anything_else() {
-    let with = |config| {
+    let with = |averaging: Averaging| {
         on_ranks(2, |world| {
             let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging);
             let sizes = [[3, 1], [2, 4]][world.rank().index()];
             let loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (0..size).collect();
@@ -92,11 +91,11 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
             gradient_values(ddp.module(), &gradients)
         })
     };
-    let naive = DdpConfig {
-        compression: GradientCompression::Fp16,
-        ..naive()
-    };
-    assert_eq!(with(compressed(GradientCompression::Fp16)), with(naive));
+    let config = DdpConfig::default().with_compression(GradientCompression::Fp16);
+    assert_eq!(
+        with(compressed(GradientCompression::Fp16).into()),
+        with(Averaging::per_parameter(config))
+    );
 }
 
 /// What two ranks together send in each of four steps.

@@ -76,14 +76,15 @@ fn part(parts: &[usize], rank: usize) -> (usize, usize) {
 /// Trains with as many samples per rank as `parts` says of each step.
 fn train_together(
     ranks: u32,
-    config: DdpConfig,
+    averaging: impl Into<Averaging>,
     without: Without,
     parts: impl Fn(usize) -> Vec<usize> + Sync,
 ) -> Vec<Net> {
+    let averaging = averaging.into();
     on_ranks(ranks, |world| {
         let device = world.device();
         let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
-        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut ddp = Averager::new(model, &world, averaging);
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..STEPS {
             let parts = parts(step);
@@ -193,7 +194,7 @@ fn without_the_exchange_several_ranks_train_something_else() {
 }
 
 #[test]
-fn buckets_and_the_naive_way_and_empty_batches_give_the_same_bits() {
+fn buckets_and_single_parameters_and_empty_batches_give_the_same_bits() {
     let parts = |step: usize| {
         if step.is_multiple_of(2) {
             vec![6, 2]
@@ -201,42 +202,48 @@ fn buckets_and_the_naive_way_and_empty_batches_give_the_same_bits() {
             vec![0, 8]
         }
     };
-    let with = |config, without| bits(&train_together(2, config, without, parts)[0]);
-    let reference = with(small_buckets(), Without::Nothing);
-    assert!(with(naive(), Without::Nothing) == reference, "naive");
+    let with =
+        |averaging: Averaging, without| bits(&train_together(2, averaging, without, parts)[0]);
+    let reference = with(small_buckets().into(), Without::Nothing);
     assert!(
-        with(small_buckets(), Without::Empty) == reference,
+        with(
+            Averaging::per_parameter(DdpConfig::default()),
+            Without::Nothing
+        ) == reference,
+        "single parameters"
+    );
+    assert!(
+        with(small_buckets().into(), Without::Empty) == reference,
         "empty batches"
     );
 }
 
 #[test]
 fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
-    for config in [small_buckets(), naive()] {
-        let models = on_ranks(2, |world| {
-            let device = world.device();
-            let options = (&device, DType::F32);
-            let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
-            let mut ddp = Ddp::with_config(model, &world, config).unwrap();
-            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-            for step in 0..4 {
-                let weighted = |model: &Net, part: (usize, usize)| {
-                    Loss::mean_over(model.loss(step, part, options), part.1 - part.0)
-                };
-                if world.is_main() {
-                    ddp.no_sync(|model| weighted(model, (0, 2))).unwrap();
-                    ddp.no_sync(|model| weighted(model, (2, 4))).unwrap();
-                }
-                let gradients = ddp
-                    .backward(|model| weighted(model, (4, 8)))
-                    .unwrap()
-                    .gradients;
-                ddp.step(&mut optimizer, RATE, gradients).unwrap();
+    let config = small_buckets();
+    let models = on_ranks(2, |world| {
+        let device = world.device();
+        let options = (&device, DType::F32);
+        let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
+        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        for step in 0..4 {
+            let weighted = |model: &Net, part: (usize, usize)| {
+                Loss::mean_over(model.loss(step, part, options), part.1 - part.0)
+            };
+            if world.is_main() {
+                ddp.no_sync(|model| weighted(model, (0, 2))).unwrap();
+                ddp.no_sync(|model| weighted(model, (2, 4))).unwrap();
             }
-            bits(ddp.module())
-        });
-        assert_same(&models);
-    }
+            let gradients = ddp
+                .backward(|model| weighted(model, (4, 8)))
+                .unwrap()
+                .gradients;
+            ddp.step(&mut optimizer, RATE, gradients).unwrap();
+        }
+        bits(ddp.module())
+    });
+    assert_same(&models);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use burn::backend::Flex;
 
 use super::*;
+use crate::reducer::timing::Stopwatch;
 use crate::reducer::trace::Event;
 
 const PLACEMENTS: [Placement; 4] = [
@@ -37,17 +38,12 @@ fn addresses(gradients: Vec<Tensor<1>>) -> Vec<usize> {
     gradients.map(address).collect()
 }
 
-/// Where the averages of as many elements are in their buckets.
-fn places(ddp: &Ddp<Uneven>, gradients: &[Tensor<1>]) -> Vec<usize> {
-    let Synchroniser::Bucketed(reducer) = &ddp.synchroniser else {
-        panic!("the configuration asks for buckets");
-    };
-    let reducer = lock(reducer);
-    let average = |(parameter, gradient): (usize, &Tensor<1>)| {
-        let average = reducer.average(parameter, &gradient.dims()).unwrap();
-        average.as_bytes().as_ptr().addr()
-    };
-    gradients.iter().enumerate().map(average).collect()
+/// Where the averages are in their buckets.
+fn places(ddp: &Ddp<Uneven>) -> Vec<usize> {
+    let (module, none) = (ddp.module(), ddp.no_gradients());
+    let mut watch = Stopwatch::default();
+    let averages = lock(&ddp.reducer).averages(module, none, None, &mut watch);
+    addresses(flat(module, &averages.unwrap()))
 }
 
 /// The one copy is that into the bucket: what the optimizer gets lies there.
@@ -70,8 +66,7 @@ fn a_gradient_is_copied_once() {
                 // After the second step buckets are dealt again.
                 if number != 1 {
                     let gradients = flat(ddp.module(), &step.gradients);
-                    let places = places(&ddp, &gradients);
-                    assert_eq!(addresses(gradients), places, "{placement}");
+                    assert_eq!(addresses(gradients), places(&ddp), "{placement}");
                 }
             }
         });

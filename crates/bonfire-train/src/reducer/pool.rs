@@ -2,64 +2,65 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::values::Values;
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::buckets::lent_bytes_max;
 use bonfire_plan::{Bytes, DType};
 
+use crate::values::BucketBuffer;
+
 /// Memory that buckets whose gradients are sharded share: each needs it from its first gradient until the
 /// ranks have summed it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spare(Arc<Mutex<Pool>>);
+pub(crate) struct Pool(Arc<Mutex<Free>>);
 
 #[derive(Debug, Default)]
-struct Pool {
-    free: Vec<Values>,
+struct Free {
+    free: Vec<BucketBuffer>,
     bucket_bytes: Vec<u64>,
     bytes: u64,
 }
 
-impl Spare {
+impl Pool {
     pub(super) fn join(&self, dtype: DType, elems: usize) {
-        self.pool()
+        self.memory()
             .bucket_bytes
             .push(Bytes::of(elems as u64, dtype).get());
     }
 
     /// A buffer for some values, or a larger one: the smallest that is free, for buckets that need more may come next.
     /// While the buckets have less than they may need at one time, a bucket takes no more than it needs.
-    pub(super) fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> Values {
-        let mut pool = self.pool();
+    pub(super) fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> BucketBuffer {
+        let mut memory = self.memory();
         let bytes = Bytes::of(elems as u64, dtype).get();
-        let fits = |values: &Values| values.dtype() == dtype && values.len() >= elems;
-        let fitting = pool
+        let fits = |values: &BucketBuffer| values.dtype() == dtype && values.len() >= elems;
+        let fitting = memory
             .free
             .iter()
             .enumerate()
             .filter(|(_, values)| fits(values));
         let least = fitting.min_by_key(|(_, values)| values.len());
         let least = least.map(|(index, values)| (index, values.len()));
-        let is_full = pool.bytes + bytes > lent_bytes_max(&pool.bucket_bytes);
+        let is_full = memory.bytes + bytes > lent_bytes_max(&memory.bucket_bytes);
         if let Some((index, len)) = least
             && (is_full || len == elems)
         {
-            return pool.free.swap_remove(index);
+            return memory.free.swap_remove(index);
         }
         // What is too small makes room.
-        while pool.bytes + bytes > lent_bytes_max(&pool.bucket_bytes)
-            && let Some(values) = pool.free.pop()
+        while memory.bytes + bytes > lent_bytes_max(&memory.bucket_bytes)
+            && let Some(values) = memory.free.pop()
         {
-            pool.bytes -= Bytes::of(values.len() as u64, values.dtype()).get();
+            memory.bytes -= Bytes::of(values.len() as u64, values.dtype()).get();
         }
-        pool.bytes += bytes;
-        Values::shared(group, dtype, elems)
+        memory.bytes += bytes;
+        BucketBuffer::shared(group, dtype, elems)
     }
 
-    pub(super) fn give(&self, values: Values) {
-        self.pool().free.push(values);
+    pub(super) fn give(&self, values: BucketBuffer) {
+        self.memory().free.push(values);
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn memory(&self) -> MutexGuard<'_, Free> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,20 +79,20 @@ mod tests {
     #[test]
     fn a_small_bucket_leaves_the_memory_of_large_ones() {
         local(1, GroupOptions::default(), |group| {
-            let spare = Spare::default();
+            let pool = Pool::default();
             let buckets = [30, 10, 20];
             for elems in buckets {
-                spare.join(DType::F32, elems);
+                pool.join(DType::F32, elems);
             }
-            let take = |elems| spare.take(&group, DType::F32, elems);
+            let take = |elems| pool.take(&group, DType::F32, elems);
             for large in [20, 30, 30] {
                 let first = take(large);
                 assert_eq!(first.len(), large);
-                spare.give(first);
+                pool.give(first);
                 let taken = buckets.map(take);
-                assert_eq!(taken.each_ref().map(Values::len), buckets);
-                taken.into_iter().for_each(|values| spare.give(values));
-                assert_eq!(spare.pool().bytes, 4 * 60);
+                assert_eq!(taken.each_ref().map(BucketBuffer::len), buckets);
+                taken.into_iter().for_each(|values| pool.give(values));
+                assert_eq!(pool.memory().bytes, 4 * 60);
             }
         });
     }
@@ -99,24 +100,24 @@ mod tests {
     #[test]
     fn four_buckets_of_which_three_have_memory_at_a_time_share_that_of_the_largest() {
         local(1, GroupOptions::default(), |group| {
-            let spare = Spare::default();
+            let pool = Pool::default();
             let buckets = [10, 30, 25, 20];
             for elems in buckets {
-                spare.join(DType::F32, elems);
+                pool.join(DType::F32, elems);
             }
-            let take = |elems| spare.take(&group, DType::F32, elems);
+            let take = |elems| pool.take(&group, DType::F32, elems);
             for _ in 0..4 {
                 let mut taken = VecDeque::new();
                 for elems in buckets {
                     if taken.len() > LENT_MAX
                         && let Some(values) = taken.pop_front()
                     {
-                        spare.give(values);
+                        pool.give(values);
                     }
                     taken.push_back(take(elems));
-                    assert!(spare.pool().bytes <= 4 * (30 + 25 + 20));
+                    assert!(pool.memory().bytes <= 4 * (30 + 25 + 20));
                 }
-                taken.into_iter().for_each(|values| spare.give(values));
+                taken.into_iter().for_each(|values| pool.give(values));
             }
         });
     }

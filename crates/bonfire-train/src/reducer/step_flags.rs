@@ -9,7 +9,7 @@ use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 use crate::TrainError;
 
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct StepFlags {
     /// A value that must be the same on all ranks.
     pub(super) comparable: i64,
     pub(super) present: Vec<bool>,
@@ -22,7 +22,7 @@ pub(super) fn len(parameters: usize) -> usize {
 /// Bits of the number of micro-batches, which is smaller.
 const BITS: usize = 32;
 
-impl Verdict {
+impl StepFlags {
     /// Two flags for each bit that ranks compare: one if it is set, one if it is not. Then the parameters.
     pub(super) fn flags(&self) -> Vec<bool> {
         let bit = |bit: usize| (self.comparable >> bit) & 1 == 1;
@@ -46,29 +46,29 @@ impl Verdict {
     }
 
     #[track_caller]
-    pub(super) fn start(&self, group: &ProcessGroup) -> Told {
+    pub(super) fn start(&self, group: &ProcessGroup) -> FlagsWork {
         // Maxima are taken: of what is compared and its negative, and of whether a parameter has a gradient.
         let mut numbers = vec![self.comparable, -self.comparable];
         numbers.extend(self.present.iter().map(|&present| i64::from(present)));
-        Told(group.background(numbers, |group, data| group.all_reduce(data, ReduceOp::Max)))
+        FlagsWork(group.background(numbers, |group, data| group.all_reduce(data, ReduceOp::Max)))
     }
 }
 
-pub(super) struct Told(Work<Vec<i64>>);
+pub(super) struct FlagsWork(Work<Vec<i64>>);
 
-impl Told {
-    /// Waits for the verdict of all ranks.
+impl FlagsWork {
+    /// Waits for the flags of all ranks.
     ///
     /// # Errors
     /// [`TrainError::UnequalAccumulation`] on all ranks if their numbers of micro-batches differ.
-    pub(super) fn wait(self) -> Result<Verdict, TrainError> {
+    pub(super) fn wait(self) -> Result<StepFlags, TrainError> {
         let numbers = self.0.wait()?;
         let (comparable, present) = numbers.split_at(2);
         let (most, least) = (comparable[0], -comparable[1]);
         if most != least {
             return Err(TrainError::UnequalAccumulation { least, most });
         }
-        Ok(Verdict {
+        Ok(StepFlags {
             comparable: most,
             present: present.iter().map(|&present| present > 0).collect(),
         })

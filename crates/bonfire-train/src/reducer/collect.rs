@@ -10,7 +10,10 @@ use crate::TrainError;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::Reducer;
+use crate::reducer::buckets::{Buckets, Home};
 use crate::reducer::readback::{Shell, claim, on_device};
+use crate::reducer::step::Step;
+use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::HostSlice;
 
@@ -47,55 +50,32 @@ impl Gradient<'_> {
     }
 }
 
-pub(crate) trait GradientSink {
-    fn site(&self) -> Site;
-
-    /// Returns true if the gradient of a parameter is wanted at all.
-    fn wants(&self, parameter: usize) -> bool;
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
-}
-
-/// After the backward pass: the gradients that were not taken while it ran.
-impl GradientSink for Reducer {
-    fn site(&self) -> Site {
-        self.buckets.site()
-    }
-
-    fn wants(&self, parameter: usize) -> bool {
-        !self.parameters[parameter].taken
-    }
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        self.put(parameter, gradient)
-    }
-}
-
-/// Reads the wanted gradients. Without `gradients`, no parameter has any.
-pub(crate) fn harvest<M: Module>(
+/// Passes the gradients to a reducer that it did not take while the backward pass ran. Without `gradients`, no
+/// parameter has any.
+pub(crate) fn collect<M: Module>(
     model: &M,
     table: &ParameterTable,
     gradients: Option<&Gradients>,
-    sink: &mut impl GradientSink,
+    reducer: &mut Reducer,
 ) -> Result<(), TrainError> {
-    let mut harvester = Harvester {
+    let mut collector = Collector {
         table,
         gradients,
-        sink,
+        reducer,
         result: Ok(()),
     };
-    model.visit(&mut harvester);
-    harvester.result
+    model.visit(&mut collector);
+    collector.result
 }
 
-struct Harvester<'a, S> {
+struct Collector<'a> {
     table: &'a ParameterTable,
     gradients: Option<&'a Gradients>,
-    sink: &'a mut S,
+    reducer: &'a mut Reducer,
     result: Result<(), TrainError>,
 }
 
-impl<S: GradientSink> Harvester<'_, S> {
+impl Collector<'_> {
     fn read<const D: usize>(
         &mut self,
         index: usize,
@@ -105,30 +85,30 @@ impl<S: GradientSink> Harvester<'_, S> {
             .gradients
             .and_then(|gradients| param.val().grad(gradients));
         let Some(gradient) = gradient else {
-            return self.sink.take(index, None);
+            return self.reducer.put(index, None);
         };
-        if self.sink.site() == Site::Device {
+        if self.reducer.site() == Site::Device {
             let tensor = on_device(gradient)
                 .map_err(|cause| unreadable(self.table, index, &cause))
                 .map(Gradient::Device)?;
             let tensor = checked(self.table, index, Some(tensor))?;
-            return self.sink.take(index, Some(tensor));
+            return self.reducer.put(index, Some(tensor));
         }
         let data = gradient
             .try_into_data()
             .map_err(|cause| unreadable(self.table, index, &cause))?;
         let values = HostSlice::of(&data).map(Gradient::Host);
         let values = checked(self.table, index, values)?;
-        self.sink.take(index, Some(values))
+        self.reducer.put(index, Some(values))
     }
 }
 
-impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
+impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(index) = self.table.index_of(param.id) else {
             return;
         };
-        if self.result.is_ok() && self.sink.wants(index) {
+        if self.result.is_ok() && self.reducer.wants(index) {
             self.result = self.read(index, param);
         }
     }
@@ -168,6 +148,48 @@ pub(crate) fn checked<'a>(
         expected: parameter.extent.elems,
         dtype: parameter.extent.dtype,
     })
+}
+
+impl Reducer {
+    /// The averages of a step that has settled. Those on a device take the memory of `own`, the gradients of this rank's
+    /// backward pass, where they can.
+    pub(crate) fn averages<M: Module>(
+        &mut self,
+        module: &M,
+        none: Averages,
+        own: Option<Gradients>,
+        watch: &mut Stopwatch,
+    ) -> Result<Averages, TrainError> {
+        let (homes, parameters) = (&self.homes, &self.parameters);
+        let is_present = |parameter: usize| parameters[parameter].present;
+        match &mut self.buckets {
+            Buckets::Host(buckets) => {
+                let average = |parameter, shape: &[usize]| {
+                    let Home { bucket, slot } = homes[parameter];
+                    is_present(parameter).then(|| buckets[bucket].view(slot, shape))
+                };
+                Ok(averaged(module, none, average))
+            }
+            Buckets::Device(buckets) => {
+                if own.is_some() {
+                    buckets.release();
+                }
+                let claims = claimed(module, none.table(), own, is_present)?;
+                let targets = claims.memory.into_iter().map(|(parameter, tensor)| {
+                    let Home { bucket, slot } = homes[parameter];
+                    (bucket, slot, tensor)
+                });
+                let Step {
+                    scale, computed, ..
+                } = &mut self.step;
+                buckets.deliver(*scale, targets.collect(), computed, watch)?;
+                let mut averages = none;
+                let finish = claims.finish.into_iter();
+                finish.for_each(|finish| finish(&mut averages));
+                Ok(averages)
+            }
+        }
+    }
 }
 
 /// The averages as gradients for an optimizer, under the identities of the model's parameters; of a parameter that is
@@ -250,26 +272,17 @@ impl ModuleVisitor for Keeper<'_> {
 }
 
 /// Tensors for the averages of the gradients that any rank has, still empty.
-pub(crate) struct Claims {
-    pub(crate) memory: Vec<(usize, DeviceTensor)>,
+struct Claims {
+    memory: Vec<(usize, DeviceTensor)>,
     finish: Vec<Finish>,
 }
 
-/// Adds a tensor that has been written.
+/// Adds an average to the others, once it has been written.
 type Finish = Box<dyn FnOnce(&mut Averages)>;
-
-impl Claims {
-    /// Adds the averages to `averages`, once they have been written.
-    pub(crate) fn finish(self, mut averages: Averages) -> Averages {
-        let finish = self.finish.into_iter();
-        finish.for_each(|finish| finish(&mut averages));
-        averages
-    }
-}
 
 /// Claims memory for the averages of the parameters for which `present` is true. The gradients of this rank's own pass
 /// are used up: the averages take their memory where they can.
-pub(crate) fn claimed<M: Module>(
+fn claimed<M: Module>(
     model: &M,
     table: &ParameterTable,
     own: Option<Gradients>,

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::compression::Presence;
-use crate::values::HostSlice;
 use bonfire_plan::buckets::LENT_MAX;
 
 use super::Reducer;
-use super::harvest::{Gradient, checked};
+use super::collect::{Gradient, checked};
 use super::readback::read_together;
 use super::step::Step;
 use crate::TrainError;
+use crate::compression::Presence;
+use crate::values::HostSlice;
 
 impl Reducer {
     /// Takes a final gradient while the backward pass runs.
@@ -30,6 +30,11 @@ impl Reducer {
         }
     }
 
+    /// Returns true if the gradient of a parameter has not been taken.
+    pub(super) fn wants(&self, parameter: usize) -> bool {
+        !self.parameters[parameter].taken
+    }
+
     pub(super) fn put(
         &mut self,
         parameter: usize,
@@ -43,9 +48,7 @@ impl Reducer {
             gradient => self.enter(parameter, gradient),
         }
         let bucket = self.homes[parameter].bucket;
-        // The last one first: mostly it is the last to come.
-        let mut of_bucket = self.assignments[bucket].parameters.iter().rev();
-        if of_bucket.all(|&parameter| self.parameters[parameter].taken) {
+        if self.is_complete(bucket) {
             self.read(bucket)?;
         }
         if self.step.is_accumulating {
@@ -58,6 +61,15 @@ impl Reducer {
             self.send_complete()?;
         }
         Ok(())
+    }
+
+    /// Returns true if all gradients of a bucket have been taken; false without such a bucket.
+    fn is_complete(&self, bucket: usize) -> bool {
+        self.assignments.get(bucket).is_some_and(|assignment| {
+            // The last one first: mostly it is the last to come.
+            let mut parameters = assignment.parameters.iter().rev();
+            parameters.all(|&parameter| self.parameters[parameter].taken)
+        })
     }
 
     /// Reads the gradients of a bucket that are on a device, all in one go.
@@ -85,34 +97,34 @@ impl Reducer {
 
     /// Passes a gradient to its bucket, or marks it as missing.
     fn enter(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) {
-        let (home, entering) = (self.homes[parameter], self.step.entering);
+        let (home, scale) = (self.homes[parameter], self.step.scale);
         if !self.step.is_accumulating {
-            self.parameters[parameter].present = self.buckets.put(home, gradient, entering);
+            self.parameters[parameter].present = self.buckets.put(home, gradient, scale);
         } else if let Some(gradient) = gradient {
-            self.buckets.accumulate(home, gradient, entering);
+            self.buckets.accumulate(home, gradient, scale);
         }
     }
 
     /// Sends the complete buckets that are next in order.
     pub(super) fn send_complete(&mut self) -> Result<(), TrainError> {
-        while self.buckets.is_complete(self.next) == Some(true) {
+        while self.is_complete(self.next) {
             let Step {
                 normalizer,
                 waited,
-                entering,
+                scale,
                 ..
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
-            let entering = *entering;
+            let scale = *scale;
             // With the last bucket all others are complete: it is known which parameters have a gradient.
             let flags = if self.next + 1 == self.assignments.len() {
-                self.verdict().flags()
+                self.step_flags().flags()
             } else {
                 Vec::new()
             };
             let compressor = &mut self.compressor;
             self.buckets
-                .send(self.next, entering, factor, &flags, compressor)?;
+                .send(self.next, scale, factor, &flags, compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;

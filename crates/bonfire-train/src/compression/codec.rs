@@ -1,4 +1,4 @@
-//! The message that is sent for a bucket in place of its values.
+//! The form in which a bucket's values are sent.
 
 use std::ops::Range;
 
@@ -8,30 +8,36 @@ use bonfire_plan::DType;
 use super::matrix::Dims;
 use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
-use crate::values::{Travel, Values, ValuesWork};
+use crate::values::{BucketBuffer, BufferWork, CollectiveOp};
 
-/// The memory that is sent for one bucket. It is made with the bucket and used in every step.
+/// The form of one bucket's values, with memory for messages that is used in every step.
 #[derive(Debug)]
-pub(crate) struct Carrier(Kind);
-
-#[derive(Debug)]
-enum Kind {
-    Direct,
-    SixteenBits(Payload),
+pub(crate) enum Codec {
+    /// Values are sent as they are.
+    None,
+    /// Values are rounded to 16 bits.
+    Half(Memory),
     /// Thin factors of the matrices, and everything else as it is.
-    LowRank(Box<LowRank>),
+    PowerSgd(Box<LowRank>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    Nothing,
-    Instead,
+/// What a codec has sent.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Half(BufferWork),
+    /// The left factors, and the values that are not compressed.
+    Left(BufferWork),
+    /// The right factors, behind the received left ones.
+    Right {
+        left: BucketBuffer,
+        right: BufferWork,
+    },
 }
 
 pub(crate) type Place = (usize, Range<usize>);
 
-impl Carrier {
-    /// The carrier of a bucket whose parameters have these places.
+impl Codec {
+    /// The codec of a bucket whose parameters have these places.
     pub(crate) fn new(
         compressor: &Compressor,
         dtype: DType,
@@ -40,37 +46,37 @@ impl Carrier {
     ) -> Self {
         let elems = places.last().map_or(0, |(_, range)| range.end);
         if let Some(narrow) = compressor.compression.sixteen_bits(dtype) {
-            return Self(Kind::SixteenBits(Payload::new(group, narrow, elems)));
+            return Self::Half(Memory::new(group, narrow, elems));
         }
-        Self(match &compressor.power_sgd {
+        match &compressor.power_sgd {
             Some(power_sgd) if places.iter().any(|(p, _)| power_sgd.dims(*p).is_some()) => {
-                Kind::LowRank(Box::new(LowRank::new(power_sgd, places, group)))
+                Self::PowerSgd(Box::new(LowRank::new(power_sgd, places, group)))
             }
-            _ => Kind::Direct,
-        })
+            _ => Self::None,
+        }
     }
 
-    /// Sends the message for `values`, which are this rank's share of the mean.
+    /// Sends the message for `values`, which are this rank's share of the mean; `None` if they are to be sent as they
+    /// are.
     #[track_caller]
     pub(crate) fn send(
         &mut self,
-        values: &mut Values,
+        values: &mut BucketBuffer,
         group: &ProcessGroup,
         compressor: &mut Compressor,
-    ) -> Sent {
-        match (&mut self.0, &mut compressor.power_sgd) {
-            (Kind::SixteenBits(parcel), _) => {
+    ) -> Option<Message> {
+        match (self, &mut compressor.power_sgd) {
+            (Self::Half(memory), _) => {
                 // Divided first: no sum of the ranks then overflows where their mean does not.
                 values.scale(1.0 / f64::from(group.world_size().get()));
-                parcel.fill(|narrow| cast(values, narrow));
-                parcel.send(group, ReduceOp::Sum);
-                Sent::Instead
+                let mut narrow = memory.take(group);
+                cast(values, &mut narrow);
+                Some(Message::Half(started(narrow, group, ReduceOp::Sum)))
             }
-            (Kind::LowRank(low_rank), Some(power_sgd)) if power_sgd.is_on() => {
-                low_rank.send_left(values.as_f32_mut(), group, power_sgd);
-                Sent::Instead
+            (Self::PowerSgd(low_rank), Some(power_sgd)) if power_sgd.is_on() => {
+                Some(low_rank.send_left(values.as_f32_mut(), group, power_sgd))
             }
-            _ => Sent::Nothing,
+            _ => None,
         }
     }
 
@@ -79,89 +85,84 @@ impl Carrier {
     #[track_caller]
     pub(crate) fn advance(
         &mut self,
-        values: &mut Values,
+        message: Message,
+        values: &mut BucketBuffer,
         group: &ProcessGroup,
         compressor: &mut Compressor,
-    ) -> Result<(), CollectiveError> {
-        match (&mut self.0, &mut compressor.power_sgd) {
-            (Kind::LowRank(low_rank), Some(power_sgd)) => {
-                low_rank.send_right(values.as_f32_mut(), group, power_sgd)
+    ) -> Result<Message, CollectiveError> {
+        match (self, message, &mut compressor.power_sgd) {
+            (Self::PowerSgd(low_rank), Message::Left(left), Some(power_sgd)) => {
+                let left = left.wait()?;
+                Ok(low_rank.send_right(left, values.as_f32_mut(), group, power_sgd))
             }
-            _ => Ok(()),
+            (_, message, _) => Ok(message),
         }
     }
 
     /// Waits, and replaces `values` by the result.
     pub(crate) fn receive(
         &mut self,
-        values: &mut Values,
+        message: Message,
+        values: &mut BucketBuffer,
         compressor: &mut Compressor,
         presence: impl Fn(usize) -> Presence,
     ) -> Result<(), CollectiveError> {
-        match (&mut self.0, &mut compressor.power_sgd) {
-            (Kind::SixteenBits(parcel), _) => {
-                cast(parcel.receive()?, values);
-                Ok(())
+        match (self, message, &mut compressor.power_sgd) {
+            (Self::Half(memory), Message::Half(work), _) => {
+                cast(memory.keep(work.wait()?), values);
             }
-            (Kind::LowRank(low_rank), Some(power_sgd)) => {
-                low_rank.receive(values.as_f32_mut(), power_sgd, presence)
+            (Self::PowerSgd(low_rank), Message::Right { left, right }, Some(power_sgd)) => {
+                let right = right.wait()?;
+                low_rank.finish(left, right, values.as_f32_mut(), power_sgd, presence);
             }
-            _ => panic!("what was not sent does not come back"),
+            (_, message, _) => unreachable!("a codec receives what it has sent: {message:?}"),
         }
+        Ok(())
     }
 }
 
-/// Memory that is here or in an operation.
+#[track_caller]
+fn started(message: BucketBuffer, group: &ProcessGroup, reduce: ReduceOp) -> BufferWork {
+    let len = message.len();
+    message.start(group, len, CollectiveOp::AllReduce(reduce))
+}
+
+/// Memory for a message, which an operation takes along.
 #[derive(Debug)]
-enum Payload {
-    Here(Values),
-    Away(ValuesWork),
-    Lost,
+pub(crate) struct Memory {
+    dtype: DType,
+    elems: usize,
+    buffer: Option<BucketBuffer>,
 }
 
-impl Payload {
+impl Memory {
     fn new(group: &ProcessGroup, dtype: DType, elems: usize) -> Self {
-        Self::Here(Values::shared(group, dtype, elems))
-    }
-
-    fn here(&mut self) -> &mut Values {
-        match self {
-            Self::Here(values) => values,
-            Self::Away(_) | Self::Lost => panic!("a parcel that is away is not touched"),
+        Self {
+            dtype,
+            elems,
+            buffer: Some(BucketBuffer::shared(group, dtype, elems)),
         }
     }
 
-    fn fill(&mut self, fill: impl FnOnce(&mut Values)) {
-        fill(self.here());
+    fn take(&mut self, group: &ProcessGroup) -> BucketBuffer {
+        let buffer = self.buffer.take();
+        buffer.unwrap_or_else(|| BucketBuffer::shared(group, self.dtype, self.elems))
     }
 
-    #[track_caller]
-    fn send(&mut self, group: &ProcessGroup, reduce: ReduceOp) {
-        let Self::Here(values) = std::mem::replace(self, Self::Lost) else {
-            panic!("a payload is sent once at a time");
-        };
-        let len = values.len();
-        *self = Self::Away(values.start(group, len, Travel::AllReduce(reduce)));
-    }
-
-    fn receive(&mut self) -> Result<&mut Values, CollectiveError> {
-        let Self::Away(work) = std::mem::replace(self, Self::Lost) else {
-            panic!("only a parcel that is away comes back");
-        };
-        *self = Self::Here(work.wait()?);
-        Ok(self.here())
+    fn keep(&mut self, buffer: BucketBuffer) -> &mut BucketBuffer {
+        self.buffer.insert(buffer)
     }
 }
 
 /// A bucket with matrices: the left factors and all uncompressed values are sent first, then the right factors.
 #[derive(Debug)]
-struct LowRank {
+pub(crate) struct LowRank {
     pieces: Vec<Piece>,
-    first: Payload,
-    second: Payload,
+    left: Memory,
+    right: Memory,
 }
 
-/// A parameter, with its places in the bucket and in the message.
+/// A parameter, with its places in the bucket and in the messages.
 #[derive(Clone, Debug)]
 enum Piece {
     Matrix {
@@ -205,14 +206,20 @@ impl LowRank {
         };
         Self {
             pieces: places.iter().map(piece).collect(),
-            first: Payload::new(group, DType::F32, first),
-            second: Payload::new(group, DType::F32, second),
+            left: Memory::new(group, DType::F32, first),
+            right: Memory::new(group, DType::F32, second),
         }
     }
 
     #[track_caller]
-    fn send_left(&mut self, bucket: &mut [f32], group: &ProcessGroup, power_sgd: &mut PowerSgd) {
-        let memory = self.first.here().as_f32_mut();
+    fn send_left(
+        &mut self,
+        bucket: &mut [f32],
+        group: &ProcessGroup,
+        power_sgd: &mut PowerSgd,
+    ) -> Message {
+        let mut message = self.left.take(group);
+        let memory = message.as_f32_mut();
         for piece in &self.pieces {
             match piece.clone() {
                 Piece::Matrix {
@@ -226,18 +233,21 @@ impl LowRank {
                 }
             }
         }
-        self.first.send(group, ReduceOp::Mean);
+        Message::Left(started(message, group, ReduceOp::Mean))
     }
 
+    /// Sends the right factors that follow from the received left ones.
     #[track_caller]
     fn send_right(
         &mut self,
+        mut received: BucketBuffer,
         bucket: &mut [f32],
         group: &ProcessGroup,
         power_sgd: &mut PowerSgd,
-    ) -> Result<(), CollectiveError> {
-        let first = self.first.receive()?.as_f32_mut();
-        let second = self.second.here().as_f32_mut();
+    ) -> Message {
+        let first = received.as_f32_mut();
+        let mut message = self.right.take(group);
+        let second = message.as_f32_mut();
         for piece in &self.pieces {
             match piece.clone() {
                 Piece::Matrix {
@@ -252,18 +262,23 @@ impl LowRank {
                 Piece::Plain { values, first: at } => bucket[values].copy_from_slice(&first[at]),
             }
         }
-        self.second.send(group, ReduceOp::Mean);
-        Ok(())
+        Message::Right {
+            left: received,
+            right: started(message, group, ReduceOp::Mean),
+        }
     }
 
-    fn receive(
+    /// Replaces the values by the product of received factors.
+    fn finish(
         &mut self,
+        left: BucketBuffer,
+        right: BucketBuffer,
         bucket: &mut [f32],
         power_sgd: &mut PowerSgd,
         presence: impl Fn(usize) -> Presence,
-    ) -> Result<(), CollectiveError> {
-        let second = self.second.receive()?.as_f32_mut();
-        let first = self.first.here().as_f32_mut();
+    ) {
+        let first = self.left.keep(left).as_f32_mut();
+        let second = self.right.keep(right).as_f32_mut();
         for piece in &self.pieces {
             if let Piece::Matrix {
                 parameter,
@@ -281,6 +296,5 @@ impl LowRank {
                 );
             }
         }
-        Ok(())
     }
 }

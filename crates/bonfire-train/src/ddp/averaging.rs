@@ -1,0 +1,76 @@
+//! The averaging of gradients, and its state between steps.
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::Module;
+
+use super::{Ddp, lock};
+use crate::compression::Compressor;
+use crate::parameters::shards::Shards;
+use crate::parameters::{ParameterTable, device_of};
+use crate::reducer::Reducer;
+use crate::reducer::device_route::{Ways, choose};
+use crate::world::patience::WarmUp;
+use crate::{CompressionState, DdpConfig, TrainError};
+
+/// Makes the reducer of a model that is the same on all ranks. Every rank calls it.
+pub(super) fn reducer_of<M: Module>(
+    model: &M,
+    group: &WarmUp,
+    table: &Arc<ParameterTable>,
+    shards: &Arc<Shards>,
+    config: &DdpConfig,
+) -> Result<Arc<Mutex<Reducer>>, TrainError> {
+    let device = device_of(model);
+    let way = choose(Ways {
+        config,
+        device: device.as_ref(),
+        group,
+    })?;
+    let compressor = Compressor::new(
+        config.compression,
+        (0..table.len()).map(|index| table.get(index).compressible()),
+        group.world_size(),
+    );
+    let reducer = Reducer::new(
+        group.clone(),
+        Arc::clone(table),
+        Arc::clone(shards),
+        config.caps(),
+        compressor,
+        way,
+    )?;
+    if group.rank().get() == 0 {
+        tracing::info!(
+            parameters = table.len(),
+            buckets = reducer.assignments().len(),
+            compression = ?config.compression,
+            placement = %config.placement,
+            "gradients are sent in buckets"
+        );
+    }
+    Ok(Arc::new(Mutex::new(reducer)))
+}
+
+impl<M: Module> Ddp<M> {
+    /// Gathers the state of compression on all ranks, for the program's state in a checkpoint. Without it PowerSGD
+    /// does not resume exactly. Every rank must call it, and gets the same.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`] if a rank failed.
+    #[track_caller]
+    pub fn compression_state(&self) -> Result<CompressionState, TrainError> {
+        Ok(lock(&self.reducer).compressor.state(&self.group)?)
+    }
+
+    /// Restores a state that every rank has; on as many ranks as saved it, bit for bit. On more or fewer, every rank
+    /// continues with the mean of the errors, so that nothing is lost; a lone rank compresses nothing, and drops it.
+    /// The empty state changes nothing.
+    ///
+    /// # Errors
+    /// [`TrainError::Compression`] if the state belongs to another model or configuration. Nothing is changed then.
+    pub fn restore_compression(&mut self, state: &CompressionState) -> Result<(), TrainError> {
+        let mut reducer = lock(&self.reducer);
+        Ok(reducer.compressor.restore(state, &self.group)?)
+    }
+}

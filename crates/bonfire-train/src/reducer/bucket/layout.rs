@@ -1,0 +1,91 @@
+//! The places of parameters in a bucket.
+//!
+//! Where parameters are cut into rows, a bucket is as many equal blocks as there are ranks, each with the rows of
+//! one rank of all parameters: so a block is a rank's part of the mean, and its contribution when parameters are
+//! gathered. The blocks of ranks with fewer rows are padded at the end.
+//!
+//! If one rank has all of each parameter, the bucket is sent to it, and comes from it.
+
+use std::ops::Range;
+
+use bonfire_plan::buckets::Assignment;
+use bonfire_plan::{DType, Division};
+
+use crate::parameters::shards::Shards;
+
+#[derive(Debug)]
+pub(crate) struct BucketLayout {
+    pub(crate) dtype: DType,
+    pub(crate) division: Division,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) elems: usize,
+}
+
+/// A parameter of a bucket.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) parameter: usize,
+    pub(crate) pieces: Vec<Piece>,
+    /// The index of this rank's piece, if any.
+    own: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The elements in the bucket.
+    pub(crate) place: Range<usize>,
+    /// The elements in the parameter.
+    pub(crate) elems: Range<usize>,
+}
+
+impl BucketLayout {
+    pub(crate) fn new(assignment: &Assignment, shards: &Shards) -> Self {
+        let parameters = &assignment.parameters;
+        let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
+        let (block_elems, blocks) = shards.layout().blocks(parameters);
+        let mut ends: Vec<usize> = (0..blocks).map(|block| block * block_elems).collect();
+        let slots = parameters.iter().zip(&pieces).map(|(&parameter, pieces)| {
+            let pieces = pieces.iter().zip(&mut ends).map(|(elems, end)| {
+                let place = *end..*end + elems.len();
+                *end = place.end;
+                let elems = elems.clone();
+                Piece { place, elems }
+            });
+            Slot {
+                parameter,
+                pieces: pieces.collect(),
+                own: shards.own_piece(parameter),
+            }
+        });
+        Self {
+            dtype: assignment.dtype,
+            division: assignment.division,
+            slots: slots.collect(),
+            elems: blocks * block_elems,
+        }
+    }
+
+    /// The elements of this rank's piece of a parameter.
+    pub(crate) fn own_place(&self, slot: usize) -> Range<usize> {
+        let Slot { pieces, own, .. } = &self.slots[slot];
+        own.map_or(0..0, |own| pieces[own].place.clone())
+    }
+
+    pub(crate) fn own_place_in_block(&self, slot: usize) -> Range<usize> {
+        let (place, block) = (self.own_place(slot), self.block());
+        place.start - block.start..place.end - block.start
+    }
+
+    /// The elements of this rank's block.
+    pub(crate) fn block(&self) -> Range<usize> {
+        let Some((pieces, own)) = self
+            .slots
+            .first()
+            .and_then(|slot| Some((slot.pieces.len(), slot.own?)))
+        else {
+            return 0..0;
+        };
+        let elems = self.elems / pieces;
+        own * elems..(own + 1) * elems
+    }
+}
