@@ -1,6 +1,6 @@
 //! Every operation of a group: operation x world x transport x size, with ranks as threads.
 //!
-//! `cargo bench -p bonfire-collective-benches`, and with a filter for a part of it, such as
+//! `cargo bench -p bonfire-testkit --bench collectives`, and with a filter for a part of it, such as
 //! `-- all_reduce/shm/2`. For ranks as processes, verified random data and the columns of nccl-tests,
 //! use `bonfire bench`.
 
