@@ -114,7 +114,7 @@ pub mod config {
 }
 
 /// Groups of CUDA devices, between which data moves without the host. The crates `bonfire-gpu` and `bonfire-cuda` have the rest.
-#[cfg(feature = "cuda-unfused")]
+#[cfg(feature = "cuda-llvm-unfused")]
 pub mod cuda {
     pub use bonfire_gpu::{CudaGroup, CudaGroupError, CudaOptions, CudaPath, NcclGroup};
 }
