@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+#[cfg(feature = "cuda")]
+mod collectives;
 mod completions;
 mod config;
 #[cfg(feature = "cuda")]

@@ -6,10 +6,8 @@
 
 mod bench;
 mod choice;
-mod collectives;
 mod conformance;
 mod faults;
-mod figures;
 mod inventory;
 mod nccl;
 mod pack;
@@ -49,10 +47,6 @@ pub(crate) struct SelftestArgs {
     /// Run this part in this process: how the program starts itself
     #[arg(long, hide = true, value_enum)]
     part: Option<Part>,
-
-    /// The blocks that NCCL may use, for its part
-    #[arg(long, hide = true)]
-    nccl_max_ctas: Option<u32>,
 }
 
 pub(crate) fn run(args: SelftestArgs) -> ExitCode {

@@ -2,9 +2,10 @@
 
 use anyhow::{Context as _, bail};
 use bonfire_collective::ProcessGroup;
-use bonfire_gpu::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
+use bonfire_gpu::{Context, CudaGroup, CudaOptions, Device, Driver, NcclGroup, Neighbours};
 use serde::Serialize;
 
+use super::Member;
 use crate::connections;
 
 #[derive(Debug)]
@@ -66,14 +67,24 @@ impl Fleet {
         })
     }
 
-    /// Forms the group of GPUs over the group of this rank's job, whose ranks are all on this host.
-    pub(in crate::bench) fn join(&self, group: &ProcessGroup) -> anyhow::Result<CudaGroup> {
+    /// Forms the group of GPUs, over NCCL or without it, from the group of this rank's job, whose ranks are all on
+    /// this host.
+    pub(in crate::bench) fn join(
+        &self,
+        group: &ProcessGroup,
+        over_nccl: bool,
+    ) -> anyhow::Result<Member> {
         let number = device_of(group.rank().index(), self.devices.len());
         let context =
             Context::retain(&self.devices[number]).with_context(|| format!("device {number}"))?;
         let options = CudaOptions::default();
-        let joined = CudaGroup::new(group.clone(), &context, &self.neighbours, options);
-        Ok(joined?)
+        let group = group.clone();
+        if over_nccl {
+            let joined = NcclGroup::new(group, &context, options.timeout)?;
+            return Ok(Member::OverNccl(joined));
+        }
+        let joined = CudaGroup::new(group, &context, &self.neighbours, options)?;
+        Ok(Member::Own(joined))
     }
 
     /// Describes them for a run of that many ranks.
