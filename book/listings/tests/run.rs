@@ -24,12 +24,19 @@ fn last_loss(printed: &str) -> f64 {
 }
 
 #[test]
-fn the_training_listing_learns_on_one_and_on_two_ranks() {
-    let program = env!("CARGO_BIN_EXE_train");
-    for ranks in ["1", "2"] {
-        let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
-        // The targets lie exactly on the line, so the loss falls towards zero.
-        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
+fn the_first_programs_learn_on_one_and_on_several_ranks() {
+    let first = env!("CARGO_BIN_EXE_first");
+    let train = env!("CARGO_BIN_EXE_train");
+    let four = env!("CARGO_BIN_EXE_four");
+    for (program, several) in [(first, "2"), (train, "2"), (four, "4")] {
+        for ranks in ["1", several] {
+            let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
+            // The targets lie exactly on the line, so the loss falls towards zero.
+            assert!(
+                loss < 1e-3,
+                "{program}: {ranks} ranks end with a loss of {loss}"
+            );
+        }
     }
 }
 
@@ -52,15 +59,6 @@ fn the_listing_beside_pytorchs_learns_and_leaves_a_file_for_it() {
         for name in ["\"layer.weight\"", "\"layer.bias\""] {
             assert!(names.contains(name), "{name} is missing in {names}");
         }
-    }
-}
-
-#[test]
-fn a_loop_over_burns_batches_learns_on_one_and_on_four_ranks() {
-    for ranks in ["1", "4"] {
-        let arguments = ["--nproc", ranks, "--device", "cpu"];
-        let loss = last_loss(&run(env!("CARGO_BIN_EXE_four"), &arguments));
-        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The smallest complete training program of the book.
+//! Trains on a data set that the ranks divide.
 
 // ANCHOR: imports
 
