@@ -47,7 +47,7 @@ fn what_the_differences_lead_to_is_in_the_listings() {
     let [own, learner] = blocks[..] else {
         panic!("the page has {} differences", blocks.len())
     };
-    for (difference, listing) in [(own, "four"), (learner, "learner")] {
+    for (difference, listing) in [(own, "data_loader"), (learner, "learner")] {
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);
     }

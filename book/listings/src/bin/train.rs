@@ -1,7 +1,6 @@
 //! Trains on a data set that the ranks divide.
 
 // ANCHOR: imports
-
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use burn::module::Module;
