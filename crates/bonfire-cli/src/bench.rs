@@ -152,7 +152,8 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     }
 }
 
-fn bench(args: &BenchArgs) -> anyhow::Result<()> {
+/// Measures, and prints the table.
+pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if args.min_bytes > args.max_bytes {
         bail!(
             "--min-bytes {} is larger than --max-bytes {}",

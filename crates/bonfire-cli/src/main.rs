@@ -3,13 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-#[cfg(feature = "cuda")]
-mod collectives;
 mod completions;
 mod config;
-#[cfg(feature = "cuda")]
-mod connections;
 mod doctor;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod inspect;
 mod operation;
 mod plan;

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::gpu::devices;
 use part::{Outcome, Part};
 
 /// Show that collectives between GPUs are right, survive failures, and how fast they are.
@@ -66,7 +67,7 @@ pub(crate) fn run(args: SelftestArgs) -> ExitCode {
 
 fn all(args: &SelftestArgs) -> anyhow::Result<bool> {
     // Without a driver there is one line to say, and no part to run.
-    inventory::require()?;
+    devices::all()?;
     let parts = if args.only.is_empty() {
         Part::all().to_vec()
     } else {

@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use super::data::{Data, Value};
 use super::layout::{Form, Parameters, Place, Starts};
 use super::measure::{Measurement, Progress, SLOTS_MAX, Samples, Timing, agree, batch_of};
-use crate::collectives::{Collectives, Task};
+use crate::gpu::collectives::{Collectives, Task};
 use crate::operation::Operation;
 
 pub(super) use fleet::{Fleet, Gpus};

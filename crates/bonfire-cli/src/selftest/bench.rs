@@ -1,11 +1,10 @@
-//! Times of all-reduces: `bonfire bench` on the ranks that the self-test has.
+//! Times of all-reduces: what `bonfire bench` measures with the ranks of the self-test.
 
-use std::process::Command;
-
-use anyhow::{Context as _, ensure};
+use clap::{Args, Command, FromArgMatches};
 
 use super::SelftestArgs;
 use super::nccl;
+use crate::bench::{BenchArgs, bench};
 
 /// Measures the engine.
 pub(super) fn own(args: &SelftestArgs) -> anyhow::Result<()> {
@@ -14,7 +13,7 @@ pub(super) fn own(args: &SelftestArgs) -> anyhow::Result<()> {
         .try_for_each(|&ranks| measure(args, ranks, &[]))
 }
 
-/// Measures NCCL on as many of the ranks as it takes.
+/// Measures NCCL with those numbers of ranks that it takes.
 pub(super) fn over_nccl(args: &SelftestArgs) -> anyhow::Result<()> {
     nccl::ranks_of(&args.ranks)?
         .into_iter()
@@ -22,17 +21,34 @@ pub(super) fn over_nccl(args: &SelftestArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &SelftestArgs, ranks: u32, engine: &[&str]) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let (step_factor, iters) = if args.quick { ("64", "2") } else { ("4", "5") };
-    let status = Command::new(program)
-        .args(["bench", "all-reduce", "--device", "cuda", "--oversubscribe"])
-        .args(["--transport", "local", "--ranks", &ranks.to_string()])
-        .args(["--min-bytes", "1K", "--max-bytes", "256M"])
-        .args(["--step-factor", step_factor, "--iters", iters])
-        .args(["--min-time", "1ms", "--rotate-bytes", "4M"])
-        .args(engine)
-        .status()
-        .context("cannot start this program again")?;
-    ensure!(status.success(), "{ranks} ranks: bonfire bench: {status}");
-    Ok(())
+    bench(&parse(ranks, args.quick, engine)?)
+}
+
+/// The arguments of the command, with more to choose the engine.
+fn parse(ranks: u32, quick: bool, engine: &[&str]) -> anyhow::Result<BenchArgs> {
+    let ranks = ranks.to_string();
+    let (step_factor, iters) = if quick { ("64", "2") } else { ("4", "5") };
+    let arguments = [
+        &["all-reduce", "--device", "cuda", "--oversubscribe"][..],
+        &["--transport", "local", "--ranks", &ranks],
+        &["--min-bytes", "1K", "--max-bytes", "256M"],
+        &["--step-factor", step_factor, "--iters", iters],
+        &["--min-time", "1ms", "--rotate-bytes", "4M"],
+        engine,
+    ];
+    let command = BenchArgs::augment_args(Command::new("bench").no_binary_name(true));
+    let matches = command.try_get_matches_from(arguments.concat())?;
+    Ok(BenchArgs::from_arg_matches(&matches)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_those_of_the_command() {
+        for (quick, engine) in [(false, &[][..]), (true, &["--nccl"])] {
+            parse(4, quick, engine).unwrap();
+        }
+    }
 }

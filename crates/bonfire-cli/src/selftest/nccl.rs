@@ -12,9 +12,9 @@ use half::{bf16, f16};
 
 use super::SelftestArgs;
 use super::conformance::Cases;
-use super::inventory::require;
 use super::ranks::on_threads;
 use super::value::{Sample, samples, wholes};
+use crate::gpu::devices;
 
 pub(super) use processes::{death_is_noticed, on_processes};
 
@@ -37,7 +37,7 @@ pub(super) fn obstacle(ranks: &[u32]) -> anyhow::Result<Option<String>> {
 
 /// The numbers of ranks that this version takes on this machine.
 fn fitting(asked: &[u32], version: u32) -> anyhow::Result<Vec<u32>> {
-    let devices = require()?.len();
+    let devices = devices::all()?.len();
     let fits = |ranks: &u32| *ranks as usize <= devices || version >= SHARING_VERSION_MIN;
     Ok(asked.iter().copied().filter(fits).collect())
 }

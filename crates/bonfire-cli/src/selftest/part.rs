@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use crate::connections::MOST;
+use crate::gpu::connections::MOST;
 
 use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack, training};
 

@@ -1,12 +1,12 @@
 //! The GPUs of this host, and which rank gets which.
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bonfire_collective::ProcessGroup;
-use bonfire_gpu::{Context, CudaGroup, CudaOptions, Device, Driver, NcclGroup, Neighbours};
+use bonfire_gpu::{CudaGroup, CudaOptions, Device, Driver, NcclGroup, Neighbours};
 use serde::Serialize;
 
 use super::Member;
-use crate::connections;
+use crate::gpu::{connections, devices};
 
 #[derive(Debug)]
 pub(in crate::bench) struct Fleet {
@@ -57,12 +57,9 @@ impl Fleet {
     /// # Errors
     /// If there is no driver or no device: what is missing.
     pub(in crate::bench) fn find() -> anyhow::Result<Self> {
-        let driver = Driver::load()?;
-        // Names the first device that there should be, if there is none.
-        driver.device(0)?;
         Ok(Self {
-            devices: driver.devices()?,
-            driver: driver.version().to_string(),
+            devices: devices::all()?,
+            driver: Driver::load()?.version().to_string(),
             neighbours: Neighbours::new(),
         })
     }
@@ -74,9 +71,7 @@ impl Fleet {
         group: &ProcessGroup,
         over_nccl: bool,
     ) -> anyhow::Result<Member> {
-        let number = device_of(group.rank().index(), self.devices.len());
-        let context =
-            Context::retain(&self.devices[number]).with_context(|| format!("device {number}"))?;
+        let context = devices::context_of(group.rank().get())?;
         let options = CudaOptions::default();
         let group = group.clone();
         if over_nccl {
@@ -105,10 +100,6 @@ impl Fleet {
             driver: self.driver.clone(),
         })
     }
-}
-
-fn device_of(rank: usize, devices: usize) -> usize {
-    rank % devices
 }
 
 fn require_enough(ranks: usize, devices: usize, oversubscribe: bool) -> anyhow::Result<()> {
@@ -151,11 +142,5 @@ mod tests {
         assert!(require_enough(4, 1, true).is_ok());
         let error = require_enough(4, 1, false).unwrap_err().to_string();
         assert!(error.contains("--oversubscribe"), "{error}");
-    }
-
-    #[test]
-    fn ranks_take_devices_in_turn() {
-        let devices: Vec<usize> = (0..5).map(|rank| device_of(rank, 2)).collect();
-        assert_eq!(devices, [0, 1, 0, 1, 0]);
     }
 }

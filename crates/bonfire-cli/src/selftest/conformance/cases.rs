@@ -7,7 +7,7 @@ use bonfire_collective::{Rank, ReduceOp};
 use bonfire_gpu::Elements;
 
 use super::super::value::{Draw, Sample, samples};
-use crate::collectives::{Collectives, Task};
+use crate::gpu::collectives::{Collectives, Task};
 
 /// Bytes of the buffer that all cases use.
 const BUFFER_BYTES: usize = 16 << 20;

@@ -8,7 +8,7 @@ use bonfire_gpu::{CudaAlgorithm, CudaGroup, Elements};
 
 use super::super::value::Sample;
 use super::cases::{Cases, shard_of};
-use crate::collectives::Task;
+use crate::gpu::collectives::Task;
 
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
 
