@@ -123,18 +123,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
-        "bonfire-page",
-        Imports::Only(&["bonfire-plan"]),
-        Burn::Unknown,
-    ),
-    (
         "bonfire-report",
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-launch",
             "bonfire-checkpoint",
-            "bonfire-page",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -149,7 +143,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
-            "bonfire-page",
+            "bonfire-report",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -175,17 +169,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("vision", Imports::Only(&["bonfire"]), Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     (BENCHES, Imports::Libraries, Burn::Named),
-    (
-        "bonfire-collective-benches",
-        Imports::Only(&["bonfire-collective", "bonfire-launch"]),
-        Burn::Unknown,
-    ),
     ("book-listings", Imports::Libraries, Burn::Named),
-    (
-        "gpu-listings",
-        Imports::Only(&["bonfire-collective", "bonfire-gpu"]),
-        Burn::Unknown,
-    ),
 ];
 
 /// What `Imports::Libraries` stands for.
@@ -205,7 +189,6 @@ const LIBRARIES: &[&str] = &[
     "bonfire-parallel",
     "bonfire-learner",
     DATA,
-    "bonfire-page",
     "bonfire-report",
 ];
 

@@ -206,10 +206,6 @@ fn calls_in_the_tables_of_pages_are_those_of_programs() {
 fn blocks_of_rust_are_listings() {
     for path in pages() {
         let page = fs::read_to_string(&path).expect("a page is text");
-        // .ci/own-crate builds and runs that page.
-        if path.ends_with("own-crate.md") {
-            continue;
-        }
         let mut before = "";
         for line in page.lines() {
             let is_listing = before.trim_start().starts_with("<!-- listing ");
@@ -223,25 +219,31 @@ fn blocks_of_rust_are_listings() {
     }
 }
 
-/// It is compiled where the crate's documentation shows it.
+/// It is the listing of the pages for newcomers, too.
 #[test]
-fn the_program_in_readme_is_that_of_the_documentation() {
+fn the_first_program_of_readme_and_of_the_documentation_is_the_books() {
     let root = Path::new(BOOK).join("../..");
     let text = |path: &str| fs::read_to_string(root.join(path)).expect("a text");
     let block = |text: &str, fence: &str| {
         let lines = text.lines().skip_while(|line| *line != fence).skip(1);
-        let lines: Vec<String> = lines
-            .take_while(|line| *line != "```")
-            .map(str::to_owned)
-            .collect();
-        lines
+        let lines = lines.take_while(|line| *line != "```");
+        lines.map(|line| format!("{line}\n")).collect::<String>()
     };
     let library = text("crates/bonfire/src/lib.rs");
     let lines = library.lines().map_while(|line| line.strip_prefix("//!"));
     let documentation: Vec<&str> = lines
         .map(|line| line.strip_prefix(' ').unwrap_or(line))
         .collect();
-    let shown = block(&text("README.md"), "```rust");
-    assert_eq!(shown, block(&documentation.join("\n"), "```no_run"));
-    assert!(shown.len() > 15, "{shown:?}");
+    let mark = "../listings/src/bin/first.rs program";
+    let program = listing(mark);
+    assert!(program.lines().count() <= 25, "{program}");
+    assert_eq!(block(&text("README.md"), "```rust"), program);
+    assert_eq!(block(&documentation.join("\n"), "```no_run"), program);
+    for page in ["quick-start.md", "own-crate.md"] {
+        let page = text(&format!("book/src/{page}"));
+        let first = page
+            .lines()
+            .find_map(|line| line.strip_prefix("<!-- listing "));
+        assert_eq!(first, Some(format!("{mark} -->").as_str()));
+    }
 }

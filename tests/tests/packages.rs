@@ -111,7 +111,7 @@ fn the_default_build_adds_few_crates_to_burns() {
 fn a_build_for_gpus_alone_leaves_the_cpu_backend_out() {
     let default = Tree::of(&[]).expect("a build of the workspace has its crates");
     assert!(default.has("burn-flex ") && !default.has("burn-wgpu "));
-    for features in ["wgpu,weights,images", "cuda-cpp,weights,images"] {
+    for features in ["wgpu,weights,images", "cuda,weights,images"] {
         let Some(tree) = Tree::of(&["--no-default-features", "--features", features]) else {
             return;
         };

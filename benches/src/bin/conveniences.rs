@@ -6,7 +6,7 @@
 //! Bare is data, forward, backward and the optimizer. Everything adds a journal that writes JSON lines and
 //! TensorBoard's events and shows figures every `--interval` steps, clipping left out on both sides; an agreement of
 //! all ranks on whether to stop before every step; and an accuracy, recorded with the figures. Heartbeats and the
-//! flight recorder are on in both: `watching` in `benches/collectives` measures them.
+//! flight recorder are on in both: the example `watching` of `bonfire-testkit` measures them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the page "From one device to four" adds to a program is in listings, which are compiled and run.
+//! What the page "From one GPU to many" adds to a program is in listings, which are compiled and run.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn assert_in_listing(lines: &[&str], listing: &str) {
 
 #[test]
 fn what_the_differences_lead_to_is_in_the_listings() {
-    let page = read("../src/one-to-four.md");
+    let page = read("../src/from-one-gpu-to-many.md");
     let blocks: Vec<&str> = page
         .split("```diff\n")
         .skip(1)
@@ -47,7 +47,7 @@ fn what_the_differences_lead_to_is_in_the_listings() {
     let [own, learner] = blocks[..] else {
         panic!("the page has {} differences", blocks.len())
     };
-    for (difference, listing) in [(own, "four"), (learner, "learner")] {
+    for (difference, listing) in [(own, "data_loader"), (learner, "learner")] {
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);
     }

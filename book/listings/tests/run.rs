@@ -24,18 +24,25 @@ fn last_loss(printed: &str) -> f64 {
 }
 
 #[test]
-fn the_training_listing_learns_on_one_and_on_two_ranks() {
-    let program = env!("CARGO_BIN_EXE_train");
-    for ranks in ["1", "2"] {
-        let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
-        // The targets lie exactly on the line, so the loss falls towards zero.
-        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
+fn the_first_programs_learn_on_one_and_on_several_ranks() {
+    let first = env!("CARGO_BIN_EXE_first");
+    let train = env!("CARGO_BIN_EXE_train");
+    let data_loader = env!("CARGO_BIN_EXE_data_loader");
+    for (program, several) in [(first, "2"), (train, "2"), (data_loader, "4")] {
+        for ranks in ["1", several] {
+            let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
+            // The targets lie exactly on the line, so the loss falls towards zero.
+            assert!(
+                loss < 1e-3,
+                "{program}: {ranks} ranks end with a loss of {loss}"
+            );
+        }
     }
 }
 
 #[test]
 fn the_listing_beside_pytorchs_learns_and_leaves_a_file_for_it() {
-    let program = env!("CARGO_BIN_EXE_beside");
+    let program = env!("CARGO_BIN_EXE_from_pytorch");
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().expect("a folder");
         let output = Command::new(program)
@@ -56,25 +63,16 @@ fn the_listing_beside_pytorchs_learns_and_leaves_a_file_for_it() {
 }
 
 #[test]
-fn a_loop_over_burns_batches_learns_on_one_and_on_four_ranks() {
-    for ranks in ["1", "4"] {
-        let arguments = ["--nproc", ranks, "--device", "cpu"];
-        let loss = last_loss(&run(env!("CARGO_BIN_EXE_four"), &arguments));
-        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
-    }
-}
-
-#[test]
 fn workers_of_the_listing_on_slow_links_learn() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
-    let loss = last_loss(&run(env!("CARGO_BIN_EXE_alone"), &arguments));
+    let loss = last_loss(&run(env!("CARGO_BIN_EXE_diloco"), &arguments));
     assert!(loss < 1e-2, "the workers end with a loss of {loss}");
 }
 
 #[test]
 fn the_listing_on_optimizers_learns_a_constant() {
     let printed = run(
-        env!("CARGO_BIN_EXE_fused"),
+        env!("CARGO_BIN_EXE_fused_optimizer"),
         &["--nproc", "2", "--device", "cpu"],
     );
     assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
@@ -86,7 +84,7 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
     let (base, id) = (env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let folder = format!("{base}/sharded-{id}");
     let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
-    let printed = run(env!("CARGO_BIN_EXE_sharded"), &args);
+    let printed = run(env!("CARGO_BIN_EXE_sharding"), &args);
     assert_eq!(printed.matches("then loss ").count(), 2, "{printed}");
     let first = printed
         .split("loss ")
@@ -102,7 +100,7 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
 fn the_listing_on_divided_layers_learns_the_same_on_all_ranks() {
     for ranks in ["2", "4"] {
         let arguments = ["--nproc", ranks, "--device", "cpu"];
-        let printed = run(env!("CARGO_BIN_EXE_divided"), &arguments);
+        let printed = run(env!("CARGO_BIN_EXE_tensor_parallel"), &arguments);
         assert_eq!(printed.matches("loss ").count().to_string(), ranks);
         assert!(last_loss(&printed) < 0.05, "{printed}");
     }
@@ -112,7 +110,7 @@ fn the_listing_on_divided_layers_learns_the_same_on_all_ranks() {
 fn the_listing_on_divided_sequences_learns_the_same_on_all_ranks() {
     for ranks in ["2", "4"] {
         let arguments = ["--nproc", ranks, "--device", "cpu"];
-        let printed = run(env!("CARGO_BIN_EXE_ring"), &arguments);
+        let printed = run(env!("CARGO_BIN_EXE_context_parallel"), &arguments);
         assert_eq!(printed.matches("loss ").count().to_string(), ranks);
         assert!(last_loss(&printed) < 0.05, "{printed}");
     }
@@ -121,7 +119,7 @@ fn the_listing_on_divided_sequences_learns_the_same_on_all_ranks() {
 #[test]
 fn the_listing_on_pipelines_learns_a_constant() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
-    let printed = run(env!("CARGO_BIN_EXE_piped"), &arguments);
+    let printed = run(env!("CARGO_BIN_EXE_pipeline_parallel"), &arguments);
     // All ranks know the loss.
     assert_eq!(printed.matches("then loss ").count(), 2, "{printed}");
     let first = printed.split("loss ").nth(1);
@@ -136,7 +134,7 @@ fn the_listing_on_pipelines_learns_a_constant() {
 #[test]
 fn the_listing_on_state_in_files_learns_a_constant() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
-    let printed = run(env!("CARGO_BIN_EXE_offloaded"), &arguments);
+    let printed = run(env!("CARGO_BIN_EXE_offload"), &arguments);
     assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
     assert!(last_loss(&printed) < 0.5, "{printed}");
 }
@@ -164,7 +162,7 @@ fn the_prepared_listing_learns_from_a_file_of_either_kind_and_goes_on() {
                 file.to_str().unwrap(),
             ];
             let printed = run(
-                env!("CARGO_BIN_EXE_prepared"),
+                env!("CARGO_BIN_EXE_prepare"),
                 &[&arguments[..], &[&kept, epochs]].concat(),
             );
             let told = printed.split("error ").nth(1).unwrap();
@@ -211,7 +209,7 @@ fn the_listing_on_routes_says_why_it_is_not_nccl_and_trains() {
 
 #[test]
 fn the_listing_on_errors_tells_once_what_is_wrong() {
-    let program = env!("CARGO_BIN_EXE_told");
+    let program = env!("CARGO_BIN_EXE_all_or_none");
     let path = std::env::temp_dir().join(format!("told-{}", std::process::id()));
     fs::write(&path, "1\n2\n3\n").expect("the file can be written");
     let file = path.to_str().expect("a plain path");
@@ -234,7 +232,7 @@ fn the_listing_on_errors_tells_once_what_is_wrong() {
 
 #[test]
 fn the_pictures_listing_deals_all_pictures_of_both_epochs() {
-    let program = env!("CARGO_BIN_EXE_pictures");
+    let program = env!("CARGO_BIN_EXE_images");
     for ranks in [1, 2] {
         let printed = run(program, &["--nproc", &ranks.to_string(), "--device", "cpu"]);
         let line = format!("saw {} pictures, holds out 10", 2 * 30 / ranks);
@@ -244,7 +242,7 @@ fn the_pictures_listing_deals_all_pictures_of_both_epochs() {
 
 #[test]
 fn the_agreement_listing_ends_on_all_ranks_with_the_shortest_share() {
-    let printed = run(env!("CARGO_BIN_EXE_agreed"), &["--nproc", "3"]);
+    let printed = run(env!("CARGO_BIN_EXE_uneven_shares"), &["--nproc", "3"]);
     assert_eq!(
         printed.matches("3 steps, saved 2 times").count(),
         3,
@@ -344,7 +342,7 @@ fn the_lean_listing_learns_and_resumes() {
     );
     let lean = || {
         let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
-        run(env!("CARGO_BIN_EXE_lean"), &args)
+        run(env!("CARGO_BIN_EXE_gradient_compression"), &args)
     };
     let loss = last_loss(&lean());
     assert!(loss < 0.01, "it ends with a loss of {loss}");
@@ -367,7 +365,7 @@ fn the_listing_on_checkpoints_resumes_bit_for_bit() {
             "--device",
             "cpu",
         ];
-        let printed = run(env!("CARGO_BIN_EXE_resumed"), &args);
+        let printed = run(env!("CARGO_BIN_EXE_checkpoints"), &args);
         let ends = printed
             .lines()
             .filter_map(|line| line.split("step ").nth(1));
@@ -410,7 +408,7 @@ fn the_lean_learner_listing_goes_on_where_it_was() {
     };
     let train = |folder: &str, from: &str, last: &str| {
         let args = [folder, from, last, "--nproc", "2", "--device", "cpu"];
-        let printed = run(env!("CARGO_BIN_EXE_learner_lean"), &args);
+        let printed = run(env!("CARGO_BIN_EXE_learner_compression"), &args);
         let ends = printed.lines().filter_map(|line| line.split(" of ").nth(1));
         let ends: Vec<String> = ends.map(str::to_owned).collect();
         assert_eq!(ends.len(), 2, "{printed}");
@@ -445,7 +443,7 @@ fn the_groups_listing_holds_its_assertions() {
 
 #[test]
 fn the_plan_listing_prints_the_ring() {
-    let printed = run(env!("CARGO_BIN_EXE_plan"), &[]);
+    let printed = run(env!("CARGO_BIN_EXE_schedule"), &[]);
     assert!(
         printed.starts_with("rounds: 6\n"),
         "2(n-1) rounds for 4 ranks: {printed}"
@@ -478,7 +476,7 @@ fn the_batch_norm_listing_has_the_same_statistics_on_every_rank() {
 
 #[test]
 fn the_listing_that_computes_activations_again_trains_the_same_parameters() {
-    let program = env!("CARGO_BIN_EXE_recomputed");
+    let program = env!("CARGO_BIN_EXE_activation_checkpointing");
     let launch = ["--nproc", "2", "--device", "cpu"];
     let [nproc, two, device, cpu] = launch;
     let again = run(program, &launch);
@@ -491,7 +489,7 @@ fn the_listing_that_computes_activations_again_trains_the_same_parameters() {
 
 #[test]
 fn the_listing_that_plans_shows_a_line_for_each_placement() {
-    let printed = run(env!("CARGO_BIN_EXE_planned"), &[]);
+    let printed = run(env!("CARGO_BIN_EXE_memory_plan"), &[]);
     // Weight and bias.
     assert!(
         printed.contains("4.2 million parameters; what each of 8 ranks"),

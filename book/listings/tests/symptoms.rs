@@ -34,7 +34,8 @@ fn what_is_quoted_is_what_is_said() {
     let book = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = String::new();
     sources(&book.join("../../crates"), &mut all);
-    let page = fs::read_to_string(book.join("../src/faq.md")).expect("the page is there");
+    let page =
+        fs::read_to_string(book.join("../src/troubleshooting.md")).expect("the page is there");
     // What other programs say.
     let page = page.split("\n## Building").next().unwrap_or_default();
     let headings = page.lines().filter(|line| line.starts_with("### `"));

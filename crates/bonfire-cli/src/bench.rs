@@ -65,6 +65,10 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     oversubscribe: bool,
 
+    /// On GPUs: measure NCCL instead of Bonfire's own engine
+    #[arg(long)]
+    nccl: bool,
+
     /// How ranks exchange data: `local` runs them as threads, the others as processes. Without it, each
     /// pair does as in a training: through shared memory on a host, over TCP between hosts
     #[arg(long, value_name = "local|shm|unix|tcp")]
@@ -148,13 +152,17 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     }
 }
 
-fn bench(args: &BenchArgs) -> anyhow::Result<()> {
+/// Measures, and prints the table.
+pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if args.min_bytes > args.max_bytes {
         bail!(
             "--min-bytes {} is larger than --max-bytes {}",
             args.min_bytes,
             args.max_bytes
         );
+    }
+    if args.nccl && args.device == DeviceKind::Cpu {
+        bail!("--nccl measures GPUs: add --device cuda");
     }
     for &operation in &args.operations {
         args.forms(operation)?;
@@ -224,7 +232,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
         None => None,
         Some(fleet) => {
             setting.gpus = Some(fleet.describe(ranks.len(), args.oversubscribe)?);
-            let on_gpu = fleet.join(group)?;
+            let on_gpu = fleet.join(group, args.nccl)?;
             (setting.transport, setting.buffers) = (gpu::transport(&on_gpu), "device");
             Some(on_gpu)
         }

@@ -5,9 +5,9 @@
 mod bench;
 mod completions;
 mod config;
-#[cfg(feature = "cuda")]
-mod connections;
 mod doctor;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod inspect;
 mod operation;
 mod plan;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bonfire_page::{PageError, Report, page};
+use bonfire_report::{PageError, Report, page};
 use clap::Args;
 
 /// Compare runs: one page with their curves, their times, and what differs between them.

@@ -6,10 +6,8 @@
 
 mod bench;
 mod choice;
-mod collectives;
 mod conformance;
 mod faults;
-mod figures;
 mod inventory;
 mod nccl;
 mod pack;
@@ -22,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::gpu::devices;
 use part::{Outcome, Part};
 
 /// Show that collectives between GPUs are right, survive failures, and how fast they are.
@@ -49,10 +48,6 @@ pub(crate) struct SelftestArgs {
     /// Run this part in this process: how the program starts itself
     #[arg(long, hide = true, value_enum)]
     part: Option<Part>,
-
-    /// The blocks that NCCL may use, for its part
-    #[arg(long, hide = true)]
-    nccl_max_ctas: Option<u32>,
 }
 
 pub(crate) fn run(args: SelftestArgs) -> ExitCode {
@@ -72,7 +67,7 @@ pub(crate) fn run(args: SelftestArgs) -> ExitCode {
 
 fn all(args: &SelftestArgs) -> anyhow::Result<bool> {
     // Without a driver there is one line to say, and no part to run.
-    inventory::require()?;
+    devices::all()?;
     let parts = if args.only.is_empty() {
         Part::all().to_vec()
     } else {

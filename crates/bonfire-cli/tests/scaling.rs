@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp};
 use bonfire_launch::rank_from_env;
-use bonfire_page::{Report, TimeSplit};
+use bonfire_report::{Report, TimeSplit};
 use bonfire_testkit::{Job, JobEnd, Signal, Watchdog, wait_until_gone};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -402,12 +402,8 @@ fn packed_tensors_are_averaged_as_on_the_cpu() {
         return;
     };
     assert!(end.status.success(), "{text}");
-    for line in [
-        "3 ranks, [150, 400, 1000] tensors: all bits as on the CPU",
-        "1000 tensors packed and unpacked",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    let line = "3 ranks, [150, 400, 1000] tensors: all bits as on the CPU";
+    assert!(text.contains(line), "{line:?} is missing:\n{text}");
 }
 
 #[test]

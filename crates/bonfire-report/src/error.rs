@@ -1,13 +1,53 @@
-//! Errors of recording a training.
+//! Errors of a run's files, and of recording a training.
 
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(feature = "journal")]
+use std::path::Path;
+use std::path::PathBuf;
 
+#[cfg(feature = "journal")]
 use bonfire_collective::CollectiveError;
-use bonfire_page::PageError;
+#[cfg(feature = "journal")]
 use bonfire_train::TrainError;
 
+/// A report cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// A file of the run cannot be written.
+    #[error("cannot write {}: {source}; make room, or choose another folder", .path.display())]
+    Unwritable {
+        /// The path of the file or its folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A file of the run cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Unreadable {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A `report.json` in a format that this version does not read.
+    #[error("{} is not a report of a training: {source}", .path.display())]
+    Malformed {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the JSON parser.
+        source: serde_json::Error,
+    },
+    /// A folder in which no training has written.
+    #[error("there is no run in {}: it has neither report.json nor log.jsonl", .path.display())]
+    NoRun {
+        /// The path of the folder.
+        path: PathBuf,
+    },
+}
+
 /// A training cannot be recorded or its report written.
+#[cfg(feature = "journal")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -32,6 +72,7 @@ pub enum ReportError {
     },
 }
 
+#[cfg(feature = "journal")]
 pub(crate) fn unwritable(path: &Path, source: io::Error) -> ReportError {
     ReportError::Unwritable {
         path: path.to_owned(),

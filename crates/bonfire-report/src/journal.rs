@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bonfire_page::{Curve, MemoryUse, Point, Report, SlowRank, TimeSplit};
+use crate::{Curve, MemoryUse, Point, Report, SlowRank, TimeSplit};
 use bonfire_train::{Loss, MicroStep, Resident, Step, World};
 use burn::tensor::{DType, Tensor};
 

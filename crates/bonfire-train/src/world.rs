@@ -304,10 +304,7 @@ pub(crate) mod tests {
     #[test]
     fn a_kind_that_is_not_compiled_says_how_to_get_it() {
         let error = World::new(lone_group(), ALONE, DeviceKind::Cuda).unwrap_err();
-        assert!(
-            error.to_string().contains("the feature `cuda-cpp`"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("the feature `cuda`"), "{error}");
     }
 
     #[cfg(feature = "cuda")]

@@ -165,7 +165,7 @@ impl LaunchArgs {
         let uses_gpus = match self.device.kind {
             DeviceKind::Cpu => false,
             DeviceKind::Cuda | DeviceKind::Wgpu => true,
-            DeviceKind::Auto => cfg!(any(feature = "cuda-unfused", feature = "wgpu-unfused")),
+            DeviceKind::Auto => cfg!(any(feature = "cuda-llvm-unfused", feature = "wgpu-unfused")),
         };
         Ok(match self.launch_flags().rank_count()? {
             RankCount::Auto if !uses_gpus => RankCount::Cpu,

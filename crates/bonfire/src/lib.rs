@@ -15,14 +15,18 @@
 //!
 //! fn train(world: World) -> bonfire::Result<()> {
 //!     let device = world.device().autodiff();
-//!     let mut ddp = Ddp::new(LinearConfig::new(1, 1).init(&device), &world)?; // rank 0's parameters everywhere
+//!     let mut ddp = Ddp::new(LinearConfig::new(1, 1).init(&device), &world)?; // broadcasts rank 0's
 //!     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-//!     for _ in 0..100 {
+//!     let mut loss = f64::NAN;
+//!     for _ in 0..300 {
 //!         let x = Tensor::<2>::random([8, 1], Distribution::Default, &device);
-//!         let y = x.clone() * 3.0;
-//!         let step = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?; // averages during backward
-//!         ddp.step(&mut optimizer, 0.1, step.gradients)?;
+//!         let y = x.clone() * 3.0 + 1.0;
+//!         let step = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?; // averages
+//!         ddp.step(&mut optimizer, 0.3, step.gradients)?;
+//!         loss = step.loss.over_ranks(&world)?;
 //!     }
+//!     let (rank, ranks) = (world.rank(), world.world_size());
+//!     println!("rank {rank} of {ranks}: loss {loss:.4}");
 //!     Ok(())
 //! }
 //! ```
@@ -114,7 +118,7 @@ pub mod config {
 }
 
 /// Groups of CUDA devices, between which data moves without the host. The crates `bonfire-gpu` and `bonfire-cuda` have the rest.
-#[cfg(feature = "cuda-unfused")]
+#[cfg(feature = "cuda-llvm-unfused")]
 pub mod cuda {
     pub use bonfire_gpu::{CudaGroup, CudaGroupError, CudaOptions, CudaPath, NcclGroup};
 }

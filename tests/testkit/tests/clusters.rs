@@ -137,7 +137,7 @@ fn the_books_script_of_pytorch_learns() {
     let mut command = Command::new(program);
     command
         .args(["--standalone", "--nproc-per-node", "2"])
-        .arg(repository().join("book/listings/src/beside.py"))
+        .arg(repository().join("book/listings/src/from_pytorch.py"))
         .current_dir(folder.path());
     let end = Job::start(&mut command).end();
     // Ranks of PyTorch 2.11 sometimes abort when all is done, most of all on a busy machine.

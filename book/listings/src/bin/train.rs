@@ -1,7 +1,6 @@
-//! The smallest complete training program of the book.
+//! Trains on a data set that the ranks divide.
 
 // ANCHOR: imports
-
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use burn::module::Module;

@@ -8,12 +8,13 @@ mod fleet;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{DType, Rank};
-use bonfire_gpu::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaPath, Elements, Event};
+use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaPath, Elements, Event, NcclGroup};
 use half::{bf16, f16};
 
 use super::data::{Data, Value};
 use super::layout::{Form, Parameters, Place, Starts};
 use super::measure::{Measurement, Progress, SLOTS_MAX, Samples, Timing, agree, batch_of};
+use crate::gpu::collectives::{Collectives, Task};
 use crate::operation::Operation;
 
 pub(super) use fleet::{Fleet, Gpus};
@@ -25,8 +26,15 @@ const SAMPLE_MIN: Duration = Duration::from_micros(200);
 /// Buffers start where a device reads at once.
 const LINE_BYTES: usize = 256;
 
-struct Run<'g> {
-    group: &'g CudaGroup,
+/// A rank in a group of GPUs.
+#[derive(Debug)]
+pub(super) enum Member {
+    Own(CudaGroup),
+    OverNccl(NcclGroup),
+}
+
+struct Run<'g, G: Collectives> {
+    group: &'g G,
     measurement: Measurement,
     /// The elements of one block.
     count: usize,
@@ -35,9 +43,9 @@ struct Run<'g> {
     /// Elements from the start of one operation's buffer to the next.
     stride: usize,
     slots: usize,
-    buffer: CudaBuffer,
+    buffer: G::Buffer,
     /// Where results are, if not in the same.
-    output: Option<CudaBuffer>,
+    output: Option<G::Buffer>,
     begun: Event,
     done: Event,
     operations: usize,
@@ -79,34 +87,71 @@ fn starts(operation: Operation, place: Place) -> Starts {
 }
 
 /// What carries the data of a group.
-pub(super) fn transport(group: &CudaGroup) -> &'static str {
-    match group.path() {
-        CudaPath::Peer => "GPU memory",
-        CudaPath::Host => "host memory",
+pub(super) fn transport(member: &Member) -> &'static str {
+    match member {
+        Member::OverNccl(_) => "NCCL",
+        Member::Own(group) => match group.path() {
+            CudaPath::Peer => "GPU memory",
+            CudaPath::Host => "host memory",
+        },
+    }
+}
+
+/// What does an operation on this many bytes.
+fn algorithm(group: &CudaGroup, operation: Operation, bytes: usize) -> &'static str {
+    if group.path() == CudaPath::Host {
+        return "host";
+    }
+    match (operation, group.algorithm_for(bytes)) {
+        (Operation::AllReduce, CudaAlgorithm::OneShot) => "one_shot",
+        (Operation::AllReduce, CudaAlgorithm::TwoShot) => "two_shot",
+        (Operation::AllReduce, CudaAlgorithm::Ring) => "ring",
+        (Operation::AllReduce, CudaAlgorithm::Chain) => "chain",
+        _ => "direct",
     }
 }
 
 impl Measurement {
-    pub(super) fn time_on_gpu(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
-        let time = match self.dtype {
-            DType::F32 => Self::time_as::<f32>,
-            DType::F64 => Self::time_as::<f64>,
-            DType::F16 => Self::time_as::<f16>,
-            DType::BF16 => Self::time_as::<bf16>,
-            DType::I32 => Self::time_as::<i32>,
-            DType::I64 => Self::time_as::<i64>,
-            DType::U8 => Self::time_as::<u8>,
-            DType::U32 => Self::time_as::<u32>,
-            DType::I8 => Self::time_as::<i8>,
-            DType::I16 => Self::time_as::<i16>,
-            DType::U16 => Self::time_as::<u16>,
-            DType::U64 => Self::time_as::<u64>,
-            DType::Bool => unreachable!("the command line refuses truth values"),
-        };
-        time(self, group, bytes)
+    pub(super) fn time_on_gpu(self, member: &Member, bytes: usize) -> anyhow::Result<Timing> {
+        match member {
+            Member::Own(group) => {
+                let algorithm = algorithm(group, self.operation, bytes);
+                self.time_in(group, algorithm, bytes)
+            }
+            Member::OverNccl(group) => self.time_in(group, "nccl", bytes),
+        }
     }
 
-    fn time_as<T: Value>(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
+    fn time_in<G: Collectives>(
+        self,
+        group: &G,
+        algorithm: &'static str,
+        bytes: usize,
+    ) -> anyhow::Result<Timing> {
+        let time = match self.dtype {
+            DType::F32 => Self::time_as::<f32, G>,
+            DType::F64 => Self::time_as::<f64, G>,
+            DType::F16 => Self::time_as::<f16, G>,
+            DType::BF16 => Self::time_as::<bf16, G>,
+            DType::I32 => Self::time_as::<i32, G>,
+            DType::I64 => Self::time_as::<i64, G>,
+            DType::U8 => Self::time_as::<u8, G>,
+            DType::U32 => Self::time_as::<u32, G>,
+            DType::I8 => Self::time_as::<i8, G>,
+            DType::I16 => Self::time_as::<i16, G>,
+            DType::U16 => Self::time_as::<u16, G>,
+            DType::U64 => Self::time_as::<u64, G>,
+            DType::Bool => unreachable!("the command line refuses truth values"),
+        };
+        time(self, group, algorithm, bytes)
+    }
+
+    fn time_as<T: Value, G: Collectives>(
+        self,
+        group: &G,
+        algorithm: &'static str,
+        bytes: usize,
+    ) -> anyhow::Result<Timing> {
         let mut run = Run::new::<T>(self, group, bytes)?;
         let process = group.process_group();
         let root = self.parameters.root;
@@ -135,7 +180,7 @@ impl Measurement {
         let samples = Samples {
             times,
             batch,
-            algorithm: Some(self.algorithm_on(group, bytes)),
+            algorithm: Some(algorithm),
             wrong: run.wrong,
         };
         group.release(run.buffer)?;
@@ -144,27 +189,10 @@ impl Measurement {
         }
         Ok(Timing::of_all_ranks(process, samples)?)
     }
-
-    fn algorithm_on(self, group: &CudaGroup, bytes: usize) -> &'static str {
-        if group.path() == CudaPath::Host {
-            return "host";
-        }
-        match (self.operation, group.algorithm_for(bytes)) {
-            (Operation::AllReduce, CudaAlgorithm::OneShot) => "one_shot",
-            (Operation::AllReduce, CudaAlgorithm::TwoShot) => "two_shot",
-            (Operation::AllReduce, CudaAlgorithm::Ring) => "ring",
-            (Operation::AllReduce, CudaAlgorithm::Chain) => "chain",
-            _ => "direct",
-        }
-    }
 }
 
-impl<'g> Run<'g> {
-    fn new<T: Value>(
-        measurement: Measurement,
-        group: &'g CudaGroup,
-        bytes: usize,
-    ) -> anyhow::Result<Self> {
+impl<'g, G: Collectives> Run<'g, G> {
+    fn new<T: Value>(measurement: Measurement, group: &'g G, bytes: usize) -> anyhow::Result<Self> {
         let operation = measurement.operation;
         let place = measurement.place(group.process_group());
         let message_blocks = operation.blocks_per_message(place.ranks).max(1);
@@ -258,27 +286,26 @@ impl<'g> Run<'g> {
             dtype: T::DTYPE,
             range: start..start + self.len,
         };
-        match operation {
-            Operation::AllReduce => group.all_reduce(buffer, &elements, redop)?,
-            Operation::ReduceScatter => group.reduce_scatter(buffer, &elements, redop)?,
-            Operation::AllGather => group.all_gather(buffer, &elements)?,
-            Operation::Broadcast => group.broadcast(buffer, &elements, root)?,
-            Operation::Reduce => group.reduce(buffer, &elements, redop, root)?,
-            Operation::Gather => group.gather(buffer, &elements, root)?,
-            Operation::Scatter => group.scatter(buffer, &elements, root)?,
-            Operation::AllToAll => {
-                let output = self.output.as_ref().expect("made for an all-to-all");
-                group.all_to_all(buffer, output, &elements)?;
-            }
+        let task = match operation {
+            Operation::AllReduce => Task::AllReduce(redop),
+            Operation::ReduceScatter => Task::ReduceScatter(redop),
+            Operation::AllGather => Task::AllGather,
+            Operation::Broadcast => Task::Broadcast(root),
+            Operation::Reduce => Task::Reduce(redop, root),
+            Operation::Gather => Task::Gather(root),
+            Operation::Scatter => Task::Scatter(root),
+            Operation::AllToAll => Task::AllToAll,
             Operation::SendRecv => {
                 let place = self.measurement.place(group.process_group());
-                if let Some(peer) = place.peer() {
-                    group.exchange(buffer, &elements, Rank::new(peer as u32))?;
-                }
+                let Some(peer) = place.peer() else {
+                    return Ok(());
+                };
+                Task::Exchange(Rank::new(peer as u32))
             }
-            Operation::Barrier => group.barrier()?,
-        }
-        Ok(())
+            Operation::Barrier => return Ok(group.barrier()?),
+        };
+        let output = self.output.as_ref().unwrap_or(buffer);
+        Ok(group.perform(task, [buffer, output], &elements)?)
     }
 
     fn data(&self, slot: usize) -> Data {

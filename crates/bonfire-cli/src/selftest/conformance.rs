@@ -12,10 +12,10 @@ use bonfire_gpu::{Context, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbour
 use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
 use half::{bf16, f16};
 
-use super::inventory::context_of;
 use super::ranks::on_threads as on_rank_threads;
 use super::value::samples;
 use super::{SelftestArgs, part::Part};
+use crate::gpu::devices::context_of;
 
 pub(super) use cases::Cases;
 

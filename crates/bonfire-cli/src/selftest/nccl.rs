@@ -1,25 +1,20 @@
-//! NCCL on the same machine, where it is found: whether a group over it is right, and its times beside
-//! those of a group without it, in the same run.
+//! NCCL on the same machine, where it is found: whether a group over it is right.
 //!
 //! It takes several ranks on one device from 2.30.3 on, with NCCL_MULTI_RANK_GPU_ENABLE=1, and hangs if it
 //! may use more blocks than fit: so it is timed several times with different limits.
 
 mod processes;
 
-use bonfire_collective::{DType, ReduceOp};
+use bonfire_collective::ReduceOp;
 use bonfire_gpu::nccl::Nccl;
-use bonfire_gpu::{CudaGroup, CudaOptions, Elements, NcclGroup};
+use bonfire_gpu::{CudaGroup, CudaOptions, NcclGroup};
 use half::{bf16, f16};
 
 use super::SelftestArgs;
-use super::bench::{sizes, time};
 use super::conformance::Cases;
-use super::figures::bound::Bound;
-use super::figures::measure::{iterations, seconds};
-use super::figures::row::{Beside, print_header, print_ways};
-use super::inventory::{is_shared, require};
 use super::ranks::on_threads;
 use super::value::{Sample, samples, wholes};
+use crate::gpu::devices;
 
 pub(super) use processes::{death_is_noticed, on_processes};
 
@@ -27,10 +22,6 @@ pub(super) use processes::{death_is_noticed, on_processes};
 const SHARING_VERSION_MIN: u32 = 23003;
 
 pub(super) const FAULTS_RANKS: u32 = 3;
-
-/// From here on an all-reduce must be so much faster than NCCL's; below, not slower.
-const LARGE_BYTES: usize = 64 << 20;
-const LARGE_FACTOR: f64 = 2.2;
 
 /// Why it runs with none of these numbers of ranks on this machine, if it does not.
 pub(super) fn obstacle(ranks: &[u32]) -> anyhow::Result<Option<String>> {
@@ -46,13 +37,13 @@ pub(super) fn obstacle(ranks: &[u32]) -> anyhow::Result<Option<String>> {
 
 /// The numbers of ranks that this version takes on this machine.
 fn fitting(asked: &[u32], version: u32) -> anyhow::Result<Vec<u32>> {
-    let devices = require()?.len();
+    let devices = devices::all()?.len();
     let fits = |ranks: &u32| *ranks as usize <= devices || version >= SHARING_VERSION_MIN;
     Ok(asked.iter().copied().filter(fits).collect())
 }
 
 /// The numbers of ranks that it takes on this machine, of those that are asked for.
-fn ranks_of(asked: &[u32]) -> anyhow::Result<Vec<u32>> {
+pub(super) fn ranks_of(asked: &[u32]) -> anyhow::Result<Vec<u32>> {
     let version = Nccl::load()?.version();
     println!("NCCL {version}");
     fitting(asked, version)
@@ -98,46 +89,6 @@ fn sums<T: Sample>(cases: &mut Cases<'_, NcclGroup>) -> anyhow::Result<()> {
     }
     if [1, 2, 4].contains(&cases.ranks()) {
         cases.all_ranks::<T>(ReduceOp::Mean, wholes)?;
-    }
-    Ok(())
-}
-
-/// All-reduces over NCCL, and how much longer they take than those of a group without it.
-pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
-    let max_ctas = args.nccl_max_ctas.unwrap_or(0);
-    let label = format!("NCCL, {max_ctas} blocks at most");
-    let shared = is_shared()?;
-    let fit = ranks_of(&args.ranks)?;
-    print_header();
-    for ranks in fit {
-        let sizes = sizes(args.quick);
-        let times = on_threads(ranks, &CudaOptions::default(), |group| {
-            let over_nccl = join(&group)?;
-            let largest = sizes.iter().copied().max().unwrap_or(4);
-            let buffers = (over_nccl.allocate(largest)?, group.allocate(largest)?);
-            let both = |&bytes: &usize| {
-                let data = Elements::first(DType::F32, bytes / size_of::<f32>());
-                let theirs = seconds(&over_nccl, iterations(bytes), || {
-                    Ok(over_nccl.all_reduce(&buffers.0, &data, ReduceOp::Sum)?)
-                })?;
-                Ok((theirs, time(&group, &buffers.1, None, bytes)?))
-            };
-            sizes.iter().map(both).collect::<anyhow::Result<Vec<_>>>()
-        })?;
-        for (&bytes, &(theirs, own)) in sizes.iter().zip(&times[0]) {
-            let factor = theirs / own;
-            let least = if bytes >= LARGE_BYTES {
-                LARGE_FACTOR
-            } else {
-                1.0
-            };
-            let verdict = shared.then(|| Bound::AtLeast(least).of(factor));
-            let ways = [
-                (label.as_str(), theirs, Beside::Nothing),
-                ("auto", own, Beside::Factor(factor, verdict)),
-            ];
-            print_ways(ranks, bytes, ways);
-        }
     }
     Ok(())
 }

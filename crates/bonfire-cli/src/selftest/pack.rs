@@ -1,8 +1,4 @@
 //! Many tensors through one bucket: packed, reduced and unpacked, as gradients are.
-//!
-//! Where all ranks share one device, packing and unpacking move as many bytes through its memory again,
-//! each, as the all-reduce does itself: R ranks read and write S bytes each, which is 2RS for the
-//! all-reduce and 2RS for either copy. The memory then allows a factor of three.
 
 use anyhow::{bail, ensure};
 use bonfire_collective::{DType, ReduceOp};
@@ -10,10 +6,6 @@ use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nv
 use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
 
 use super::SelftestArgs;
-use super::figures::bound::Bound;
-use super::figures::measure::{iterations, seconds};
-use super::figures::row::{Beside, print_header, print_ways};
-use super::inventory::is_shared;
 use super::ranks::on_threads;
 use super::value::{samples, scramble};
 
@@ -25,10 +17,6 @@ const QUICK_BYTES: usize = 4 << 20;
 
 /// Tensors and their slots begin at multiples of this, as CubeCL and the buckets have it.
 const ALIGN_BYTES: usize = 256;
-
-/// The most that packing may cost, over the all-reduce of one flat buffer: what the memory of a shared device takes for
-/// three times the bytes, and a twentieth.
-const FACTOR_MAX: f64 = 3.15;
 
 /// Elements of the tensors of a model: seeded, every third one large. Large ones are matrices of very
 /// different sizes, the others biases and scales.
@@ -113,15 +101,11 @@ impl<'g> Model<'g> {
         let pieces = &self.pieces;
         self.kernel
             .launch(&stream, &mut self.packing, pieces, Direction::Pack)?;
-        self.reduce()?;
+        self.group
+            .all_reduce(&self.bucket, &self.elements, ReduceOp::Mean)?;
         Ok(self
             .kernel
             .launch(&stream, &mut self.unpacking, pieces, Direction::Unpack)?)
-    }
-
-    fn reduce(&self) -> anyhow::Result<()> {
-        let (bucket, elements) = (&self.bucket, &self.elements);
-        Ok(self.group.all_reduce(bucket, elements, ReduceOp::Mean)?)
     }
 
     /// Checks that the tensors end as the CPU has them, bit for bit.
@@ -168,32 +152,14 @@ fn read(group: &CudaGroup, tensor: &Span) -> anyhow::Result<Vec<f32>> {
     Ok(values)
 }
 
-pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
+pub(super) fn check(args: &SelftestArgs) -> anyhow::Result<()> {
     let bytes = if args.quick { QUICK_BYTES } else { MODEL_BYTES };
-    let shared = is_shared()?;
-    print_header();
     for &ranks in &args.ranks {
         for tensors in TENSORS {
             let lengths = lengths(tensors, bytes / size_of::<f32>());
-            let times = on_threads(ranks, &CudaOptions::default(), |group| {
-                let mut model = Model::new(&group, &lengths)?;
-                model.check()?;
-                let bytes = model.elements.bytes();
-                let iterations = if args.quick { 2 } else { iterations(bytes) };
-                let flat = seconds(&group, iterations, || model.reduce())?;
-                let packed = seconds(&group, iterations, || model.average())?;
-                Ok((bytes, flat, packed))
+            on_threads(ranks, &CudaOptions::default(), |group| {
+                Model::new(&group, &lengths)?.check()
             })?;
-            let (bytes, flat, packed) = times[0];
-            let factor = packed / flat;
-            // Small tensors are in the cache of the device.
-            let verdict = (shared && !args.quick).then(|| Bound::AtMost(FACTOR_MAX).of(factor));
-            let label = format!("{tensors} tensors packed and unpacked");
-            let ways = [
-                ("one flat buffer", flat, Beside::Nothing),
-                (label.as_str(), packed, Beside::Factor(factor, verdict)),
-            ];
-            print_ways(ranks, bytes, ways);
         }
         println!("{ranks} ranks, {TENSORS:?} tensors: all bits as on the CPU");
     }

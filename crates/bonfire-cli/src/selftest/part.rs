@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use crate::connections::MOST;
+use crate::gpu::connections::MOST;
 
 use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack, training};
 
@@ -24,23 +24,21 @@ pub(super) enum Part {
     Choice,
     /// Failures: an abort, a rank that does not come, a rank that dies
     Faults,
-    /// Times beside the limit of the memory
+    /// Times of all-reduces, as `bonfire bench` measures them
     Bench,
-    /// Many tensors packed, reduced and unpacked: against the CPU, and times
+    /// Many tensors packed, reduced and unpacked, against the CPU, bit for bit
     Pack,
     /// Burn models: several ranks learn what one does, on the devices and through the host
     Training,
     /// Burn models: what synchronisation adds to a step
     Steps,
-    /// Times of every way to do an all-reduce
-    Sweep,
     /// A group over NCCL against the CPU, bit for bit, where NCCL is found
     NcclThreads,
     /// The same with ranks as processes
     NcclProcesses,
     /// A rank that dies in a group over NCCL, where it is found
     NcclFaults,
-    /// Times of NCCL, where it is found, beside those without it
+    /// Times of all-reduces over NCCL, where it is found, as `bonfire bench --nccl` measures them
     Nccl,
 }
 
@@ -93,7 +91,6 @@ impl Part {
             Self::Pack => "pack",
             Self::Training => "training",
             Self::Steps => "steps",
-            Self::Sweep => "sweep",
             Self::NcclThreads => "nccl-threads",
             Self::NcclProcesses => "nccl-processes",
             Self::NcclFaults => "nccl-faults",
@@ -108,7 +105,8 @@ impl Part {
             Self::Choice | Self::Faults | Self::NcclFaults => 120,
             Self::Threads | Self::Processes | Self::Pack => 240,
             Self::NcclThreads | Self::NcclProcesses => 240,
-            Self::Bench | Self::Sweep | Self::Nccl => 180,
+            // Each of the elements is verified, by the host.
+            Self::Bench | Self::Nccl => 600,
             // Burn compiles and chooses its kernels first.
             Self::Training | Self::Steps => 900,
         })
@@ -121,15 +119,14 @@ impl Part {
             Self::Processes => conformance::on_processes(args),
             Self::Choice => choice::table(args),
             Self::Faults => faults::all(),
-            Self::Bench => bench::table(args),
-            Self::Pack => pack::table(args),
+            Self::Bench => bench::own(args),
+            Self::Pack => pack::check(args),
             Self::Training => training::parity(args),
             Self::Steps => training::steps(args),
-            Self::Sweep => bench::sweep(args),
             Self::NcclThreads => nccl::on_rank_threads(args),
             Self::NcclProcesses => nccl::on_processes(args),
             Self::NcclFaults => nccl::death_is_noticed(),
-            Self::Nccl => nccl::table(args),
+            Self::Nccl => bench::over_nccl(args),
         }
     }
 
@@ -152,6 +149,9 @@ impl Part {
         }
         let mut time = Duration::ZERO;
         for &max_ctas in limits {
+            if let (Self::Nccl, Some(blocks)) = (self, max_ctas) {
+                println!("{blocks} blocks at most");
+            }
             match self.run_child(args, max_ctas)? {
                 Outcome::Passed(took) => time += took,
                 failed => return Ok(failed),
@@ -180,8 +180,6 @@ impl Part {
         }
         if let Some(max_ctas) = max_ctas {
             command
-                .arg("--nccl-max-ctas")
-                .arg(max_ctas.to_string())
                 .env("NCCL_MAX_CTAS", max_ctas.to_string())
                 .env("NCCL_MULTI_RANK_GPU_ENABLE", "1")
                 .env("NCCL_NVLS_ENABLE", "0");

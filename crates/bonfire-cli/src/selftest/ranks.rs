@@ -5,7 +5,7 @@ use std::thread;
 use bonfire_collective::{Algorithm, FoldOrder, GroupOptions, ProcessGroup, WorldSize};
 use bonfire_gpu::{CudaGroup, CudaOptions, Neighbours};
 
-use super::inventory::context_of;
+use crate::gpu::devices::context_of;
 
 /// Runs `body` once per rank; the results in rank order.
 pub(super) fn on_threads<R: Send>(

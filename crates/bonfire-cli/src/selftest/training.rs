@@ -1,5 +1,6 @@
 //! Burn models on the GPUs: whether several ranks learn what one does, and what a step costs.
 
+mod bound;
 mod network;
 mod pace;
 mod parity;
@@ -16,9 +17,9 @@ use bonfire_train::{DeviceKind, GradientRoute, LocalRank, World};
 
 use super::SelftestArgs;
 use super::conformance::launch;
-use super::figures::bound::Bound;
 use super::inventory::is_shared;
 use super::part::Part;
+use bound::Bound;
 use network::Size;
 use pace::{Pace, pace};
 use parity::{Learnt, compare, learn};

@@ -82,7 +82,7 @@ impl Key {
 }
 
 const PLAN: &str = "Bonfire plans its own memory and messages";
-const MONITOR: &str = "Bonfire's journal writes curves; see Logging and reports in the book";
+const MONITOR: &str = "Bonfire's journal writes curves; see Monitoring in the book";
 const QUANTISED: &str = "Bonfire sends values whole, or compresses gradients (16 bits, PowerSGD)";
 const BETA: &str = "betas stay as they are, and only the rate goes up and down";
 const ABSENT: &str = "Bonfire has nothing like it; take the block out, or set enabled to false";
@@ -236,8 +236,8 @@ pub const KEYS: &[Key] = &[
     key("hybrid_engine", Open, "null", Refused(ABSENT)),
     key("nebula", Open, "null", Refused(ABSENT)),
     key("compile", Open, "null", Refused(ABSENT)),
-    key("pipeline", Open, "null", Refused("the program cuts the model into stages; see Pipelines in the book")),
-    key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Layers over several ranks in the book")),
+    key("pipeline", Open, "null", Refused("the program cuts the model into stages; see Pipeline parallelism in the book")),
+    key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Tensor parallelism in the book")),
 ];
 
 /// Old names, each with its successor.

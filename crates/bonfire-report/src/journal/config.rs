@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use bonfire_page::ModelFlops;
-
 use super::RunFolder;
+use crate::ModelFlops;
 
 /// The options of a [`Journal`](super::Journal).
 #[derive(Debug, Clone, PartialEq)]

@@ -21,12 +21,11 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// The Cargo feature that enables it.
+    /// The Cargo feature of `bonfire` that enables it.
     pub(crate) fn feature(self) -> &'static str {
         match self {
             Self::Auto | Self::Cpu => "flex",
-            // With `cuda` alone kernels are compiled by LLVM, which is untested.
-            Self::Cuda => "cuda-cpp",
+            Self::Cuda => "cuda",
             Self::Wgpu => "wgpu",
         }
     }

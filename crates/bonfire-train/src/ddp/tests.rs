@@ -301,7 +301,7 @@ fn assert_close(left: &[(String, Vec<f64>)], right: &[(String, Vec<f64>)], toler
 }
 
 /// The bits of the norm that a rank clips by where its device does not compute that of the others.
-#[cfg(any(feature = "cuda", feature = "cuda-cpp", feature = "wgpu"))]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn norm_of_a_device_of_its_own(world: &World) -> u32 {
     let device = world.device();
     let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, small_buckets()).unwrap();

@@ -39,7 +39,7 @@ impl Fleet {
         )
     }
 
-    pub(super) fn join(&self, _group: &ProcessGroup) -> anyhow::Result<Member> {
+    pub(super) fn join(&self, _group: &ProcessGroup, _over_nccl: bool) -> anyhow::Result<Member> {
         match *self {}
     }
 

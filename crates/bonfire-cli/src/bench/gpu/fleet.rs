@@ -1,11 +1,12 @@
 //! The GPUs of this host, and which rank gets which.
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bonfire_collective::ProcessGroup;
-use bonfire_gpu::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
+use bonfire_gpu::{CudaGroup, CudaOptions, Device, Driver, NcclGroup, Neighbours};
 use serde::Serialize;
 
-use crate::connections;
+use super::Member;
+use crate::gpu::{connections, devices};
 
 #[derive(Debug)]
 pub(in crate::bench) struct Fleet {
@@ -56,24 +57,29 @@ impl Fleet {
     /// # Errors
     /// If there is no driver or no device: what is missing.
     pub(in crate::bench) fn find() -> anyhow::Result<Self> {
-        let driver = Driver::load()?;
-        // Names the first device that there should be, if there is none.
-        driver.device(0)?;
         Ok(Self {
-            devices: driver.devices()?,
-            driver: driver.version().to_string(),
+            devices: devices::all()?,
+            driver: Driver::load()?.version().to_string(),
             neighbours: Neighbours::new(),
         })
     }
 
-    /// Forms the group of GPUs over the group of this rank's job, whose ranks are all on this host.
-    pub(in crate::bench) fn join(&self, group: &ProcessGroup) -> anyhow::Result<CudaGroup> {
-        let number = device_of(group.rank().index(), self.devices.len());
-        let context =
-            Context::retain(&self.devices[number]).with_context(|| format!("device {number}"))?;
+    /// Forms the group of GPUs, over NCCL or without it, from the group of this rank's job, whose ranks are all on
+    /// this host.
+    pub(in crate::bench) fn join(
+        &self,
+        group: &ProcessGroup,
+        over_nccl: bool,
+    ) -> anyhow::Result<Member> {
+        let context = devices::context_of(group.rank().get())?;
         let options = CudaOptions::default();
-        let joined = CudaGroup::new(group.clone(), &context, &self.neighbours, options);
-        Ok(joined?)
+        let group = group.clone();
+        if over_nccl {
+            let joined = NcclGroup::new(group, &context, options.timeout)?;
+            return Ok(Member::OverNccl(joined));
+        }
+        let joined = CudaGroup::new(group, &context, &self.neighbours, options)?;
+        Ok(Member::Own(joined))
     }
 
     /// Describes them for a run of that many ranks.
@@ -94,10 +100,6 @@ impl Fleet {
             driver: self.driver.clone(),
         })
     }
-}
-
-fn device_of(rank: usize, devices: usize) -> usize {
-    rank % devices
 }
 
 fn require_enough(ranks: usize, devices: usize, oversubscribe: bool) -> anyhow::Result<()> {
@@ -140,11 +142,5 @@ mod tests {
         assert!(require_enough(4, 1, true).is_ok());
         let error = require_enough(4, 1, false).unwrap_err().to_string();
         assert!(error.contains("--oversubscribe"), "{error}");
-    }
-
-    #[test]
-    fn ranks_take_devices_in_turn() {
-        let devices: Vec<usize> = (0..5).map(|rank| device_of(rank, 2)).collect();
-        assert_eq!(devices, [0, 1, 0, 1, 0]);
     }
 }

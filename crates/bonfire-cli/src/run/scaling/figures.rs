@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use bonfire_page::{PageError, Report, TimeSplit};
+use bonfire_report::{PageError, Report, TimeSplit};
 use serde::Serialize;
 
 use crate::bench::Host;

@@ -6,8 +6,8 @@ use anyhow::{Context as _, bail};
 use bonfire_collective::{Rank, ReduceOp};
 use bonfire_gpu::Elements;
 
-use super::super::collectives::{Collectives, Task};
 use super::super::value::{Draw, Sample, samples};
+use crate::gpu::collectives::{Collectives, Task};
 
 /// Bytes of the buffer that all cases use.
 const BUFFER_BYTES: usize = 16 << 20;

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use bonfire_collective::ReduceOp;
 use bonfire_gpu::{CudaAlgorithm, CudaGroup, Elements};
 
-use super::super::collectives::Task;
 use super::super::value::Sample;
 use super::cases::{Cases, shard_of};
+use crate::gpu::collectives::Task;
 
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
 

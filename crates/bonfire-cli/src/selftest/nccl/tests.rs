@@ -3,8 +3,8 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use bonfire_collective::{CollectiveError, Rank};
-use bonfire_gpu::{CudaGroupError, Driver, NcclBuffer};
+use bonfire_collective::{CollectiveError, DType, Rank};
+use bonfire_gpu::{CudaGroupError, Driver, Elements, NcclBuffer};
 use bonfire_testkit::Watchdog;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Trains a block whose two layers are divided among pairs of ranks: `divided --nproc 2`, or 4.
+//! Trains a block whose two layers are divided among pairs of ranks: `tensor_parallel --nproc 2`, or 4.
 
 use bonfire::optim::Clip;
 use bonfire::parallel::{ColumnParallelLinear, RowParallelLinear, divided_parameters};

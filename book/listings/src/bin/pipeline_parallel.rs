@@ -1,4 +1,4 @@
-//! Trains a model of eight layers as a pipeline: `piped --nproc 2`, or 4.
+//! Trains a model of eight layers as a pipeline: `pipeline_parallel --nproc 2`, or 4.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! What the self-test asks of a group of GPUs, whichever engine moves its data.
+//! What the self-test and the benchmark ask of a group of GPUs, whichever engine moves its data.
 
 use std::sync::Arc;
 
@@ -7,17 +7,15 @@ use bonfire_gpu::{
     Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Stream,
 };
 
-pub(super) trait Queue {
+pub(crate) trait Collectives {
+    type Buffer;
+
     fn stream(&self) -> Arc<Stream>;
     fn context(&self) -> &Context;
     fn process_group(&self) -> &ProcessGroup;
     fn synchronize(&self) -> Result<(), CudaGroupError>;
-}
-
-pub(super) trait Collectives: Queue {
-    type Buffer;
-
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
+    fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
 
     fn write<T: Element>(
         &self,
@@ -46,7 +44,7 @@ pub(super) trait Collectives: Queue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(crate) enum Task {
     AllReduce(ReduceOp),
     ReduceScatter(ReduceOp),
     AllGather,
@@ -62,7 +60,9 @@ pub(super) enum Task {
 
 macro_rules! collectives {
     ($group:ty, $buffer:ty) => {
-        impl Queue for $group {
+        impl Collectives for $group {
+            type Buffer = $buffer;
+
             fn stream(&self) -> Arc<Stream> {
                 <$group>::stream(self)
             }
@@ -78,13 +78,13 @@ macro_rules! collectives {
             fn synchronize(&self) -> Result<(), CudaGroupError> {
                 <$group>::synchronize(self)
             }
-        }
-
-        impl Collectives for $group {
-            type Buffer = $buffer;
 
             fn allocate(&self, bytes: usize) -> Result<$buffer, CudaGroupError> {
                 <$group>::allocate(self, bytes)
+            }
+
+            fn release(&self, buffer: $buffer) -> Result<(), CudaGroupError> {
+                <$group>::release(self, buffer)
             }
 
             fn write<T: Element>(

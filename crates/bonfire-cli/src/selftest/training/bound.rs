@@ -1,24 +1,24 @@
 //! What a figure must hold where all ranks share one device, and whether it does.
 //!
 //! The figures are those that the engine was designed to reach on one H200. A device each is another
-//! machine, with other limits: nothing is said there.
+//! machine, with other limits: it has no bounds.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::selftest) enum Bound {
+pub(super) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::selftest) struct Verdict {
-    pub(in crate::selftest) figure: f64,
-    pub(in crate::selftest) bound: Bound,
+pub(super) struct Verdict {
+    pub(super) figure: f64,
+    pub(super) bound: Bound,
 }
 
 impl Bound {
-    pub(in crate::selftest) fn of(self, figure: f64) -> Verdict {
+    pub(super) fn of(self, figure: f64) -> Verdict {
         Verdict {
             figure,
             bound: self,
@@ -27,7 +27,7 @@ impl Bound {
 }
 
 impl Verdict {
-    pub(in crate::selftest) fn holds(self) -> bool {
+    pub(super) fn holds(self) -> bool {
         match self.bound {
             Bound::AtLeast(least) => self.figure >= least,
             Bound::AtMost(most) => self.figure <= most,
@@ -44,17 +44,6 @@ impl fmt::Display for Verdict {
         let end = if self.holds() { "holds" } else { "MISSED" };
         write!(f, "must be {sign} {limit}: {end}")
     }
-}
-
-/// The latency of an all-reduce of 1 to 64 KiB, in microseconds; of other numbers of ranks nothing is asked.
-pub(in crate::selftest) fn latency_us_max(ranks: u32, bytes: usize) -> Option<f64> {
-    let most = match ranks {
-        2 => 8.0,
-        4 => 20.0,
-        8 => 50.0,
-        _ => return None,
-    };
-    ((1 << 10)..=(64 << 10)).contains(&bytes).then_some(most)
 }
 
 #[cfg(test)]
@@ -78,14 +67,5 @@ mod tests {
             Bound::AtLeast(2.2).of(3.0).to_string(),
             "must be >= 2.2: holds"
         );
-    }
-
-    #[test]
-    fn latency_is_bounded_where_it_is_asked_for() {
-        assert_eq!(latency_us_max(2, 1 << 10), Some(8.0));
-        assert_eq!(latency_us_max(8, 64 << 10), Some(50.0));
-        assert_eq!(latency_us_max(4, (64 << 10) + 1), None);
-        assert_eq!(latency_us_max(4, 1023), None);
-        assert_eq!(latency_us_max(3, 1 << 10), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Trains attention over a sequence of which each rank has some tokens: `ring --nproc 2`, or 4.
+//! Trains attention over a sequence of which each rank has some tokens: `context_parallel --nproc 2`, or 4.
 
 use bonfire::nn::AttentionMask;
 use bonfire::parallel::{ParallelError, ring_attention, zigzag_split};

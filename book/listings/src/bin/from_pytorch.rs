@@ -1,4 +1,4 @@
-//! The program of `beside.py`, part by part.
+//! The program of `from_pytorch.py`, part by part.
 
 // ANCHOR: all
 
