@@ -7,8 +7,8 @@
 mod error;
 
 use bonfire_checkpoint::record::announced;
+use bonfire_checkpoint::weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use bonfire_collective::Rank;
-use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 use burn_pack::Tensor as Packed;
 
@@ -121,7 +121,7 @@ pub fn load_weights_into<M: Module>(
 /// Every rank must call this.
 ///
 /// ```no_run
-/// # mod bonfire { pub use bonfire_train::Ddp; pub mod weights { pub use bonfire_train::*; pub use bonfire_weights::*; } }
+/// # mod bonfire { pub use bonfire_train::Ddp; pub mod weights { pub use bonfire_train::*; pub use bonfire_checkpoint::weights::*; } }
 /// use bonfire::Ddp;
 /// use bonfire::weights::{Export, WeightsError, save_weights};
 /// use burn::nn::Linear;

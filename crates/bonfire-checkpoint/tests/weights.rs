@@ -1,6 +1,6 @@
 //! Files as people have them: with any ending, wrapped, in parts, with more in them than a model needs.
 
-#![cfg(feature = "flex")]
+#![cfg(feature = "weights")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use bonfire_weights::{Export, FileError, LoadReport, WeightsFile};
+use bonfire_checkpoint::weights::{Export, FileError, LoadReport, WeightsFile};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;

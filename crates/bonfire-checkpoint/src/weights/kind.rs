@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use crate::safetensors_file::DESCRIPTION_BYTES_MAX;
+use super::safetensors_file::DESCRIPTION_BYTES_MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Safetensors,
     /// A `torch.save` file: an archive, or a pickle from before PyTorch 1.6.
     PyTorch,
@@ -34,7 +34,7 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\xFD7zXZ", "it is compressed with xz; unpack it"),
 ];
 
-pub(crate) fn of(path: &Path) -> io::Result<Kind> {
+pub(super) fn of(path: &Path) -> io::Result<Kind> {
     // To open a pipe is to wait for it, and it cannot be read in any order.
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(

@@ -11,13 +11,13 @@ use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{BurnToPyTorchAdapter, ModuleAdapter, ModuleContext};
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 
-use crate::FileError;
-use crate::adapter::{Layout, PRODUCER};
+use super::FileError;
+use super::adapter::{Layout, PRODUCER};
 
 /// The path and the layout of parameters that are written as safetensors.
 ///
 /// ```
-/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// # mod bonfire { pub mod weights { pub use bonfire_checkpoint::weights::*; } }
 /// use bonfire::weights::Export;
 ///
 /// // In files of at most 5 GB, with an index, as `transformers` writes and reads them.

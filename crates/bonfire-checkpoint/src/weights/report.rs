@@ -24,7 +24,7 @@ pub struct LoadReport {
 }
 
 /// The names and types of tensors that Burn cannot hold, for the report.
-pub(crate) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
+pub(super) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
     let named = tensors.into_iter();
     named
         .map(|(name, dtype)| format!("{name} ({dtype})"))
@@ -46,7 +46,7 @@ pub struct ShapeDifference {
 const BATCH_COUNTER: &str = "num_batches_tracked";
 
 impl LoadReport {
-    pub(crate) fn sorted(mut self) -> Self {
+    pub(super) fn sorted(mut self) -> Self {
         self.unexpected
             .retain(|name| !name.ends_with(BATCH_COUNTER));
         self.loaded.sort();

@@ -11,10 +11,10 @@ use burn_store::{
     map_indices_contiguous,
 };
 
-use crate::adapter::{Layout, ToModel};
-use crate::kind::{self, Kind};
-use crate::safetensors_file::{self, Contents};
-use crate::{FileError, LoadReport, ShapeDifference, names, report};
+use super::adapter::{Layout, ToModel};
+use super::kind::{self, Kind};
+use super::safetensors_file::{self, Contents};
+use super::{FileError, LoadReport, ShapeDifference, names, report};
 
 /// A safetensors file, or one that `torch.save` has written.
 ///
@@ -30,16 +30,16 @@ pub struct WeightsFile {
     indices: Indices,
 }
 
-pub(crate) struct Tensors {
-    pub(crate) by_name: BTreeMap<String, StoredTensor>,
-    pub(crate) layout: Layout,
+pub(super) struct Tensors {
+    pub(super) by_name: BTreeMap<String, StoredTensor>,
+    pub(super) layout: Layout,
     /// Those whose types Burn lacks, each with its type.
-    pub(crate) unreadable: Vec<(String, String)>,
+    pub(super) unreadable: Vec<(String, String)>,
 }
 
 impl Tensors {
     /// Makes the conversion to a model's layout and types, once the names are the model's.
-    pub(crate) fn fitted<M: Module>(&mut self, model: &M, path: &Path) -> ToModel {
+    pub(super) fn fitted<M: Module>(&mut self, model: &M, path: &Path) -> ToModel {
         let adapter = ToModel::of(model, self.layout, path);
         let in_file: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         let Some(prefix) = names::prefix(&in_file, &adapter.names()) else {
@@ -155,7 +155,7 @@ impl WeightsFile {
         })
     }
 
-    pub(crate) fn tensors(&self) -> Result<Tensors, FileError> {
+    pub(super) fn tensors(&self) -> Result<Tensors, FileError> {
         let mut renamer = KeyRemapper::new();
         for (pattern, replacement) in &self.renamings {
             renamer = renamer.add_pattern(pattern, replacement).map_err(|error| {

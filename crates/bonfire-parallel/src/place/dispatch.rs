@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use bonfire_checkpoint::weights::{FileError, LoadReport, Matched, WeightsFile};
 use bonfire_plan::device_map::{DeviceMap, Place};
 use burn::module::{
     Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter, Reparameterization,
@@ -16,10 +17,8 @@ use burn_store::burn_pack::Tensor as StoredTensor;
 use super::PlaceError;
 use super::ahead::ReadAhead;
 use super::anchors::Anchors;
-use super::found::found;
 use super::offloaded::{Attacher, Offload, Offloaded, Store};
 use super::survey::{Entry, Position, Survey};
-use crate::{FileError, LoadReport, WeightsFile};
 
 /// Places a model's parameters by a device map.
 ///
@@ -71,9 +70,9 @@ impl Dispatch {
     /// [`PlaceError::Map`], [`PlaceError::NoFile`] or [`PlaceError::Reparameterized`].
     pub fn apply<M: Module>(&self, model: M) -> Result<M, PlaceError> {
         let survey = Survey::of(&model);
-        let on_disk = |entry: &&Entry| self.map.place(&entry.path) == Some(Place::Disk);
+        let on_disk = |entry: &&Entry| self.map.place(&entry.tensor.path) == Some(Place::Disk);
         let on_disk = survey.entries.iter().filter(on_disk);
-        let on_disk: Vec<String> = on_disk.map(|entry| entry.path.clone()).collect();
+        let on_disk: Vec<String> = on_disk.map(|entry| entry.tensor.path.clone()).collect();
         if !on_disk.is_empty() {
             return Err(PlaceError::NoFile(on_disk));
         }
@@ -101,8 +100,20 @@ impl Dispatch {
     ) -> Result<(M, LoadReport), PlaceError> {
         let survey = Survey::of(&model);
         self.map.check(&survey.tree())?;
-        let (stored, report) = found(&model, &survey, file)?;
-        let model = self.placed(model, &survey, &report.path, stored)?;
+        let wanted: Vec<_> = survey
+            .entries
+            .iter()
+            .map(|entry| entry.tensor.clone())
+            .collect();
+        let Matched { tensors, report } = file.matched(&model, &wanted)?;
+        if !report.missing.is_empty() || !report.skipped.is_empty() {
+            return Err(PlaceError::Incomplete {
+                path: report.path,
+                missing: report.missing,
+                different: report.skipped,
+            });
+        }
+        let model = self.placed(model, &survey, &report.path, tensors)?;
         Ok((model, report))
     }
 
@@ -122,21 +133,21 @@ impl Dispatch {
         self.map.check(&survey.tree())?;
         let (mut indices, mut files, mut parameters) = (HashMap::new(), HashMap::new(), Vec::new());
         for entry in &survey.entries {
-            let place = self.map.place(&entry.path);
+            let place = self.map.place(&entry.tensor.path);
             let is_on_disk = match place {
                 Some(Place::Disk) => true,
                 Some(Place::Cpu) => false,
                 _ => continue,
             };
-            if !entry.is_float || indices.contains_key(&entry.id) {
+            if !entry.is_float || indices.contains_key(&entry.tensor.id) {
                 continue;
             }
-            if is_on_disk && let Some(stored) = stored.get(&entry.path) {
+            if is_on_disk && let Some(stored) = stored.get(&entry.tensor.path) {
                 files.insert(parameters.len(), stored.clone());
             }
-            indices.insert(entry.id, parameters.len());
+            indices.insert(entry.tensor.id, parameters.len());
             parameters.push(Offload {
-                path: entry.path.clone(),
+                path: entry.tensor.path.clone(),
                 is_on_disk,
                 mapper: OnceLock::new(),
             });

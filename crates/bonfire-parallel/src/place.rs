@@ -10,7 +10,6 @@ mod ahead;
 mod anchors;
 mod dispatch;
 mod error;
-mod found;
 mod offloaded;
 mod survey;
 
@@ -27,7 +26,7 @@ use survey::Survey;
 /// device's floats.
 ///
 /// ```
-/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// # mod bonfire { pub mod weights { pub use bonfire_parallel::infer; pub use bonfire_plan::device_map; } }
 /// use bonfire::weights::infer;
 /// use bonfire::weights::device_map::{Budgets, Inference};
 /// use burn::nn::LinearConfig;
@@ -39,7 +38,7 @@ use survey::Survey;
 /// let budgets = Budgets::new([("0", "100KB"), ("cpu", "1GB")])?;
 /// let map = infer(&model, &Inference::new(budgets))?.map;
 /// assert_eq!(map.to_string(), "0: 0\n1: cpu\n2: cpu\n3: cpu\n");
-/// # Ok::<(), bonfire_weights::device_map::MapError>(())
+/// # Ok::<(), bonfire_plan::device_map::MapError>(())
 /// ```
 ///
 /// # Errors

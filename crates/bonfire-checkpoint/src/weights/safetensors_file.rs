@@ -17,19 +17,19 @@ use burn_store::burn_pack::{Error as PackError, Tensor as StoredTensor};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::adapter::{Layout, PRODUCER};
+use super::adapter::{Layout, PRODUCER};
 
 /// The maximum bytes of a description, as in the format's reference reader.
-pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
+pub(super) const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 
 /// The entry of the description that is about the file, not about a tensor.
 const METADATA: &str = "__metadata__";
 
-pub(crate) struct Contents {
-    pub(crate) tensors: Vec<StoredTensor>,
-    pub(crate) layout: Layout,
+pub(super) struct Contents {
+    pub(super) tensors: Vec<StoredTensor>,
+    pub(super) layout: Layout,
     /// Tensors whose types Burn lacks, each with its type.
-    pub(crate) unreadable: Vec<(String, String)>,
+    pub(super) unreadable: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct Described {
     data_offsets: (u64, u64),
 }
 
-pub(crate) fn read(path: &Path) -> io::Result<Contents> {
+pub(super) fn read(path: &Path) -> io::Result<Contents> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();
     let mut length = [0; 8];

@@ -7,7 +7,7 @@ use burn_store::burn_pack::Tensor as StoredTensor;
 /// The prefix that a file's names have and a model's have not: `module.` of PyTorch's wrappers, `state_dict.` of a
 /// checkpoint that has more in it. There is one if no name begins as the model's do, and if most of what the model
 /// begins with comes behind one prefix, and behind that alone.
-pub(crate) fn prefix(in_file: &[&str], in_model: &[&str]) -> Option<String> {
+pub(super) fn prefix(in_file: &[&str], in_model: &[&str]) -> Option<String> {
     let heads: BTreeSet<&str> = in_model.iter().map(|name| head(name)).collect();
     let mut behind: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for name in in_file {
@@ -33,7 +33,7 @@ fn head(name: &str) -> &str {
 }
 
 /// Tensors by name, or the name that occurs twice.
-pub(crate) fn by_name(
+pub(super) fn by_name(
     tensors: Vec<StoredTensor>,
 ) -> Result<BTreeMap<String, StoredTensor>, String> {
     let mut named = BTreeMap::new();

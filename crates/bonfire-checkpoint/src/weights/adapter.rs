@@ -11,23 +11,23 @@ use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(super) enum Layout {
     Burn,
     PyTorch,
 }
 
 /// The safetensors metadata key of the program that laid out the tensors.
-pub(crate) const PRODUCER: &str = "producer";
+pub(super) const PRODUCER: &str = "producer";
 
 impl Layout {
-    pub(crate) fn producer(self) -> &'static str {
+    pub(super) fn producer(self) -> &'static str {
         match self {
             Self::Burn => "burn",
             Self::PyTorch => "bonfire",
         }
     }
 
-    pub(crate) fn said(producer: Option<&str>) -> Self {
+    pub(super) fn said(producer: Option<&str>) -> Self {
         if producer == Some(Self::Burn.producer()) {
             Self::Burn
         } else {
@@ -39,14 +39,14 @@ impl Layout {
 /// Converts the layout, then the type of each float tensor to that of its parameter. Warns of values that are not
 /// finite: a model that begins with them computes nothing else.
 #[derive(Clone)]
-pub(crate) struct ToModel {
+pub(super) struct ToModel {
     layout: Layout,
     path: Arc<str>,
     types: Arc<HashMap<String, DType>>,
 }
 
 impl ToModel {
-    pub(crate) fn of<M: Module>(model: &M, layout: Layout, path: &Path) -> Self {
+    pub(super) fn of<M: Module>(model: &M, layout: Layout, path: &Path) -> Self {
         let mut lister = TypeLister::default();
         model.visit(&mut lister);
         Self {
@@ -56,7 +56,7 @@ impl ToModel {
         }
     }
 
-    pub(crate) fn names(&self) -> Vec<&str> {
+    pub(super) fn names(&self) -> Vec<&str> {
         self.types.keys().map(String::as_str).collect()
     }
 }

@@ -1,8 +1,7 @@
 //! Errors of placing a model by a device map.
 
+use bonfire_checkpoint::weights::{FileError, ShapeDifference};
 use bonfire_plan::device_map::MapError;
-
-use crate::{FileError, ShapeDifference};
 
 /// A model, a map and a file do not fit together. Lists have all faults at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

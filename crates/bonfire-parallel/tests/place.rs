@@ -1,6 +1,6 @@
 //! Models in several places: the outputs and the training of a model in one, in less memory.
 
-#![cfg(feature = "flex")]
+#![cfg(all(feature = "flex", feature = "weights"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::env;
@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
 
-use bonfire_weights::device_map::{Budgets, DeviceMap, Inference, Place};
-use bonfire_weights::{Dispatch, Export, PlaceError, WeightsFile, device_of, infer};
+use bonfire_checkpoint::weights::{Export, WeightsFile};
+use bonfire_parallel::{Dispatch, PlaceError, device_of, infer};
+use bonfire_plan::device_map::{Budgets, DeviceMap, Inference, Place};
 use burn::module::{Lora, Module, ModuleVisitor, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};

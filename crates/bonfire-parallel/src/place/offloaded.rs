@@ -31,7 +31,7 @@ use super::anchors::Anchors;
 /// moves its input there, in one line:
 ///
 /// ```
-/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// # mod bonfire { pub mod weights { pub use bonfire_parallel::*; } }
 /// use bonfire::weights::device_of;
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;

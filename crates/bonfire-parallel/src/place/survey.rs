@@ -1,8 +1,9 @@
 //! Lists a model's parameters without initialising them.
 
+use bonfire_checkpoint::weights::ModelTensor;
 use bonfire_plan::Bytes;
 use bonfire_plan::device_map::{ModuleTree, Part, PartKind};
-use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
+use burn::module::{Module, ModuleVisitor, Param, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor};
 
@@ -38,10 +39,7 @@ fn is_enum(container: &str) -> bool {
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub(super) path: String,
-    pub(super) containers: Vec<String>,
-    pub(super) id: ParamId,
-    pub(super) shape: Vec<usize>,
+    pub(super) tensor: ModelTensor,
     pub(super) is_float: bool,
     bytes: Bytes,
 }
@@ -62,11 +60,11 @@ impl Survey {
 
     pub(super) fn tree(&self) -> ModuleTree {
         let tensors = self.entries.iter().map(|entry| Part {
-            path: entry.path.clone(),
+            path: entry.tensor.path.clone(),
             kind: if entry.is_float {
                 PartKind::Parameter {
                     bytes: entry.bytes,
-                    identity: entry.id.val(),
+                    identity: entry.tensor.id.val(),
                 }
             } else {
                 PartKind::Buffer { bytes: entry.bytes }
@@ -92,10 +90,12 @@ impl Survey {
         };
         let bytes = shape.num_elements() * dtype.size();
         self.entries.push(Entry {
-            path: self.position.path(),
-            containers: self.position.containers.clone(),
-            id: param.id,
-            shape: shape.to_vec(),
+            tensor: ModelTensor {
+                path: self.position.path(),
+                containers: self.position.containers.clone(),
+                id: param.id,
+                shape: shape.to_vec(),
+            },
             is_float,
             bytes: Bytes::new(bytes as u64),
         });
