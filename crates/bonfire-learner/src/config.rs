@@ -1,6 +1,6 @@
 //! Configuration of a training with Burn's learner, beside the ranks.
 
-use crate::kept::CompressionCheckpoints;
+use crate::compression_checkpoints::CompressionCheckpoints;
 use crate::output::Outputs;
 use crate::timings::StepTimings;
 use bonfire_train::DdpConfig;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use burn::data::dataloader::DataLoaderIterator;
 
 use crate::error::LearnerError;
-use crate::share::Share;
+use crate::local_batches::LocalBatches;
 
 pub(crate) struct Batch<O> {
     pub(crate) item: O,
@@ -22,9 +22,9 @@ pub(crate) struct Batches<'a, O> {
 }
 
 impl<'a, O> Batches<'a, O> {
-    pub(crate) fn of(share: &'a Share<O>) -> Self {
+    pub(crate) fn of(local: &'a LocalBatches<O>) -> Self {
         Self {
-            iterator: share.loader.as_ref().map(|loader| loader.iter()),
+            iterator: local.loader.as_ref().map(|loader| loader.iter()),
             ahead: VecDeque::with_capacity(2),
             counted: 0,
         }

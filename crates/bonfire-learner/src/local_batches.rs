@@ -1,8 +1,8 @@
 //! A rank's share of a loader that has no notion of ranks.
 
 pub(crate) mod batches;
-pub(crate) mod outlook;
 pub(crate) mod split;
+pub(crate) mod step_agreement;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub(crate) fn range_of(items: usize, rank: Rank, world_size: WorldSize) -> Range
     start(rank)..start(rank + 1)
 }
 
-pub(crate) struct Share<O> {
+pub(crate) struct LocalBatches<O> {
     /// `None` where this rank has no items: not every loader can be sliced to nothing.
     pub(crate) loader: Option<Arc<dyn DataLoader<O>>>,
     /// The items of all ranks.
     pub(crate) total: usize,
 }
 
-impl<O> Share<O> {
+impl<O> LocalBatches<O> {
     /// This rank's part of `loader`, on its device or, for training, on that device with autodiff.
     pub(crate) fn of(
         loader: &Arc<dyn DataLoader<O>>,

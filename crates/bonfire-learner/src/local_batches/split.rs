@@ -2,9 +2,9 @@
 
 use burn::data::dataloader::Progress;
 
-use crate::share::Share;
-use crate::share::batches::{Batch, Batches};
-use crate::share::outlook::Outlook;
+use crate::local_batches::LocalBatches;
+use crate::local_batches::batches::{Batch, Batches};
+use crate::local_batches::step_agreement::StepAgreement;
 
 /// The remaining batches of this rank, and the progress of all ranks.
 pub(crate) struct Split<'a, O> {
@@ -19,15 +19,15 @@ pub(crate) struct Split<'a, O> {
 pub(crate) struct Turn<O> {
     /// This rank's batch, if it has one left.
     pub(crate) batch: Option<Batch<O>>,
-    pub(crate) outlook: Outlook,
+    pub(crate) agreement: StepAgreement,
 }
 
 impl<'a, O> Split<'a, O> {
-    pub(crate) fn of(share: &'a Share<O>) -> Self {
+    pub(crate) fn of(local: &'a LocalBatches<O>) -> Self {
         Self {
-            batches: Batches::of(share),
+            batches: Batches::of(local),
             processed: 0,
-            total: share.total,
+            total: local.total,
             iteration: 0,
         }
     }

@@ -52,24 +52,18 @@ const MAIN: Rank = Rank::new(0);
 #[derive(Clone, Debug)]
 pub struct CompressionCheckpoints {
     folder: CompressionFolder,
-    told: Arc<Mutex<Told>>,
+    pending: Arc<Mutex<PendingActions>>,
 }
 
-/// The actions of the learner's strategy since the last call.
-#[derive(Debug, Default)]
-enum Told {
-    /// It has not been called.
-    #[default]
-    Nothing,
-    Actions(Vec<CheckpointingAction>),
-}
+/// The actions of the learner's strategy that are still to be followed; `None` until it is called.
+type PendingActions = Option<Vec<CheckpointingAction>>;
 
 impl CompressionCheckpoints {
     /// Uses a folder of rank 0, which the first checkpoint makes.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: CompressionFolder::new(folder),
-            told: Arc::default(),
+            pending: Arc::default(),
         }
     }
 
@@ -81,7 +75,7 @@ impl CompressionCheckpoints {
     ) -> impl CheckpointingStrategy + use<S> {
         Followed {
             strategy,
-            told: Arc::clone(&self.told),
+            pending: Arc::clone(&self.pending),
         }
     }
 
@@ -125,7 +119,11 @@ impl CompressionCheckpoints {
         ddp: &Ddp<M>,
         world: &World,
     ) -> Result<(), LearnerError> {
-        let actions = if asked { self.told()? } else { Vec::new() };
+        let actions = if asked {
+            self.take_actions()?
+        } else {
+            Vec::new()
+        };
         // Rank 0 has just written the learner's files.
         let group = patient_with_files(world.group(), ddp.module());
         let mut saves = [i64::from(actions.contains(&CheckpointingAction::Save))];
@@ -145,17 +143,14 @@ impl CompressionCheckpoints {
     }
 
     /// The last actions of the learner's strategy.
-    fn told(&self) -> Result<Vec<CheckpointingAction>, LearnerError> {
-        match std::mem::take(&mut *lock(&self.told)) {
-            Told::Nothing => Err(LearnerError::NotFollowing),
-            Told::Actions(actions) => Ok(actions),
-        }
+    fn take_actions(&self) -> Result<Vec<CheckpointingAction>, LearnerError> {
+        lock(&self.pending).take().ok_or(LearnerError::NotFollowing)
     }
 }
 
 struct Followed<S> {
     strategy: S,
-    told: Arc<Mutex<Told>>,
+    pending: Arc<Mutex<PendingActions>>,
 }
 
 impl<S: CheckpointingStrategy> CheckpointingStrategy for Followed<S> {
@@ -165,11 +160,11 @@ impl<S: CheckpointingStrategy> CheckpointingStrategy for Followed<S> {
         collector: &EventStoreClient,
     ) -> Vec<CheckpointingAction> {
         let actions = self.strategy.checkpointing(epoch, collector);
-        *lock(&self.told) = Told::Actions(actions.clone());
+        *lock(&self.pending) = Some(actions.clone());
         actions
     }
 }
 
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(pending: &Mutex<PendingActions>) -> MutexGuard<'_, PendingActions> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use crate::error::LearnerError;
 
 /// Tensors of any shapes and types, taken out in the order in which they were put in.
 #[derive(Debug, Default)]
-pub struct Parcel {
+pub struct TensorMessage {
     tensors: VecDeque<TensorData>,
 }
 
@@ -40,7 +40,7 @@ macro_rules! kinds {
     )*};
 }
 
-impl Parcel {
+impl TensorMessage {
     kinds! {
         put_float take_float burn::tensor::Float, "a tensor of floats";
         put_int take_int Int, "a tensor of integers";
