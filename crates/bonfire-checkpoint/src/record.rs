@@ -1,14 +1,29 @@
-//! Records of Burn that several ranks write together, and read together: one tensor after the other, so that no rank has
-//! all of them in memory.
+//! Records of Burn that several ranks write together, and read together.
 //!
-//! Rank 0 of a group writes and reads. It requests each tensor from the others when it writes it: [`Recorded`]. It
-//! sends what it reads to all: [`Source`]. Where ranks have different parts of a model, [`Parts`] joins the records of
-//! the parts, and cuts complete tensors into parts.
+//! A checkpoint is a table of named tensors. Each row is a parameter, or the state that an optimizer has for one: the
+//! parameter's identity and a suffix. Ranks have rows, or shards of them, in two ways at once:
+//!
+//! ```text
+//!               one row of the file
+//!      ________________|________________
+//!     |                                 |
+//!  shard of a lead                   shard of a lead        a layer that ranks divide: `ShardedTable` joins by `Cut`s
+//!   ____|____                         ____|____
+//!  |         |                       |         |
+//!  rows of   rows of                 rows of   rows of      replicas that divide what they keep: `bonfire-train`
+//!  rank 0    rank 1                  rank 2    rank 3        joins by its placement
+//! ```
+//!
+//! To write, ranks exchange a [`ShardIndex`]: metadata without values. From these all make the same plan. Then rank 0
+//! gathers one row after the other and appends it, so that no rank has all of them in memory: [`Snapshot`]. To read,
+//! rank 0 sends one row after the other, and each rank keeps its shard: [`SharedReader`].
 
 mod error;
-mod gathers;
-mod parts;
-mod source;
+mod index;
+mod reader;
+mod sharded;
+mod snapshot;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,9 +33,11 @@ use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 pub use error::RecordError;
-pub use gathers::{Gathers, Recorded, announced, told_by_all};
-pub use parts::{Cuts, Naming, Parts, Place, Whole};
-pub use source::{Described, Source};
+pub use index::{ShardIndex, ShardMetadata, split_identity};
+pub use reader::{SharedReader, TensorMetadata};
+pub use sharded::{Cuts, Naming, ShardedTable, TableSharding};
+pub use snapshot::{Gathers, Snapshot, all_gather_values, broadcast_value};
+pub use table::TensorTable;
 
 use crate::CheckpointError;
 
@@ -97,4 +114,8 @@ fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
         what: what.to_owned(),
         cause: cause.to_string(),
     }
+}
+
+fn dims(tensor: &Tensor) -> Vec<usize> {
+    tensor.shape.iter().copied().collect()
 }

@@ -4,22 +4,22 @@
 //! the learner's checkpointing strategy: it is saved with the epochs that are saved, and removed with those that are
 //! removed.
 
-mod folder;
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_checkpoint::{CheckpointError, Folder, Found, Milestone};
+use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::module::Module;
 use burn_train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
 use burn_train::metric::store::EventStoreClient;
 
 use crate::error::LearnerError;
 use crate::records::passed_on;
-use bonfire_train::{Ddp, World, patient_with_files};
-use folder::CompressionFolder;
+use bonfire_train::{CompressionState, Ddp, World, patient_with_files};
 
 const MAIN: Rank = Rank::new(0);
+
+const STATE: &str = "compression.cbor";
 
 /// Checkpoints of the [`CompressionState`](bonfire_train::CompressionState) of a training with Burn's learner, for
 /// [`LearnerConfig::with_compression_checkpoints`](crate::LearnerConfig::with_compression_checkpoints). Rank 0 writes and reads them; no other
@@ -51,7 +51,7 @@ const MAIN: Rank = Rank::new(0);
 /// ```
 #[derive(Clone, Debug)]
 pub struct CompressionCheckpoints {
-    folder: CompressionFolder,
+    folder: Folder,
     pending: Arc<Mutex<PendingActions>>,
 }
 
@@ -62,7 +62,7 @@ impl CompressionCheckpoints {
     /// Uses a folder of rank 0, which the first checkpoint makes.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
-            folder: CompressionFolder::new(folder),
+            folder: Folder::new(folder.into()),
             pending: Arc::default(),
         }
     }
@@ -93,13 +93,21 @@ impl CompressionCheckpoints {
     ) -> Result<(), LearnerError> {
         let is_main = group.rank() == MAIN;
         let bytes = if is_main {
-            self.folder.read(epoch as u64)?
+            self.read(epoch)?
         } else {
             Vec::new()
         };
         let bytes = passed_on(bytes, group)?;
         if !bytes.is_empty() {
-            return Ok(ddp.restore_compression(&self.folder.parse(&bytes)?)?);
+            let state: CompressionState =
+                ciborium::from_reader(bytes.as_slice()).map_err(|cause| {
+                    CheckpointError::Other {
+                        path: self.folder.path().to_owned(),
+                        what: "compression".to_owned(),
+                        cause: cause.to_string(),
+                    }
+                })?;
+            return Ok(ddp.restore_compression(&state)?);
         }
         if is_main {
             tracing::warn!(
@@ -131,15 +139,47 @@ impl CompressionCheckpoints {
         if saves[0] != 0 {
             let state = ddp.compression_state()?;
             if world.is_main() {
-                self.folder.save(epoch as u64, group.world_size(), &state)?;
+                self.save(epoch, group.world_size(), &state)?;
             }
         }
         for action in actions {
             if let CheckpointingAction::Delete(epoch) = action {
-                self.folder.forget(epoch as u64)?;
+                for path in self.folder.revisions(epoch as u64)? {
+                    self.folder.remove(&path)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// The bytes of the state at the end of an epoch; empty if it was not saved.
+    fn read(&self, epoch: usize) -> Result<Vec<u8>, CheckpointError> {
+        match self.folder.revisions(epoch as u64)?.pop() {
+            Some(path) => Found::at(path)?.read(STATE),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Saves the state of `ranks` ranks at the end of an epoch, in place of an earlier one of that epoch.
+    fn save(
+        &self,
+        epoch: usize,
+        ranks: WorldSize,
+        state: &CompressionState,
+    ) -> Result<(), CheckpointError> {
+        let (step, metric) = (epoch as u64, None);
+        let mut draft = self.folder.begin(Milestone { step, metric }, ranks.get())?;
+        let mut bytes = Vec::new();
+        ciborium::into_writer(state, &mut bytes).map_err(|cause| CheckpointError::Unwritable {
+            what: "what compression has left out".to_owned(),
+            cause: cause.to_string(),
+        })?;
+        draft.add(STATE, &bytes)?;
+        draft.finish()?;
+        // The epoch may have been saved before, by a run that was then resumed from an earlier one.
+        let mut found = self.folder.revisions(step)?;
+        found.pop();
+        found.iter().try_for_each(|path| self.folder.remove(path))
     }
 
     /// The last actions of the learner's strategy.

@@ -232,8 +232,13 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 }
             }
         }
-        if let Some(kept) = self.config.kept.as_ref().filter(|_| self.compresses()) {
-            kept.end_epoch(epoch, asked, ddp, self.world)?;
+        if let Some(checkpoints) = self
+            .config
+            .compression_checkpoints
+            .as_ref()
+            .filter(|_| self.compresses())
+        {
+            checkpoints.end_epoch(epoch, asked, ddp, self.world)?;
         }
         // The early stop of rank 0 is sent as that rank having no more batches.
         let patient = patient_with_files(self.world.group(), ddp.module());

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::record::{
-    Naming, Parts, Place, Record, Recorded, WRITER, Whole, announced,
+    Naming, Record, ShardedTable, Snapshot, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
 use bonfire_collective::{ProcessGroup, panic_message};
@@ -84,8 +84,8 @@ pub struct Checkpoints {
 #[derive(Clone, Debug)]
 struct Files {
     group: ProcessGroup,
-    /// The parts of the model, where ranks have different ones.
-    parts: Option<Parts>,
+    /// The shards of the model, where ranks have different ones.
+    sharded: Option<ShardedTable>,
     folder: Folder,
     keep: Keep,
 }
@@ -93,14 +93,14 @@ struct Files {
 #[derive(Debug, Default)]
 struct Background {
     /// The same ranks in separate groups, once something has been saved in the background.
-    groups: Option<(ProcessGroup, Option<Parts>)>,
+    groups: Option<(ProcessGroup, Option<ShardedTable>)>,
     saving: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
 struct Image {
     milestone: Milestone,
-    model: Recorded<Record, TrainError>,
-    optimizer: Recorded<Record, TrainError>,
+    model: Snapshot<Record, TrainError>,
+    optimizer: Snapshot<Record, TrainError>,
     /// The program's own state, on the writer.
     state: Result<Vec<u8>, CheckpointError>,
 }
@@ -116,11 +116,11 @@ impl Checkpoints {
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
         let files = Files {
             group: world.group().clone(),
-            parts: None,
+            sharded: None,
             folder: Folder::new(folder.into()),
             keep,
         };
-        files.on_writer(|folder| folder.prepare())?;
+        files.on_writer(|| files.folder.prepare())?;
         Ok(Self {
             files,
             background: Mutex::default(),
@@ -137,7 +137,7 @@ impl Checkpoints {
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their `whole` models differ; [`TrainError::Collective`].
     #[track_caller]
-    pub fn with_parts(mut self, whole: Whole, mesh: &Mesh) -> Result<Self, TrainError> {
+    pub fn with_parts(mut self, whole: TensorTable, mesh: &Mesh) -> Result<Self, TrainError> {
         let entry = |(name, shape): (&str, &[usize])| Entry {
             name: name.to_owned(),
             shape: shape.to_vec(),
@@ -150,14 +150,14 @@ impl Checkpoints {
         };
         fingerprint::verify(&same, &self.files.group)?;
         let tp = mesh.sub(Axis::Tp);
-        let place = Place {
-            ranks: tp.world_size(),
-            rank: tp.rank(),
+        let sharding = TableSharding {
+            shards: tp.world_size(),
+            shard: tp.rank(),
             cuts: tp.cuts().clone(),
         };
         let replicas = mesh.replicas().group().clone();
-        let parts = Parts::new(Arc::new(whole), place, replicas, &self.files.group)?;
-        self.files.parts = Some(parts);
+        let sharded = ShardedTable::new(Arc::new(whole), sharding, replicas, &self.files.group)?;
+        self.files.sharded = Some(sharded);
         Ok(self)
     }
 
@@ -184,7 +184,7 @@ impl Checkpoints {
         let files = self.files.patient_with(&self.files.group, ddp.module());
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded("Checkpoints::save", |ddp| {
-            let route = ddp.route(files.own());
+            let route = ddp.route(files.replicas());
             let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
                 // The training can continue without a checkpoint.
@@ -215,7 +215,7 @@ impl Checkpoints {
         self.wait()?;
         finite::check(ddp.module(), &self.files.group)?;
         let mut background = lock(&self.background);
-        let (group, parts) = match &background.groups {
+        let (group, sharded) = match &background.groups {
             Some(groups) => groups.clone(),
             None => {
                 let group = self
@@ -223,16 +223,16 @@ impl Checkpoints {
                     .group
                     .split(Some(0), 0)?
                     .expect("every rank has a color");
-                let parts = self.files.parts.as_ref();
-                let parts = parts.map(|parts| parts.beside(&group)).transpose()?;
-                background.groups.insert((group, parts)).clone()
+                let sharded = self.files.sharded.as_ref();
+                let sharded = sharded.map(|table| table.beside(&group)).transpose()?;
+                background.groups.insert((group, sharded)).clone()
             }
         };
         let mut files = self.files.clone();
-        files.parts = parts;
+        files.sharded = sharded;
         let files = files.patient_with(&group, ddp.module());
         let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
-            let route = ddp.route_beside(files.own())?;
+            let route = ddp.route_beside(files.replicas())?;
             files.image(&route, milestone, ddp, optimizer, state)
         })?;
         let named = thread::Builder::new().name("bonfire-save".to_owned());
@@ -263,11 +263,12 @@ impl Checkpoints {
     #[track_caller]
     pub fn rate(&self, milestone: Milestone) -> Result<(), TrainError> {
         self.wait()?;
-        let keep = self.files.keep;
-        self.files.on_writer(|folder| {
+        let Files { folder, keep, .. } = &self.files;
+        self.files.on_writer(|| {
             folder.rate(milestone)?;
-            folder.retain(keep)
-        })
+            folder.retain(*keep)
+        })?;
+        Ok(())
     }
 
     /// Sets all checkpoints aside, for a training that restarts in their folder: they are moved to `earlier-1` of it,
@@ -278,7 +279,8 @@ impl Checkpoints {
     #[track_caller]
     pub fn set_aside(&self) -> Result<(), TrainError> {
         self.wait()?;
-        self.files.on_writer(Folder::set_all_aside)
+        self.files.on_writer(|| self.files.folder.set_all_aside())?;
+        Ok(())
     }
 
     /// Waits until background saves are on the disk. Dropping the checkpoints waits, too, but only logs errors.
@@ -309,20 +311,18 @@ impl Checkpoints {
     ) -> Result<Option<Resumed<S>>, TrainError> {
         self.wait()?;
         let patient = self.files.patient_with(&self.files.group, ddp.module());
-        let (mut found, mut state) = (None, Vec::new());
-        patient.on_writer(|folder| {
-            found = folder.newest()?;
-            if let Some(found) = &found {
-                state = found.read(STATE)?;
-            }
-            Ok(())
+        let found = patient.on_writer(|| {
+            let Some(found) = patient.folder.newest()? else {
+                return Ok(None);
+            };
+            let state = found.read(STATE)?;
+            Ok(Some((found.milestone, found.world_size, found.path, state)))
         })?;
-        let told = found
-            .as_ref()
-            .map(|found| (found.milestone, found.world_size, found.path.clone(), state));
-        let Some((milestone, saved_by, path, state)) = announced(&patient.group, &told)? else {
+        let found = broadcast_value(&patient.group, &found.flatten())?;
+        let Some((milestone, saved_by, path, state)) = found else {
             return Ok(None);
         };
+        let is_writer = patient.group.rank() == WRITER;
         let other = |what: &str, cause: String| CheckpointError::Other {
             path: path.clone(),
             what: what.to_owned(),
@@ -330,14 +330,14 @@ impl Checkpoints {
         };
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
-        let files = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
-        let restored = ddp.restore(optimizer, &patient.group, patient.parts.as_ref(), files)?;
+        let files = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
+        let restored = ddp.restore(optimizer, &patient.group, patient.sharded.as_ref(), files)?;
         let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
             moments::tell_detour(ddp.module());
         }
-        if patient.group.rank() == WRITER {
+        if is_writer {
             tracing::info!(
                 step = milestone.step,
                 saved_by,
@@ -369,16 +369,19 @@ impl Files {
     fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
         let group = patient_with_files(group, model);
         Self {
-            parts: self.parts.clone().map(|parts| parts.as_patient_as(&group)),
+            sharded: self
+                .sharded
+                .clone()
+                .map(|table| table.with_timeout_of(&group)),
             group,
             ..self.clone()
         }
     }
 
-    /// The ranks that have the same part of the model as this one.
-    fn own(&self) -> &ProcessGroup {
-        let parts = self.parts.as_ref();
-        parts.map_or(&self.group, Parts::replicas)
+    /// The ranks that have the same shards of the model as this one.
+    fn replicas(&self) -> &ProcessGroup {
+        let sharded = self.sharded.as_ref();
+        sharded.map_or(&self.group, ShardedTable::replicas)
     }
 
     /// Takes a snapshot of a training. Every rank must call it.
@@ -393,8 +396,8 @@ impl Files {
     ) -> Result<Image, TrainError> {
         Ok(Image {
             milestone,
-            model: ddp.recorded_model(route).map(record_of),
-            optimizer: ddp.recorded_optimizer(optimizer, route)?,
+            model: ddp.snapshot_model(route).map(record_of),
+            optimizer: ddp.snapshot_optimizer(optimizer, route)?,
             state: match self.group.rank() {
                 WRITER => state_bytes(state),
                 _ => Ok(Vec::new()),
@@ -405,73 +408,80 @@ impl Files {
     /// Writes a checkpoint, and removes those that are not kept. Every rank must call it.
     #[track_caller]
     fn write(&self, image: Image) -> Result<(), TrainError> {
-        let mut draft = None;
-        self.on_writer(|folder| {
+        let draft = self.on_writer(|| {
             // One that was killed between a save and this has left more than are kept.
-            folder.retain(self.keep)?;
-            let world_size = self.group.world_size().get();
-            draft = Some(self.folder.begin(image.milestone, world_size)?);
-            Ok(())
+            self.folder.retain(self.keep)?;
+            self.folder
+                .begin(image.milestone, self.group.world_size().get())
         })?;
-        let path_of = |name| {
-            let draft = draft.as_ref().expect("the writer has begun");
-            draft.path_of(name)
-        };
+        // A failure of the disk, which the other ranks learn of at the end.
+        let mut written = Ok(());
         // One after the other: each tensor is in memory once, and gone before the next.
-        let model = self.written(image.model, Naming::Path, |record| {
-            record.write(&path_of(MODEL), "the parameters")
-        })?;
-        let moments = self.written(image.optimizer, Naming::Identity, |record| {
-            record.write(&path_of(OPTIMIZER), "the optimizer's state")
-        })?;
-        self.on_writer(|folder| {
-            for written in [model, moments].into_iter().flatten() {
-                written?;
-            }
+        for (name, what, snapshot, naming) in [
+            (MODEL, "the parameters", image.model, Naming::Path),
+            (
+                OPTIMIZER,
+                "the optimizer's state",
+                image.optimizer,
+                Naming::Identity,
+            ),
+        ] {
+            self.write_record(snapshot, naming, |record| {
+                let draft = draft.as_ref().expect("the writer has begun");
+                let file = record.write(&draft.path_of(name), what);
+                if written.is_ok() {
+                    written = file;
+                }
+            })?;
+        }
+        self.on_writer(|| {
+            written?;
             if let Some(mut draft) = draft {
                 draft.adopt(MODEL)?;
                 draft.adopt(OPTIMIZER)?;
                 draft.add(STATE, &image.state?)?;
                 draft.finish()?;
             }
-            folder.retain(self.keep)
-        })
+            self.folder.retain(self.keep)
+        })?;
+        Ok(())
     }
 
-    /// Writes a record of all parts, on the writer.
+    /// Writes a record of all shards, on the writer.
     #[track_caller]
-    fn written(
+    fn write_record(
         &self,
-        own: Recorded<Record, TrainError>,
+        own: Snapshot<Record, TrainError>,
         naming: Naming,
-        write: impl FnOnce(Record) -> Result<(), CheckpointError>,
-    ) -> Result<Option<Result<(), CheckpointError>>, TrainError> {
-        let Some(parts) = &self.parts else {
+        write: impl FnOnce(Record),
+    ) -> Result<(), TrainError> {
+        let Some(sharded) = &self.sharded else {
             return own.write(write);
         };
-        let joined = own.write(|own| parts.joined(own, naming)?.write(write));
-        let joined = joined.and_then(|joined| Ok(joined.transpose()?.flatten()));
-        // The first ranks of other parts wait for this one in a group of theirs.
-        joined.inspect_err(|error| self.group.abort(&error.to_string()))
+        let mut joined = Ok(());
+        let sent = own.write(|own| {
+            let all = sharded.joined(own, naming);
+            joined = all.and_then(|all| all.write(write));
+        });
+        // The leads of other shards wait for this one in a group of theirs.
+        sent.and_then(|()| Ok(joined?))
+            .inspect_err(|error| self.group.abort(&error.to_string()))
     }
 
-    /// Runs `work` on the writing rank, and broadcasts its outcome.
+    /// Runs `work` on the writing rank, and returns its outcome there. All ranks return its failure.
     #[track_caller]
-    fn on_writer(
+    fn on_writer<T>(
         &self,
-        work: impl FnOnce(&Folder) -> Result<(), CheckpointError>,
-    ) -> Result<(), TrainError> {
-        let done = if self.group.rank() == WRITER {
-            work(&self.folder)
-        } else {
-            Ok(())
-        };
-        let told: Option<String> =
-            announced(&self.group, &done.as_ref().err().map(ToString::to_string))?;
-        done?;
-        match told {
+        work: impl FnOnce() -> Result<T, CheckpointError>,
+    ) -> Result<Option<T>, TrainError> {
+        let is_writer = self.group.rank() == WRITER;
+        let done = is_writer.then(work).transpose();
+        let failure = done.as_ref().err().map(ToString::to_string);
+        let failure = broadcast_value(&self.group, &failure)?;
+        let done = done?;
+        match failure {
             Some(cause) => Err(CheckpointError::OnWriter { cause }.into()),
-            None => Ok(()),
+            None => Ok(done),
         }
     }
 }

@@ -79,7 +79,7 @@ pub use threads::{SpawnOptions, spawn, spawn_with};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
-    pub use bonfire_checkpoint::record::Whole;
+    pub use bonfire_checkpoint::record::TensorTable;
     pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
     pub use bonfire_train::{Checkpoints, Resumed};
 }

@@ -311,10 +311,10 @@ fn a_reader_that_says_something_else_is_named() {
     let outcomes = local(2, GroupOptions::default(), |group| {
         if group.rank() == READER {
             // As a program of another version might.
-            announced(&group, &"loaded".to_owned()).unwrap();
+            broadcast_value(&group, &"loaded".to_owned()).unwrap();
             return None;
         }
-        announced(&group, &0_u64).err()
+        broadcast_value(&group, &0_u64).err()
     });
     let error = outcomes[1].as_ref().expect("that is no number");
     let text = error.to_string();

@@ -9,12 +9,13 @@ use burn::tensor::{Bytes, DType};
 use burn_pack::{Reader, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
-use super::parts::{Parts, Whole};
-use super::{Record, RecordError, WRITER, announced, unusable};
+use super::sharded::ShardedTable;
+use super::table::TensorTable;
+use super::{Record, RecordError, WRITER, broadcast_value, dims, unusable};
 
 /// Describes a tensor of a file, without its values.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Described {
+pub struct TensorMetadata {
     /// Its path in a model, or the identity of a parameter and the optimizer's name of its state.
     pub name: String,
     /// The identity of its parameter where it was saved.
@@ -25,27 +26,27 @@ pub struct Described {
     pub dtype: DType,
 }
 
-impl From<&Packed> for Described {
+impl From<&Packed> for TensorMetadata {
     fn from(tensor: &Packed) -> Self {
         Self {
             name: tensor.name.clone(),
             id: tensor.param_id,
-            shape: tensor.shape.iter().copied().collect(),
+            shape: dims(tensor),
             dtype: tensor.dtype,
         }
     }
 }
 
 /// The tensors of a file that rank 0 reads for all. All ranks call the same methods in the same order.
-pub struct Source<'a> {
+pub struct SharedReader<'a> {
     group: &'a ProcessGroup,
     /// All but the tensors, as a file without any.
     others: Vec<u8>,
-    all: Vec<Described>,
+    all: Vec<TensorMetadata>,
     tensors: Vec<Packed>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> SharedReader<'a> {
     /// Opens the file that rank 0 is given.
     ///
     /// # Errors
@@ -62,10 +63,10 @@ impl<'a> Source<'a> {
             };
             let others = others.writer().into_bytes().map_err(unusable)?;
             tensors = reader.into_tensors().map_err(unusable)?;
-            let all = tensors.iter().map(Described::from);
+            let all = tensors.iter().map(TensorMetadata::from);
             own = (others.to_vec(), all.collect());
         }
-        let (others, all) = announced(group, &own)?;
+        let (others, all) = broadcast_value(group, &own)?;
         Ok(Self {
             group,
             others,
@@ -75,7 +76,7 @@ impl<'a> Source<'a> {
     }
 
     /// Returns its tensors, in the order of the file.
-    pub fn all(&self) -> &[Described] {
+    pub fn all(&self) -> &[TensorMetadata] {
         &self.all
     }
 
@@ -98,7 +99,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// [`RecordError`].
     pub fn tensor(&self, index: usize) -> Result<Packed, RecordError> {
-        let Described {
+        let TensorMetadata {
             name,
             id,
             shape,
@@ -125,25 +126,25 @@ impl<'a> Source<'a> {
         self.tensor(index.unwrap_or_else(|| panic!("the file has no tensor {name}")))
     }
 
-    /// Reads this rank's parts of the tensors that its part of a model has. Every rank must call it, and reads all, in
+    /// Reads this rank's shards of the tensors that its part of a model has. Every rank must call it, and reads all, in
     /// the order of the file.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn parts(
+    pub fn shards(
         &self,
-        parts: &Parts,
-        own: &Whole,
+        sharded: &ShardedTable,
+        own: &TensorTable,
     ) -> Result<HashMap<ParamId, Packed>, RecordError> {
         let mut here = HashMap::new();
         for id in own.ids() {
-            here.insert(parts.name(id)?, id);
+            here.insert(sharded.name(id)?, id);
         }
         let mut kept = HashMap::new();
         for (index, tensor) in self.all.iter().enumerate() {
-            let whole = self.tensor(index)?;
+            let complete = self.tensor(index)?;
             if let Some(&id) = here.get(tensor.name.as_str()) {
-                kept.insert(id, parts.part(id, whole)?);
+                kept.insert(id, sharded.shard(id, complete)?);
             }
         }
         Ok(kept)
@@ -156,7 +157,7 @@ impl<'a> Source<'a> {
     ) -> Option<String> {
         let elems = |shape: &[usize]| shape.iter().product::<usize>();
         let there = self.all.iter().map(|tensor| (tensor.name.as_str(), tensor));
-        let there: HashMap<&str, &Described> = there.collect();
+        let there: HashMap<&str, &TensorMetadata> = there.collect();
         let differs = here
             .clone()
             .find_map(|(name, shape)| match there.get(name) {

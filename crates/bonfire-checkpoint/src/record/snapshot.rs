@@ -1,4 +1,4 @@
-//! Values that ranks exchange while one of them reads or writes files.
+//! Values that ranks exchange while one of them writes a file.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::{RecordError, WRITER};
 /// # Errors
 /// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
 #[track_caller]
-pub fn told_by_all<T: Serialize + DeserializeOwned>(
+pub fn all_gather_values<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     own: &T,
 ) -> Result<Vec<T>, RecordError> {
@@ -46,7 +46,7 @@ fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, RecordErr
 /// # Errors
 /// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
 #[track_caller]
-pub fn announced<T: Serialize + DeserializeOwned>(
+pub fn broadcast_value<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     own: &T,
 ) -> Result<T, RecordError> {
@@ -61,19 +61,18 @@ pub fn announced<T: Serialize + DeserializeOwned>(
     decoded(WRITER, &bytes)
 }
 
-/// Content for files, whose tensors the writer gathers while it writes. It is a snapshot: later steps of the training
-/// do not change it.
-pub struct Recorded<T, E> {
+/// Content for a file, whose tensors the writer gathers while it writes. Later steps of the training do not change it.
+pub struct Snapshot<T, E> {
     /// The content that the writer writes.
     pub content: T,
     /// The tensors of the content that are gathered.
     pub gathers: Gathers<E>,
 }
 
-impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
+impl<T, E: From<CollectiveError> + Display + Send + 'static> Snapshot<T, E> {
     /// Converts the content, with the same tensors to gather.
-    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Recorded<U, E> {
-        Recorded {
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Snapshot<U, E> {
+        Snapshot {
             content: form(self.content),
             gathers: self.gathers,
         }
@@ -83,11 +82,11 @@ impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
     ///
     /// # Errors
     /// The error of a tensor that did not arrive.
-    pub fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, E> {
-        let is_writer = self.gathers.group.rank() == WRITER;
-        let written = is_writer.then(|| write(self.content));
-        self.gathers.finish()?;
-        Ok(written)
+    pub fn write(self, write: impl FnOnce(T)) -> Result<(), E> {
+        if self.gathers.group.rank() == WRITER {
+            write(self.content);
+        }
+        self.gathers.finish()
     }
 }
 
@@ -129,8 +128,8 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
         self.gathers.push(Arc::clone(&gather));
         let (group, failure) = (self.group.clone(), Arc::clone(&self.failure));
         let provider = move || {
-            let asked = wanted(&group, index).map_err(E::from);
-            let gathered = asked.and_then(|_| gather());
+            let requested = request(&group, index).map_err(E::from);
+            let gathered = requested.and_then(|_| gather());
             gathered.map(Bytes::from_bytes_vec).map_err(|error| {
                 let cause = error.to_string();
                 lock(&failure).get_or_insert(error);
@@ -145,11 +144,11 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
         if self.group.rank() == WRITER {
             let failure = lock(&self.failure).take();
             failure.map_or(Ok(()), Err)?;
-            wanted(&self.group, NO_MORE)?;
+            request(&self.group, NO_MORE)?;
             return Ok(());
         }
         loop {
-            match wanted(&self.group, NO_MORE)? {
+            match request(&self.group, NO_MORE)? {
                 NO_MORE => return Ok(()),
                 index => drop(self.gathers[index as usize]()?),
             }
@@ -157,7 +156,8 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     }
 }
 
-fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, CollectiveError> {
+/// Broadcasts the number of the tensor that the writer needs next.
+fn request(group: &ProcessGroup, own: u64) -> Result<u64, CollectiveError> {
     let mut index = [own];
     group.broadcast(&mut index, WRITER)?;
     Ok(index[0])

@@ -1,0 +1,93 @@
+//! What each rank has of a record, which ranks exchange before they gather it.
+
+use bonfire_plan::Cut;
+use burn::module::ParamId;
+use burn::tensor::DType;
+use burn_pack::{Scalar, Tensor as Packed};
+use serde::{Deserialize, Serialize};
+
+use super::{Record, dims};
+
+/// Describes a tensor of a record, or this rank's shard of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShardMetadata {
+    /// The row of its parameter in the table.
+    pub row: usize,
+    /// The optimizer's name of this state of the parameter; empty for the parameter itself.
+    pub suffix: String,
+    /// The data type of the values.
+    pub dtype: DType,
+    /// The shape of the values.
+    pub shape: Vec<usize>,
+    /// How ranks cut its parameter, if they do.
+    pub cut: Option<Cut>,
+}
+
+impl ShardMetadata {
+    pub(super) fn new(tensor: &Packed, row: usize, suffix: &str, cut: Option<Cut>) -> Self {
+        Self {
+            row,
+            suffix: suffix.to_owned(),
+            dtype: tensor.dtype,
+            shape: dims(tensor),
+            cut,
+        }
+    }
+}
+
+/// Describes a rank's part of a record: shards without values, and all scalars and texts. Identities of parameters
+/// differ between ranks, so these are known by their rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShardIndex {
+    /// The shards that the rank has.
+    pub shards: Vec<ShardMetadata>,
+    scalars: Vec<(usize, String, Scalar)>,
+    texts: Vec<(usize, String, String)>,
+}
+
+impl ShardIndex {
+    /// Lists `shards`, and the other values of a record whose parameters have a row.
+    pub fn new(
+        record: &Record,
+        shards: Vec<ShardMetadata>,
+        row: impl Fn(ParamId) -> Option<usize>,
+    ) -> Self {
+        let key = |name: &str| {
+            let (id, suffix) = split_identity(name)?;
+            Some((row(id)?, suffix.to_owned()))
+        };
+        let scalars = record.scalars.iter().filter_map(|(name, value)| {
+            let (row, suffix) = key(name)?;
+            Some((row, suffix, *value))
+        });
+        let texts = record.metadata.iter().filter_map(|(name, value)| {
+            let (row, suffix) = key(name)?;
+            Some((row, suffix, value.clone()))
+        });
+        Self {
+            scalars: scalars.collect(),
+            texts: texts.collect(),
+            shards,
+        }
+    }
+
+    /// Adds its scalars and texts to a record, under the identities that its rows have there.
+    pub fn add_values(self, record: &mut Record, id: impl Fn(usize) -> ParamId) {
+        let name = |row, suffix: &str| format!("{}{suffix}", id(row).val());
+        let scalars = self.scalars.into_iter();
+        record
+            .scalars
+            .extend(scalars.map(|(row, suffix, value)| (name(row, &suffix), value)));
+        let texts = self.texts.into_iter();
+        record
+            .metadata
+            .extend(texts.map(|(row, suffix, value)| (name(row, &suffix), value)));
+    }
+}
+
+/// Splits the name of an optimizer's value into the identity of its parameter and the rest.
+pub fn split_identity(name: &str) -> Option<(ParamId, &str)> {
+    let (id, suffix) = name.split_at(name.find('.').unwrap_or(name.len()));
+    let id: u64 = id.parse().ok()?;
+    Some((ParamId::from(id), suffix))
+}
