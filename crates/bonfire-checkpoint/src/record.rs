@@ -26,16 +26,18 @@ mod snapshot;
 mod table;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use bonfire_collective::Rank;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::Bytes;
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 pub use error::RecordError;
 pub use index::{ShardIndex, ShardMetadata, split_identity};
 pub use reader::{SharedReader, TensorMetadata};
-pub use sharded::{Cuts, Naming, ShardedTable, TableSharding};
+pub use sharded::{Cuts, ShardedTable, TableSharding};
 pub use snapshot::{Gathers, Snapshot, all_gather_values, broadcast_value};
 pub use table::TensorTable;
 
@@ -62,7 +64,10 @@ impl Record {
     /// [`CheckpointError::Unwritable`].
     pub fn of(optimizer: &ModuleOptimizer) -> Result<Self, CheckpointError> {
         let bytes = optimizer.to_record().into_bytes().map_err(unusable)?;
-        let reader = Reader::from_bytes(bytes).map_err(unusable)?;
+        Self::read(Reader::from_bytes(bytes).map_err(unusable)?)
+    }
+
+    fn read(reader: Reader) -> Result<Self, CheckpointError> {
         Ok(Self {
             scalars: reader.scalars().clone(),
             metadata: reader.metadata().clone(),
@@ -79,14 +84,17 @@ impl Record {
         OptimizerRecord::from_bytes(bytes).map_err(unusable)
     }
 
-    /// Writes a file; `what` names it in errors.
+    /// Writes a file.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritten`].
-    pub fn write(self, file: &Path, what: &str) -> Result<(), CheckpointError> {
+    pub fn write(self, file: &Path, kind: RecordKind) -> Result<(), CheckpointError> {
         let written = self.writer().write_to_file_in_place(file);
         written.map_err(|cause| CheckpointError::Unwritten {
-            what: what.to_owned(),
+            what: match kind {
+                RecordKind::Model => "the parameters".to_owned(),
+                RecordKind::Optimizer => "the optimizer's state".to_owned(),
+            },
             path: file.to_owned(),
             cause: cause.to_string(),
         })
@@ -104,6 +112,15 @@ impl Record {
     }
 }
 
+/// What a record is of, which says how its tensors are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A model: tensors have their paths in it, as Burn names them.
+    Model,
+    /// The state of an optimizer: tensors have the identity of a parameter, and the optimizer's name behind it.
+    Optimizer,
+}
+
 /// Returns the error of an optimizer state that cannot be converted to or from a record.
 pub fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
     unwritable("the optimizer's state", cause)
@@ -114,6 +131,24 @@ fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
         what: what.to_owned(),
         cause: cause.to_string(),
     }
+}
+
+/// Returns a tensor with the elements `runs` of another one, in their order.
+///
+/// # Errors
+/// [`CheckpointError::Unwritable`].
+pub fn selected(
+    tensor: Tensor,
+    runs: impl Iterator<Item = Range<usize>>,
+    shape: Vec<usize>,
+) -> Result<Tensor, CheckpointError> {
+    let (name, dtype, _, id, bytes) = tensor.into_parts().map_err(unusable)?;
+    let mut own = Vec::new();
+    for run in runs {
+        own.extend_from_slice(&bytes[run.start * dtype.size()..run.end * dtype.size()]);
+    }
+    let own = Bytes::from_bytes_vec(own);
+    Ok(Tensor::new(name, dtype, shape, id, own))
 }
 
 fn dims(tensor: &Tensor) -> Vec<usize> {

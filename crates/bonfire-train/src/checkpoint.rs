@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::record::{
-    Naming, Record, ShardedTable, Snapshot, TableSharding, TensorTable, WRITER, broadcast_value,
+    Record, RecordKind, ShardedTable, Snapshot, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
 use bonfire_collective::{ProcessGroup, panic_message};
@@ -25,7 +25,6 @@ use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ddp::record::restore::Misfit;
 use crate::ddp::record::{Route, record_of};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::world::patience::patient_with_files;
@@ -332,7 +331,7 @@ impl Checkpoints {
             .map_err(|cause| other("program state", cause.to_string()))?;
         let files = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
         let restored = ddp.restore(optimizer, &patient.group, patient.sharded.as_ref(), files)?;
-        let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
+        let tensors = restored.map_err(|(what, cause)| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
             moments::tell_detour(ddp.module());
@@ -417,18 +416,13 @@ impl Files {
         // A failure of the disk, which the other ranks learn of at the end.
         let mut written = Ok(());
         // One after the other: each tensor is in memory once, and gone before the next.
-        for (name, what, snapshot, naming) in [
-            (MODEL, "the parameters", image.model, Naming::Path),
-            (
-                OPTIMIZER,
-                "the optimizer's state",
-                image.optimizer,
-                Naming::Identity,
-            ),
+        for (name, kind, snapshot) in [
+            (MODEL, RecordKind::Model, image.model),
+            (OPTIMIZER, RecordKind::Optimizer, image.optimizer),
         ] {
-            self.write_record(snapshot, naming, |record| {
+            self.write_record(snapshot, kind, |record| {
                 let draft = draft.as_ref().expect("the writer has begun");
-                let file = record.write(&draft.path_of(name), what);
+                let file = record.write(&draft.path_of(name), kind);
                 if written.is_ok() {
                     written = file;
                 }
@@ -452,7 +446,7 @@ impl Files {
     fn write_record(
         &self,
         own: Snapshot<Record, TrainError>,
-        naming: Naming,
+        kind: RecordKind,
         write: impl FnOnce(Record),
     ) -> Result<(), TrainError> {
         let Some(sharded) = &self.sharded else {
@@ -460,7 +454,7 @@ impl Files {
         };
         let mut joined = Ok(());
         let sent = own.write(|own| {
-            let all = sharded.joined(own, naming);
+            let all = sharded.joined(own, kind);
             joined = all.and_then(|all| all.write(write));
         });
         // The leads of other shards wait for this one in a group of theirs.

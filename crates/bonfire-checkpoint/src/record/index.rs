@@ -1,6 +1,8 @@
 //! What each rank has of a record, which ranks exchange before they gather it.
 
 use bonfire_plan::Cut;
+use std::collections::BTreeMap;
+
 use burn::module::ParamId;
 use burn::tensor::DType;
 use burn_pack::{Scalar, Tensor as Packed};
@@ -52,37 +54,35 @@ impl ShardIndex {
         shards: Vec<ShardMetadata>,
         row: impl Fn(ParamId) -> Option<usize>,
     ) -> Self {
-        let key = |name: &str| {
-            let (id, suffix) = split_identity(name)?;
-            Some((row(id)?, suffix.to_owned()))
-        };
-        let scalars = record.scalars.iter().filter_map(|(name, value)| {
-            let (row, suffix) = key(name)?;
-            Some((row, suffix, *value))
-        });
-        let texts = record.metadata.iter().filter_map(|(name, value)| {
-            let (row, suffix) = key(name)?;
-            Some((row, suffix, value.clone()))
-        });
         Self {
-            scalars: scalars.collect(),
-            texts: texts.collect(),
             shards,
+            scalars: by_row(&record.scalars, &row),
+            texts: by_row(&record.metadata, &row),
         }
     }
 
     /// Adds its scalars and texts to a record, under the identities that its rows have there.
     pub fn add_values(self, record: &mut Record, id: impl Fn(usize) -> ParamId) {
-        let name = |row, suffix: &str| format!("{}{suffix}", id(row).val());
-        let scalars = self.scalars.into_iter();
-        record
-            .scalars
-            .extend(scalars.map(|(row, suffix, value)| (name(row, &suffix), value)));
-        let texts = self.texts.into_iter();
-        record
-            .metadata
-            .extend(texts.map(|(row, suffix, value)| (name(row, &suffix), value)));
+        for (row, suffix, value) in self.scalars {
+            let name = format!("{}{suffix}", id(row).val());
+            record.scalars.insert(name, value);
+        }
+        for (row, suffix, value) in self.texts {
+            let name = format!("{}{suffix}", id(row).val());
+            record.metadata.insert(name, value);
+        }
     }
+}
+
+fn by_row<V: Clone>(
+    values: &BTreeMap<String, V>,
+    row: impl Fn(ParamId) -> Option<usize>,
+) -> Vec<(usize, String, V)> {
+    let values = values.iter().filter_map(|(name, value)| {
+        let (id, suffix) = split_identity(name)?;
+        Some((row(id)?, suffix.to_owned(), value.clone()))
+    });
+    values.collect()
 }
 
 /// Splits the name of an optimizer's value into the identity of its parameter and the rest.

@@ -1,12 +1,12 @@
 //! A file on rank 0, read for all ranks one tensor at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use bonfire_collective::ProcessGroup;
 use burn::module::ParamId;
 use burn::tensor::{Bytes, DType};
-use burn_pack::{Reader, Tensor as Packed};
+use burn_pack::{Reader, Scalar, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
 use super::sharded::ShardedTable;
@@ -40,9 +40,9 @@ impl From<&Packed> for TensorMetadata {
 /// The tensors of a file that rank 0 reads for all. All ranks call the same methods in the same order.
 pub struct SharedReader<'a> {
     group: &'a ProcessGroup,
-    /// All but the tensors, as a file without any.
-    others: Vec<u8>,
     all: Vec<TensorMetadata>,
+    scalars: BTreeMap<String, Scalar>,
+    metadata: BTreeMap<String, String>,
     tensors: Vec<Packed>,
 }
 
@@ -52,26 +52,19 @@ impl<'a> SharedReader<'a> {
     /// # Errors
     /// [`RecordError`].
     pub fn open(group: &'a ProcessGroup, file: Option<PathBuf>) -> Result<Self, RecordError> {
-        let mut own = (Vec::new(), Vec::new());
-        let mut tensors = Vec::new();
-        if let Some(file) = file {
-            let reader = Reader::from_file_exact(file).map_err(unusable)?;
-            let others = Record {
-                tensors: Vec::new(),
-                scalars: reader.scalars().clone(),
-                metadata: reader.metadata().clone(),
-            };
-            let others = others.writer().into_bytes().map_err(unusable)?;
-            tensors = reader.into_tensors().map_err(unusable)?;
-            let all = tensors.iter().map(TensorMetadata::from);
-            own = (others.to_vec(), all.collect());
-        }
-        let (others, all) = broadcast_value(group, &own)?;
+        let record = match file {
+            Some(file) => Record::read(Reader::from_file_exact(file).map_err(unusable)?)?,
+            None => Record::default(),
+        };
+        let all: Vec<_> = record.tensors.iter().map(TensorMetadata::from).collect();
+        let (all, scalars, metadata) =
+            broadcast_value(group, &(all, record.scalars, record.metadata))?;
         Ok(Self {
             group,
-            others,
             all,
-            tensors,
+            scalars,
+            metadata,
+            tensors: record.tensors,
         })
     }
 
@@ -81,17 +74,12 @@ impl<'a> SharedReader<'a> {
     }
 
     /// Returns the record without its tensors.
-    ///
-    /// # Errors
-    /// [`RecordError::Checkpoint`].
-    pub fn others(&self) -> Result<Record, RecordError> {
-        let bytes = Bytes::from_bytes_vec(self.others.clone());
-        let reader = Reader::from_bytes(bytes).map_err(unusable)?;
-        Ok(Record {
+    pub fn values(&self) -> Record {
+        Record {
             tensors: Vec::new(),
-            scalars: reader.scalars().clone(),
-            metadata: reader.metadata().clone(),
-        })
+            scalars: self.scalars.clone(),
+            metadata: self.metadata.clone(),
+        }
     }
 
     /// Reads a tensor with its values. Every rank must call it.

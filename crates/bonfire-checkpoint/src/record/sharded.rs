@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bonfire_collective::{Blocks, ProcessGroup, Rank, WorldSize};
 use bonfire_plan::Cut;
 use burn::module::ParamId;
-use burn::tensor::{Bytes, DType};
+use burn::tensor::DType;
 use burn_pack::Tensor as Packed;
 
 use super::index::{ShardIndex, ShardMetadata, split_identity};
 use super::snapshot::{Gathers, Snapshot, all_gather_values};
 use super::table::TensorTable;
-use super::{Record, RecordError, WRITER, dims, unusable, unwritable};
+use super::{Record, RecordError, RecordKind, WRITER, dims, selected, unusable, unwritable};
 use crate::CheckpointError;
 
 /// The way in which parameters are divided among ranks. Clones share their entries.
@@ -59,15 +59,6 @@ pub struct ShardedTable {
     replicas: ProcessGroup,
     /// The leads of all replicas, on these.
     leads: Option<ProcessGroup>,
-}
-
-/// The names of tensors in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
-    /// Their paths in a model, as Burn names them.
-    Path,
-    /// The identity of a parameter, and the optimizer's name of its state.
-    Identity,
 }
 
 impl ShardedTable {
@@ -155,17 +146,11 @@ impl ShardedTable {
             return Ok(tensor);
         };
         let (found, expected) = (dims(&tensor), &self.table.rows[row].shape);
-        let (name, dtype, _, id, bytes) = tensor.into_parts().map_err(unusable)?;
         if found != *expected {
-            return Err(indivisible(&name, &found, expected).into());
-        }
-        let mut own = Vec::new();
-        for run in cut.runs(&found, shards, shard) {
-            own.extend_from_slice(&bytes[run.start * dtype.size()..run.end * dtype.size()]);
+            return Err(indivisible(&tensor.name, &found, expected).into());
         }
         let shape = cut.part(&found, shards, shard);
-        let own = Bytes::from_bytes_vec(own);
-        Ok(Packed::new(name, dtype, shape, id, own))
+        Ok(selected(tensor, cut.runs(&found, shards, shard), shape)?)
     }
 
     /// Joins the records of all leads to that of the uncut model or its optimizer's state. All leads call it, and the
@@ -181,14 +166,14 @@ impl ShardedTable {
     pub fn joined(
         &self,
         own: Record,
-        naming: Naming,
+        kind: RecordKind,
     ) -> Result<Snapshot<Record, RecordError>, RecordError> {
         let leads = self
             .leads
             .as_ref()
             .expect("a lead joins")
             .with_timeout(self.replicas.timeout());
-        let index = (self.sharding.shard.get(), self.index(&own, naming)?);
+        let index = (self.sharding.shard.get(), self.index(&own, kind)?);
         let indices = all_gather_values(&leads, &index)?;
         let mut found: BTreeMap<(usize, &str), Vec<Shard<'_>>> = BTreeMap::new();
         for (lead, (shard, index)) in leads.world_size().ranks().zip(&indices) {
@@ -207,12 +192,12 @@ impl ShardedTable {
         let mut tensors = Vec::new();
         for ((row, suffix), shards) in found {
             let id = self.table.rows[row].id;
-            let name = match naming {
-                Naming::Path => self.table.rows[row].name.clone(),
-                Naming::Identity => format!("{}{suffix}", id.val()),
+            let name = match kind {
+                RecordKind::Model => self.table.rows[row].name.clone(),
+                RecordKind::Optimizer => format!("{}{suffix}", id.val()),
             };
             let plan = self.plan(&name, row, &shards)?;
-            let is_own = |tensor: &&Packed| self.key(tensor, naming) == Some((row, suffix));
+            let is_own = |tensor: &&Packed| self.key(tensor, kind) == Some((row, suffix));
             let own = own.tensors.iter().find(is_own);
             // Ranks that have the same have it from one of them.
             let own = own
@@ -236,10 +221,10 @@ impl ShardedTable {
         Ok(Snapshot { content, gathers })
     }
 
-    fn index(&self, own: &Record, naming: Naming) -> Result<ShardIndex, CheckpointError> {
+    fn index(&self, own: &Record, kind: RecordKind) -> Result<ShardIndex, CheckpointError> {
         let shard = |tensor: &Packed| {
             let (row, suffix) = self
-                .key(tensor, naming)
+                .key(tensor, kind)
                 .ok_or_else(|| unknown(&tensor.name))?;
             let cut = self.sharding.cuts.get(self.table.rows[row].id);
             Ok(ShardMetadata::new(tensor, row, suffix, cut))
@@ -250,10 +235,10 @@ impl ShardedTable {
     }
 
     /// The row of a tensor's parameter, and the optimizer's name of the tensor.
-    fn key<'a>(&self, tensor: &'a Packed, naming: Naming) -> Option<(usize, &'a str)> {
-        let (id, suffix) = match naming {
-            Naming::Path => (ParamId::from(tensor.param_id?), ""),
-            Naming::Identity => split_identity(&tensor.name)?,
+    fn key<'a>(&self, tensor: &'a Packed, kind: RecordKind) -> Option<(usize, &'a str)> {
+        let (id, suffix) = match kind {
+            RecordKind::Model => (ParamId::from(tensor.param_id?), ""),
+            RecordKind::Optimizer => split_identity(&tensor.name)?,
         };
         Some((self.table.index_of(id)?, suffix))
     }

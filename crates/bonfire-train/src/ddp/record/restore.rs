@@ -7,17 +7,18 @@
 mod import;
 
 use std::collections::HashMap;
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use bonfire_checkpoint::record::{
-    Record, ShardedTable, SharedReader, TensorTable, split_identity, unusable,
+    Record, ShardedTable, SharedReader, TensorTable, selected, split_identity, unusable,
 };
 use bonfire_collective::ProcessGroup;
 use bonfire_optim::Offload;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use burn_pack::Tensor as Packed;
 
 use crate::TrainError;
@@ -25,11 +26,8 @@ use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
-#[derive(Debug)]
-pub(crate) struct Misfit {
-    pub(crate) what: &'static str,
-    pub(crate) cause: String,
-}
+/// What does not fit, the model or the optimizer, and why.
+type Misfit = (&'static str, String);
 
 impl<M: Module> Ddp<M> {
     /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they belong to
@@ -56,8 +54,7 @@ impl<M: Module> Ddp<M> {
                 Some(sharded) => model.misfit(sharded.table().entries()),
             };
             if let Some(cause) = misfit {
-                let what = "model";
-                return Ok(Err(Misfit { what, cause }));
+                return Ok(Err(("model", cause)));
             }
             let state = SharedReader::open(group, state)?;
             let record = ddp.record(&model, &state, sharded)?;
@@ -65,9 +62,8 @@ impl<M: Module> Ddp<M> {
             let saved = state.all().len();
             let taken = ddp.tensors_of_state(&loaded, group, sharded)?;
             if saved != taken {
-                let what = "optimizer";
                 let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
-                return Ok(Err(Misfit { what, cause }));
+                return Ok(Err(("optimizer", cause)));
             }
             let kept = match sharded {
                 None => None,
@@ -104,9 +100,9 @@ impl<M: Module> Ddp<M> {
             let own = *ids.get(&id.val())?;
             Some((own, format!("{}{suffix}", own.val())))
         };
-        let others = state.others()?;
-        let scalars = others.scalars.into_iter();
-        let metadata = others.metadata.into_iter();
+        let values = state.values();
+        let scalars = values.scalars.into_iter();
+        let metadata = values.metadata.into_iter();
         let mut record = Record {
             tensors: Vec::new(),
             scalars: scalars
@@ -143,17 +139,11 @@ impl<M: Module> Ddp<M> {
         if rows.len() == all(parameter) {
             return Ok(Some(tensor));
         }
-        let (name, dtype, mut shape, id, bytes) = tensor.into_parts().map_err(unusable)?;
-        let row_bytes = bytes.len() / shape[0];
-        let own = bytes[rows.start * row_bytes..rows.end * row_bytes].to_vec();
+        let mut shape: Vec<usize> = tensor.shape.iter().copied().collect();
+        let elems = shape[1..].iter().product::<usize>();
         shape[0] = rows.len();
-        Ok(Some(Packed::new(
-            name,
-            dtype,
-            shape,
-            id,
-            Bytes::from_bytes_vec(own),
-        )))
+        let run = rows.start * elems..rows.end * elems;
+        Ok(Some(selected(tensor, iter::once(run), shape)?))
     }
 
     /// The parameters here by their identities there.
