@@ -3,6 +3,7 @@
 //! Rank 0 writes and reads; it gathers and scatters the other ranks' rows, one tensor after the other. So a folder
 //! that only rank 0 sees is enough, and no rank ever has all of the training in memory.
 
+mod files;
 mod finite;
 #[cfg(feature = "cuda")]
 mod moments;
@@ -15,24 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::record::{
-    Record, RecordKind, ShardedTable, Snapshot, TableSharding, TensorTable, WRITER, broadcast_value,
+    ShardedTable, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
-use bonfire_collective::{ProcessGroup, panic_message};
+use bonfire_collective::panic_message;
 use bonfire_plan::Axis;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ddp::record::{Route, record_of};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::world::patience::patient_with_files;
 use crate::{Ddp, DdpConfig, Mesh, TrainError, World};
 
-const MODEL: &str = "model.bpk";
-const OPTIMIZER: &str = "optimizer.bpk";
-const STATE: &str = "state.cbor";
+use files::{Files, MODEL, OPTIMIZER, STATE};
 
 /// A resumed training: its step and the program's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,29 +76,11 @@ pub struct Checkpoints {
     background: Mutex<Background>,
 }
 
-/// The folder, and the ranks that wait for the one that writes there.
-#[derive(Clone, Debug)]
-struct Files {
-    group: ProcessGroup,
-    /// The shards of the model, where ranks have different ones.
-    sharded: Option<ShardedTable>,
-    folder: Folder,
-    keep: Keep,
-}
-
 #[derive(Debug, Default)]
 struct Background {
     /// The same ranks in separate groups, once something has been saved in the background.
-    groups: Option<(ProcessGroup, Option<ShardedTable>)>,
+    files: Option<Files>,
     saving: Option<JoinHandle<Result<(), TrainError>>>,
-}
-
-struct Image {
-    milestone: Milestone,
-    model: Snapshot<Record, TrainError>,
-    optimizer: Snapshot<Record, TrainError>,
-    /// The program's own state, on the writer.
-    state: Result<Vec<u8>, CheckpointError>,
 }
 
 impl Checkpoints {
@@ -180,7 +159,7 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
-        let files = self.files.patient_with(&self.files.group, ddp.module());
+        let files = self.files.patient_with(ddp.module());
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded("Checkpoints::save", |ddp| {
             let route = ddp.route(files.replicas());
@@ -214,22 +193,12 @@ impl Checkpoints {
         self.wait()?;
         finite::check(ddp.module(), &self.files.group)?;
         let mut background = lock(&self.background);
-        let (group, sharded) = match &background.groups {
-            Some(groups) => groups.clone(),
-            None => {
-                let group = self
-                    .files
-                    .group
-                    .split(Some(0), 0)?
-                    .expect("every rank has a color");
-                let sharded = self.files.sharded.as_ref();
-                let sharded = sharded.map(|table| table.beside(&group)).transpose()?;
-                background.groups.insert((group, sharded)).clone()
-            }
+        let files = match &background.files {
+            Some(files) => files.clone(),
+            None => background.files.insert(self.files.beside()?).clone(),
         };
-        let mut files = self.files.clone();
-        files.sharded = sharded;
-        let files = files.patient_with(&group, ddp.module());
+        let files = files.patient_with(ddp.module());
+        let group = files.group.clone();
         let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.replicas())?;
             files.image(&route, milestone, ddp, optimizer, state)
@@ -309,7 +278,7 @@ impl Checkpoints {
         optimizer: &mut ModuleOptimizer,
     ) -> Result<Option<Resumed<S>>, TrainError> {
         self.wait()?;
-        let patient = self.files.patient_with(&self.files.group, ddp.module());
+        let patient = self.files.patient_with(ddp.module());
         let found = patient.on_writer(|| {
             let Some(found) = patient.folder.newest()? else {
                 return Ok(None);
@@ -363,136 +332,8 @@ impl Drop for Checkpoints {
     }
 }
 
-impl Files {
-    /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
-    fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
-        let group = patient_with_files(group, model);
-        Self {
-            sharded: self
-                .sharded
-                .clone()
-                .map(|table| table.with_timeout_of(&group)),
-            group,
-            ..self.clone()
-        }
-    }
-
-    /// The ranks that have the same shards of the model as this one.
-    fn replicas(&self) -> &ProcessGroup {
-        let sharded = self.sharded.as_ref();
-        sharded.map_or(&self.group, ShardedTable::replicas)
-    }
-
-    /// Takes a snapshot of a training. Every rank must call it.
-    #[track_caller]
-    fn image<M: Module, S: Serialize>(
-        &self,
-        route: &Route,
-        milestone: Milestone,
-        ddp: &Ddp<M>,
-        optimizer: &ModuleOptimizer,
-        state: &S,
-    ) -> Result<Image, TrainError> {
-        Ok(Image {
-            milestone,
-            model: ddp.snapshot_model(route).map(record_of),
-            optimizer: ddp.snapshot_optimizer(optimizer, route)?,
-            state: match self.group.rank() {
-                WRITER => state_bytes(state),
-                _ => Ok(Vec::new()),
-            },
-        })
-    }
-
-    /// Writes a checkpoint, and removes those that are not kept. Every rank must call it.
-    #[track_caller]
-    fn write(&self, image: Image) -> Result<(), TrainError> {
-        let draft = self.on_writer(|| {
-            // One that was killed between a save and this has left more than are kept.
-            self.folder.retain(self.keep)?;
-            self.folder
-                .begin(image.milestone, self.group.world_size().get())
-        })?;
-        // A failure of the disk, which the other ranks learn of at the end.
-        let mut written = Ok(());
-        // One after the other: each tensor is in memory once, and gone before the next.
-        for (name, kind, snapshot) in [
-            (MODEL, RecordKind::Model, image.model),
-            (OPTIMIZER, RecordKind::Optimizer, image.optimizer),
-        ] {
-            self.write_record(snapshot, kind, |record| {
-                let draft = draft.as_ref().expect("the writer has begun");
-                let file = record.write(&draft.path_of(name), kind);
-                if written.is_ok() {
-                    written = file;
-                }
-            })?;
-        }
-        self.on_writer(|| {
-            written?;
-            if let Some(mut draft) = draft {
-                draft.adopt(MODEL)?;
-                draft.adopt(OPTIMIZER)?;
-                draft.add(STATE, &image.state?)?;
-                draft.finish()?;
-            }
-            self.folder.retain(self.keep)
-        })?;
-        Ok(())
-    }
-
-    /// Writes a record of all shards, on the writer.
-    #[track_caller]
-    fn write_record(
-        &self,
-        own: Snapshot<Record, TrainError>,
-        kind: RecordKind,
-        write: impl FnOnce(Record),
-    ) -> Result<(), TrainError> {
-        let Some(sharded) = &self.sharded else {
-            return own.write(write);
-        };
-        let mut joined = Ok(());
-        let sent = own.write(|own| {
-            let all = sharded.joined(own, kind);
-            joined = all.and_then(|all| all.write(write));
-        });
-        // The leads of other shards wait for this one in a group of theirs.
-        sent.and_then(|()| Ok(joined?))
-            .inspect_err(|error| self.group.abort(&error.to_string()))
-    }
-
-    /// Runs `work` on the writing rank, and returns its outcome there. All ranks return its failure.
-    #[track_caller]
-    fn on_writer<T>(
-        &self,
-        work: impl FnOnce() -> Result<T, CheckpointError>,
-    ) -> Result<Option<T>, TrainError> {
-        let is_writer = self.group.rank() == WRITER;
-        let done = is_writer.then(work).transpose();
-        let failure = done.as_ref().err().map(ToString::to_string);
-        let failure = broadcast_value(&self.group, &failure)?;
-        let done = done?;
-        match failure {
-            Some(cause) => Err(CheckpointError::OnWriter { cause }.into()),
-            None => Ok(done),
-        }
-    }
-}
-
 fn lock(background: &Mutex<Background>) -> MutexGuard<'_, Background> {
     background.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
-    let mut bytes = Vec::new();
-    match ciborium::into_writer(state, &mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(cause) => Err(CheckpointError::Unwritable {
-            what: "the program's state".to_owned(),
-            cause: cause.to_string(),
-        }),
-    }
 }
 
 #[cfg(test)]
