@@ -1,14 +1,14 @@
 //! What each rank has of a record, which ranks exchange before they gather it.
 
-use bonfire_plan::Cut;
 use std::collections::BTreeMap;
 
+use bonfire_plan::Cut;
 use burn::module::ParamId;
 use burn::tensor::DType;
-use burn_pack::{Scalar, Tensor as Packed};
+use burn_pack::Scalar;
 use serde::{Deserialize, Serialize};
 
-use super::{Record, dims};
+use super::Record;
 
 /// Describes a tensor of a record, or this rank's shard of it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,18 +23,6 @@ pub struct ShardMetadata {
     pub shape: Vec<usize>,
     /// How ranks cut its parameter, if they do.
     pub cut: Option<Cut>,
-}
-
-impl ShardMetadata {
-    pub(super) fn new(tensor: &Packed, row: usize, suffix: &str, cut: Option<Cut>) -> Self {
-        Self {
-            row,
-            suffix: suffix.to_owned(),
-            dtype: tensor.dtype,
-            shape: dims(tensor),
-            cut,
-        }
-    }
 }
 
 /// Describes a rank's part of a record: shards without values, and all scalars and texts. Identities of parameters

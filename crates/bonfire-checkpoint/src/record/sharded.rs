@@ -226,8 +226,13 @@ impl ShardedTable {
             let (row, suffix) = self
                 .key(tensor, kind)
                 .ok_or_else(|| unknown(&tensor.name))?;
-            let cut = self.sharding.cuts.get(self.table.rows[row].id);
-            Ok(ShardMetadata::new(tensor, row, suffix, cut))
+            Ok(ShardMetadata {
+                row,
+                suffix: suffix.to_owned(),
+                dtype: tensor.dtype,
+                shape: dims(tensor),
+                cut: self.sharding.cuts.get(self.table.rows[row].id),
+            })
         };
         let shards = own.tensors.iter().map(shard);
         let shards = shards.collect::<Result<_, CheckpointError>>()?;
