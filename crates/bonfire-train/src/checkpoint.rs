@@ -159,7 +159,7 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
-        let files = self.files.patient_with(ddp.module());
+        let files = self.files.with_file_timeout(ddp.module());
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded("Checkpoints::save", |ddp| {
             let route = ddp.route(files.replicas());
@@ -197,7 +197,7 @@ impl Checkpoints {
             Some(files) => files.clone(),
             None => background.files.insert(self.files.beside()?).clone(),
         };
-        let files = files.patient_with(ddp.module());
+        let files = files.with_file_timeout(ddp.module());
         let group = files.group.clone();
         let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.replicas())?;
@@ -278,19 +278,19 @@ impl Checkpoints {
         optimizer: &mut ModuleOptimizer,
     ) -> Result<Option<Resumed<S>>, TrainError> {
         self.wait()?;
-        let patient = self.files.patient_with(ddp.module());
-        let found = patient.on_writer(|| {
-            let Some(found) = patient.folder.newest()? else {
+        let files = self.files.with_file_timeout(ddp.module());
+        let found = files.on_writer(|| {
+            let Some(found) = files.folder.newest()? else {
                 return Ok(None);
             };
             let state = found.read(STATE)?;
             Ok(Some((found.milestone, found.world_size, found.path, state)))
         })?;
-        let found = broadcast_value(&patient.group, &found.flatten())?;
+        let found = broadcast_value(&files.group, &found.flatten())?;
         let Some((milestone, saved_by, path, state)) = found else {
             return Ok(None);
         };
-        let is_writer = patient.group.rank() == WRITER;
+        let is_writer = files.group.rank() == WRITER;
         let other = |what: &str, cause: String| CheckpointError::Other {
             path: path.clone(),
             what: what.to_owned(),
@@ -298,8 +298,8 @@ impl Checkpoints {
         };
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
-        let files = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
-        let restored = ddp.restore(optimizer, &patient.group, patient.sharded.as_ref(), files)?;
+        let saved = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
+        let restored = ddp.restore(optimizer, &files.group, files.sharded.as_ref(), saved)?;
         let tensors = restored.map_err(|(what, cause)| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
@@ -309,7 +309,7 @@ impl Checkpoints {
             tracing::info!(
                 step = milestone.step,
                 saved_by,
-                ranks = patient.group.world_size().get(),
+                ranks = files.group.world_size().get(),
                 tensors,
                 "the training continues from {}",
                 path.display()

@@ -52,7 +52,7 @@ impl Files {
     }
 
     /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
-    pub(super) fn patient_with<M: Module>(&self, model: &M) -> Self {
+    pub(super) fn with_file_timeout<M: Module>(&self, model: &M) -> Self {
         let group = patient_with_files(&self.group, model);
         Self {
             sharded: self
