@@ -77,11 +77,6 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     ("bonfire-layers", Imports::Only(&[]), Burn::Unknown),
     (
-        "bonfire-weights",
-        Imports::Only(&["bonfire-plan"]),
-        Burn::Named,
-    ),
-    (
         "bonfire-checkpoint",
         Imports::Only(&["bonfire-plan", "bonfire-collective"]),
         Burn::Named,
@@ -101,14 +96,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-kernels",
             "bonfire-optim",
             "bonfire-layers",
-            "bonfire-weights",
             "bonfire-checkpoint",
         ]),
         Burn::Named,
     ),
     (
         "bonfire-parallel",
-        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-train"]),
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-collective",
+            "bonfire-checkpoint",
+            "bonfire-train",
+        ]),
         Burn::Named,
     ),
     (
@@ -183,7 +182,6 @@ const LIBRARIES: &[&str] = &[
     "bonfire-launch",
     "bonfire-config",
     "bonfire-optim",
-    "bonfire-weights",
     "bonfire-checkpoint",
     "bonfire-train",
     "bonfire-parallel",

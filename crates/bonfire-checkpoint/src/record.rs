@@ -1,26 +1,45 @@
-//! Records of Burn that several ranks write together, and read together: one tensor after the other, so that no rank has
-//! all of them in memory.
+//! Records of Burn that several ranks write together, and read together.
 //!
-//! Rank 0 of a group writes and reads. It requests each tensor from the others when it writes it: [`Recorded`]. It
-//! sends what it reads to all: [`Source`]. Where ranks have different parts of a model, [`Parts`] joins the records of
-//! the parts, and cuts complete tensors into parts.
+//! A checkpoint is a table of named tensors. Each row is a parameter, or the state that an optimizer has for one: the
+//! parameter's identity and a suffix. Ranks have rows, or shards of them, in two ways at once:
+//!
+//! ```text
+//!               one row of the file
+//!      ________________|________________
+//!     |                                 |
+//!  shard of a lead                   shard of a lead        a layer that ranks divide: `ShardedTable` joins by `Cut`s
+//!   ____|____                         ____|____
+//!  |         |                       |         |
+//!  rows of   rows of                 rows of   rows of      replicas that divide what they keep: `bonfire-train`
+//!  rank 0    rank 1                  rank 2    rank 3        joins by its placement
+//! ```
+//!
+//! To write, ranks exchange a [`ShardIndex`]: metadata without values. From these all make the same plan. Then rank 0
+//! gathers one row after the other and appends it, so that no rank has all of them in memory: [`Snapshot`]. To read,
+//! rank 0 sends one row after the other, and each rank keeps its shard: [`SharedReader`].
 
 mod error;
-mod gathers;
-mod parts;
-mod source;
+mod index;
+mod reader;
+mod sharded;
+mod snapshot;
+mod table;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use bonfire_collective::Rank;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::Bytes;
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 pub use error::RecordError;
-pub use gathers::{Gathers, Recorded, announced, told_by_all};
-pub use parts::{Cuts, Naming, Parts, Place, Whole};
-pub use source::{Described, Source};
+pub use index::{ShardIndex, ShardMetadata, split_identity};
+pub use reader::{SharedReader, TensorMetadata};
+pub use sharded::{Cuts, ShardedTable, TableSharding};
+pub use snapshot::{Gathers, Snapshot, all_gather_values, broadcast_value};
+pub use table::TensorTable;
 
 use crate::CheckpointError;
 
@@ -45,7 +64,10 @@ impl Record {
     /// [`CheckpointError::Unwritable`].
     pub fn of(optimizer: &ModuleOptimizer) -> Result<Self, CheckpointError> {
         let bytes = optimizer.to_record().into_bytes().map_err(unusable)?;
-        let reader = Reader::from_bytes(bytes).map_err(unusable)?;
+        Self::read(Reader::from_bytes(bytes).map_err(unusable)?)
+    }
+
+    fn read(reader: Reader) -> Result<Self, CheckpointError> {
         Ok(Self {
             scalars: reader.scalars().clone(),
             metadata: reader.metadata().clone(),
@@ -62,14 +84,17 @@ impl Record {
         OptimizerRecord::from_bytes(bytes).map_err(unusable)
     }
 
-    /// Writes a file; `what` names it in errors.
+    /// Writes a file.
     ///
     /// # Errors
     /// [`CheckpointError::Unwritten`].
-    pub fn write(self, file: &Path, what: &str) -> Result<(), CheckpointError> {
+    pub fn write(self, file: &Path, kind: RecordKind) -> Result<(), CheckpointError> {
         let written = self.writer().write_to_file_in_place(file);
         written.map_err(|cause| CheckpointError::Unwritten {
-            what: what.to_owned(),
+            what: match kind {
+                RecordKind::Model => "the parameters".to_owned(),
+                RecordKind::Optimizer => "the optimizer's state".to_owned(),
+            },
             path: file.to_owned(),
             cause: cause.to_string(),
         })
@@ -87,6 +112,15 @@ impl Record {
     }
 }
 
+/// What a record is of, which says how its tensors are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A model: tensors have their paths in it, as Burn names them.
+    Model,
+    /// The state of an optimizer: tensors have the identity of a parameter, and the optimizer's name behind it.
+    Optimizer,
+}
+
 /// Returns the error of an optimizer state that cannot be converted to or from a record.
 pub fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
     unwritable("the optimizer's state", cause)
@@ -97,4 +131,26 @@ fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
         what: what.to_owned(),
         cause: cause.to_string(),
     }
+}
+
+/// Returns a tensor with the elements `runs` of another one, in their order.
+///
+/// # Errors
+/// [`CheckpointError::Unwritable`].
+pub fn selected(
+    tensor: Tensor,
+    runs: impl Iterator<Item = Range<usize>>,
+    shape: Vec<usize>,
+) -> Result<Tensor, CheckpointError> {
+    let (name, dtype, _, id, bytes) = tensor.into_parts().map_err(unusable)?;
+    let mut own = Vec::new();
+    for run in runs {
+        own.extend_from_slice(&bytes[run.start * dtype.size()..run.end * dtype.size()]);
+    }
+    let own = Bytes::from_bytes_vec(own);
+    Ok(Tensor::new(name, dtype, shape, id, own))
+}
+
+fn dims(tensor: &Tensor) -> Vec<usize> {
+    tensor.shape.iter().copied().collect()
 }

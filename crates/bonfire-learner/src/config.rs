@@ -1,6 +1,6 @@
 //! Configuration of a training with Burn's learner, beside the ranks.
 
-use crate::kept::CompressionCheckpoints;
+use crate::compression_checkpoints::CompressionCheckpoints;
 use crate::output::Outputs;
 use crate::timings::StepTimings;
 use bonfire_train::DdpConfig;
@@ -19,7 +19,7 @@ use bonfire_train::DdpConfig;
 #[derive(Clone, Debug, Default)]
 pub struct LearnerConfig {
     pub(crate) ddp: DdpConfig,
-    pub(crate) kept: Option<CompressionCheckpoints>,
+    pub(crate) compression_checkpoints: Option<CompressionCheckpoints>,
     pub(crate) timings: Option<StepTimings>,
     pub(crate) outputs: Outputs,
     pub(crate) check: GradientCheck,
@@ -39,7 +39,7 @@ impl LearnerConfig {
     /// Saves the error feedback of compression with the checkpoints of the learner.
     #[must_use]
     pub fn with_compression_checkpoints(mut self, kept: &CompressionCheckpoints) -> Self {
-        self.kept = Some(kept.clone());
+        self.compression_checkpoints = Some(kept.clone());
         self
     }
 

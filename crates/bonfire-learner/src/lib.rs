@@ -8,24 +8,24 @@
 
 #![forbid(unsafe_code)]
 
+mod compression_checkpoints;
 mod config;
+mod distributed;
 mod error;
-mod kept;
+mod local_batches;
 mod model;
 mod output;
 mod records;
 mod run;
-mod share;
-mod silence;
 mod strategy;
 mod timings;
 
+pub use compression_checkpoints::CompressionCheckpoints;
 pub use config::{GradientCheck, LearnerConfig};
+pub use distributed::DistributedTraining;
 pub use error::LearnerError;
-pub use kept::CompressionCheckpoints;
 pub use model::DistributedModel;
-pub use output::{Outputs, Parcel, StepOutput, counted};
-pub use silence::DistributedTraining;
+pub use output::{Outputs, StepOutput, TensorMessage, counted};
 pub use strategy::{strategy, strategy_with};
 pub use timings::{StepTimeMetric, StepTimings};
 

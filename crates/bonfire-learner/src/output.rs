@@ -1,6 +1,6 @@
 //! Outputs of steps, sent to the metrics of rank 0.
 
-mod parcel;
+mod tensor_message;
 
 use bonfire_collective::Rank;
 use burn::tensor::{Device, Tensor};
@@ -11,16 +11,16 @@ use burn_train::{
 
 use crate::error::LearnerError;
 use bonfire_train::World;
-pub use parcel::Parcel;
+pub use tensor_message::TensorMessage;
 
 /// The output of a training or validation step that can be sent to rank 0. Burn's own outputs implement it; implement
 /// it for outputs of your own.
 pub trait StepOutput: ItemLazy + 'static {
-    /// Puts its tensors in a parcel.
+    /// Puts its tensors in a message.
     ///
     /// # Errors
     /// [`LearnerError::Output`] if one cannot be read from its device.
-    fn pack(self, parcel: &mut Parcel) -> Result<(), LearnerError>;
+    fn pack(self, message: &mut TensorMessage) -> Result<(), LearnerError>;
 
     /// Returns the loss of its batch.
     fn loss(&self) -> Tensor<1>;
@@ -32,8 +32,8 @@ pub trait StepOutput: ItemLazy + 'static {
     /// Takes its tensors out in the same order, onto `device`.
     ///
     /// # Errors
-    /// [`LearnerError::Output`] if the parcel has other tensors.
-    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError>;
+    /// [`LearnerError::Output`] if the message has other tensors.
+    fn unpack(message: &mut TensorMessage, device: &Device) -> Result<Self, LearnerError>;
 }
 
 /// Repeats a loss that is the mean over `samples` samples as one element for each, so that it has their weight.
@@ -50,8 +50,8 @@ pub fn counted(loss: Tensor<1>, samples: usize) -> Tensor<1> {
 macro_rules! step_output {
     ($($output:ty { $($field:ident $put:ident $take:ident),* })*) => {$(
         impl StepOutput for $output {
-            fn pack(self, parcel: &mut Parcel) -> Result<(), LearnerError> {
-                $(parcel.$put(self.$field)?;)*
+            fn pack(self, message: &mut TensorMessage) -> Result<(), LearnerError> {
+                $(message.$put(self.$field)?;)*
                 Ok(())
             }
 
@@ -63,8 +63,8 @@ macro_rules! step_output {
                 Self { loss, ..self }
             }
 
-            fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError> {
-                Ok(Self { $($field: parcel.$take(device)?),* })
+            fn unpack(message: &mut TensorMessage, device: &Device) -> Result<Self, LearnerError> {
+                Ok(Self { $($field: message.$take(device)?),* })
             }
         }
     )*};
@@ -77,12 +77,12 @@ step_output! {
 }
 
 impl StepOutput for SequenceOutput {
-    fn pack(self, parcel: &mut Parcel) -> Result<(), LearnerError> {
-        parcel.put_float(self.loss)?;
-        parcel.put_float(self.logits)?;
-        parcel.put_int(self.targets)?;
+    fn pack(self, message: &mut TensorMessage) -> Result<(), LearnerError> {
+        message.put_float(self.loss)?;
+        message.put_float(self.logits)?;
+        message.put_int(self.targets)?;
         match self.predictions {
-            Some(predictions) => parcel.put_int(predictions),
+            Some(predictions) => message.put_int(predictions),
             None => Ok(()),
         }
     }
@@ -95,13 +95,13 @@ impl StepOutput for SequenceOutput {
         Self { loss, ..self }
     }
 
-    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError> {
-        let (loss, logits) = (parcel.take_float(device)?, parcel.take_float(device)?);
-        let targets = parcel.take_int(device)?;
-        let predictions = if parcel.is_empty() {
+    fn unpack(message: &mut TensorMessage, device: &Device) -> Result<Self, LearnerError> {
+        let (loss, logits) = (message.take_float(device)?, message.take_float(device)?);
+        let targets = message.take_int(device)?;
+        let predictions = if message.is_empty() {
             None
         } else {
-            Some(parcel.take_int(device)?)
+            Some(message.take_int(device)?)
         };
         Ok(Self::new(loss, logits, predictions, targets))
     }
@@ -154,15 +154,15 @@ pub(crate) fn gathered<T: StepOutput>(
     output: Option<T>,
     samples: &[usize],
 ) -> Result<Vec<T>, LearnerError> {
-    let mut parcel = Parcel::default();
+    let mut message = TensorMessage::default();
     let (own, block) = match output {
         Some(output) if world.is_main() => (Some(output), Vec::new()),
         Some(output) => {
             match sent {
-                Sent::Loss => parcel.put_float(output.loss())?,
-                Sent::Output => output.pack(&mut parcel)?,
+                Sent::Loss => message.put_float(output.loss())?,
+                Sent::Output => output.pack(&mut message)?,
             }
-            (None, parcel.into_bytes()?)
+            (None, message.into_bytes()?)
         }
         None => (None, Vec::new()),
     };
@@ -183,7 +183,7 @@ pub(crate) fn gathered<T: StepOutput>(
         };
         let mut losses = vec![own.loss()];
         for (block, samples) in others {
-            let loss = Parcel::from_bytes(block)?.take_float(&device)?;
+            let loss = TensorMessage::from_bytes(block)?.take_float(&device)?;
             losses.push(counted(loss, samples));
         }
         return Ok(vec![own.with_loss(Tensor::cat(losses, 0))]);
@@ -191,7 +191,7 @@ pub(crate) fn gathered<T: StepOutput>(
     let mut outputs = Vec::with_capacity(samples.len());
     outputs.extend(own);
     for (block, samples) in others {
-        let output = T::unpack(&mut Parcel::from_bytes(block)?, &device)?;
+        let output = T::unpack(&mut TensorMessage::from_bytes(block)?, &device)?;
         let loss = counted(output.loss(), samples);
         outputs.push(output.with_loss(loss));
     }

@@ -15,12 +15,12 @@ use burn_train::{
 
 use crate::config::{GradientCheck, LearnerConfig};
 use crate::error::LearnerError;
+use crate::local_batches::LocalBatches;
+use crate::local_batches::split::{Split, Turn};
+use crate::local_batches::step_agreement::{OwnStep, StepAgreement};
 use crate::model::DistributedModel;
 use crate::output::{Sent, StepOutput, gathered};
 use crate::records::Restoring;
-use crate::share::Share;
-use crate::share::outlook::{Outlook, Own};
-use crate::share::split::{Split, Turn};
 
 pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) world: &'a World,
@@ -68,8 +68,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             return Err(LearnerError::NotTraining);
         }
         let device = self.world.device();
-        let train = Share::of(train, self.world, &device.clone().autodiff())?;
-        let valid = Share::of(valid, self.world, &device)?;
+        let train = LocalBatches::of(train, self.world, &device.clone().autodiff())?;
+        let valid = LocalBatches::of(valid, self.world, &device)?;
         train.skip(starting_epoch - 1);
         valid.skip(starting_epoch - 1);
         self.learner.fork(&device.autodiff());
@@ -90,8 +90,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         &mut self,
         epoch: usize,
         ddp: &mut Ddp<M>,
-        train: &Share<<M as TrainStep>::Input>,
-        valid: &Share<<M as InferenceStep>::Input>,
+        train: &LocalBatches<<M as TrainStep>::Input>,
+        valid: &LocalBatches<<M as InferenceStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let (epoch_number, total_items) = (epoch, train.total);
         self.tell_train(LearnerEvent::StartSplit {
@@ -120,18 +120,18 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     fn train_epoch(
         &mut self,
         ddp: &mut Ddp<M>,
-        share: &Share<<M as TrainStep>::Input>,
+        local: &LocalBatches<<M as TrainStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let accumulation = self.components.grad_accumulation.unwrap_or(1);
-        let mut split = Split::of(share);
+        let mut split = Split::of(local);
         let mut accumulated = 0;
         loop {
-            let Turn { batch, outlook } = match self.turn(&mut split)? {
+            let Turn { batch, agreement } = match self.turn(&mut split)? {
                 ControlFlow::Continue(turn) => turn,
                 ControlFlow::Break(next) => return Ok(next),
             };
             accumulated += 1;
-            let last = if accumulated >= accumulation || !outlook.more {
+            let last = if accumulated >= accumulation || !agreement.more {
                 Last::Yes
             } else {
                 Last::No
@@ -154,7 +154,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             }
             let lr = Some(self.learner.lr_current());
             let sent = self.config.outputs.of_training();
-            for item in self.items(sent, step.output, &outlook, &split, lr)? {
+            for item in self.items(sent, step.output, &agreement, &split, lr)? {
                 self.tell_train(item)?;
             }
         }
@@ -163,18 +163,18 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     fn validate(
         &mut self,
         ddp: &mut Ddp<M>,
-        share: &Share<<M as InferenceStep>::Input>,
+        local: &LocalBatches<<M as InferenceStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let model = ddp.lowered()?;
-        let mut split = Split::of(share);
+        let mut split = Split::of(local);
         loop {
-            let Turn { batch, outlook } = match self.turn(&mut split)? {
+            let Turn { batch, agreement } = match self.turn(&mut split)? {
                 ControlFlow::Continue(turn) => turn,
                 ControlFlow::Break(next) => return Ok(next),
             };
             let output = batch.map(|batch| InferenceStep::step(&model, batch.item));
             let sent = self.config.outputs.of_validation();
-            for item in self.items(sent, output, &outlook, &split, None)? {
+            for item in self.items(sent, output, &agreement, &split, None)? {
                 self.tell_valid(item)?;
             }
         }
@@ -186,13 +186,13 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     ) -> Result<ControlFlow<Next, Turn<O>>, LearnerError> {
         let (batch, more) = split.batches.next()?;
         let samples = batch.as_ref().map_or(0, |batch| batch.samples);
-        let outlook = self.outlook(samples, more)?;
-        Ok(match (outlook.stop, outlook.total()) {
+        let agreement = self.agreement(samples, more)?;
+        Ok(match (agreement.stop, agreement.total()) {
             (Some(_), _) => ControlFlow::Break(Next::Stop),
             (None, 0) => ControlFlow::Break(Next::GoOn),
             (None, samples) => {
                 split.advance(samples);
-                ControlFlow::Continue(Turn { batch, outlook })
+                ControlFlow::Continue(Turn { batch, agreement })
             }
         })
     }
@@ -202,11 +202,11 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         &self,
         sent: Sent,
         output: Option<T>,
-        outlook: &Outlook,
+        agreement: &StepAgreement,
         split: &Split<'_, impl Sized>,
         lr: Option<ModuleLearningRate>,
     ) -> Result<Vec<LearnerEvent<T>>, LearnerError> {
-        let outputs = gathered(self.world, sent, output, &outlook.samples)?;
+        let outputs = gathered(self.world, sent, output, &agreement.samples)?;
         let item = |output| {
             let (progress, iteration) = (split.progress(), Some(split.iteration()));
             LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, iteration, lr.clone()))
@@ -232,46 +232,51 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 }
             }
         }
-        if let Some(kept) = self.config.kept.as_ref().filter(|_| self.compresses()) {
-            kept.end_epoch(epoch, asked, ddp, self.world)?;
+        if let Some(checkpoints) = self
+            .config
+            .compression_checkpoints
+            .as_ref()
+            .filter(|_| self.compresses())
+        {
+            checkpoints.end_epoch(epoch, asked, ddp, self.world)?;
         }
         // The early stop of rank 0 is sent as that rank having no more batches.
         let patient = patient_with_files(self.world.group(), ddp.module());
-        let outlook = self.outlook_of(&patient, usize::from(early), false)?;
-        if outlook.stop.is_some() || outlook.total() > 0 {
+        let agreement = self.agree_in(&patient, usize::from(early), false)?;
+        if agreement.stop.is_some() || agreement.total() > 0 {
             return Ok(Next::Stop);
         }
         Ok(Next::GoOn)
     }
 
-    /// Exchanges the ranks' outlooks. A stop that any of them requests is one on all.
+    /// Exchanges what the ranks bring to the next step. A stop that any of them requests is one on all.
     #[track_caller]
-    fn outlook(&self, samples: usize, more: bool) -> Result<Outlook, LearnerError> {
-        self.outlook_of(self.world.group(), samples, more)
+    fn agreement(&self, samples: usize, more: bool) -> Result<StepAgreement, LearnerError> {
+        self.agree_in(self.world.group(), samples, more)
     }
 
     #[track_caller]
-    fn outlook_of(
+    fn agree_in(
         &self,
         group: &ProcessGroup,
         samples: usize,
         more: bool,
-    ) -> Result<Outlook, LearnerError> {
+    ) -> Result<StepAgreement, LearnerError> {
         self.check()?;
         let interrupter = &self.components.interrupter;
         let stop = interrupter.should_stop();
-        let own = Own {
+        let own = OwnStep {
             samples,
             more,
             stop,
         };
-        let outlook = Outlook::of(group, own)?;
-        if let Some(rank) = outlook.stop
+        let agreement = StepAgreement::of(group, own)?;
+        if let Some(rank) = agreement.stop
             && !stop
         {
             interrupter.stop(Some(&format!("rank {rank} was asked to stop")));
         }
-        Ok(outlook)
+        Ok(agreement)
     }
 
     fn check(&self) -> Result<(), LearnerError> {

@@ -27,10 +27,10 @@ use burn_train::{InferenceStep, TrainStep};
 
 use super::*;
 
+mod compression_checkpoints;
 mod dealing;
 mod endings;
 mod equality;
-mod kept;
 mod metrics;
 mod timings;
 

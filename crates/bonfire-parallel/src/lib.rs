@@ -7,6 +7,9 @@
 //! the others. Along `pp`, ranks have different layers: [`Pipeline`] runs the stages of a model one behind the other,
 //! in the order of a schedule of `bonfire-plan`.
 //!
+//! A `Dispatch` places the parameters of one rank's model on several devices, in host memory and in its file, by a
+//! device map.
+//!
 //! Tensors are sent through host memory.
 
 #![forbid(unsafe_code)]
@@ -15,6 +18,8 @@ mod context;
 mod error;
 pub mod ops;
 mod pipeline;
+#[cfg(all(feature = "flex", feature = "weights"))]
+mod place;
 mod tensor;
 
 pub use context::attention::{AttentionMask, self_attention};
@@ -28,6 +33,8 @@ pub use pipeline::seconds::layer_seconds;
 pub use pipeline::timing::PipelineTiming;
 pub use pipeline::weights::WeightGradients;
 pub use pipeline::{Axes, Pipeline, PipelineStep};
+#[cfg(all(feature = "flex", feature = "weights"))]
+pub use place::{Dispatch, PlaceError, device_of, infer, module_tree};
 pub use tensor::cross_entropy::VocabParallelCrossEntropy;
 pub use tensor::divided::divided_parameters;
 pub use tensor::embedding::VocabParallelEmbedding;

@@ -3,6 +3,7 @@
 //! Rank 0 writes and reads; it gathers and scatters the other ranks' rows, one tensor after the other. So a folder
 //! that only rank 0 sees is enough, and no rank ever has all of the training in memory.
 
+mod files;
 mod finite;
 #[cfg(feature = "cuda")]
 mod moments;
@@ -15,25 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::record::{
-    Naming, Parts, Place, Record, Recorded, WRITER, Whole, announced,
+    ShardedTable, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
-use bonfire_collective::{ProcessGroup, panic_message};
+use bonfire_collective::panic_message;
 use bonfire_plan::Axis;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ddp::record::restore::Misfit;
-use crate::ddp::record::{Route, record_of};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::world::patience::patient_with_files;
 use crate::{Ddp, DdpConfig, Mesh, TrainError, World};
 
-const MODEL: &str = "model.bpk";
-const OPTIMIZER: &str = "optimizer.bpk";
-const STATE: &str = "state.cbor";
+use files::{Files, MODEL, OPTIMIZER, STATE};
 
 /// A resumed training: its step and the program's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,29 +76,11 @@ pub struct Checkpoints {
     background: Mutex<Background>,
 }
 
-/// The folder, and the ranks that wait for the one that writes there.
-#[derive(Clone, Debug)]
-struct Files {
-    group: ProcessGroup,
-    /// The parts of the model, where ranks have different ones.
-    parts: Option<Parts>,
-    folder: Folder,
-    keep: Keep,
-}
-
 #[derive(Debug, Default)]
 struct Background {
     /// The same ranks in separate groups, once something has been saved in the background.
-    groups: Option<(ProcessGroup, Option<Parts>)>,
+    files: Option<Files>,
     saving: Option<JoinHandle<Result<(), TrainError>>>,
-}
-
-struct Image {
-    milestone: Milestone,
-    model: Recorded<Record, TrainError>,
-    optimizer: Recorded<Record, TrainError>,
-    /// The program's own state, on the writer.
-    state: Result<Vec<u8>, CheckpointError>,
 }
 
 impl Checkpoints {
@@ -116,11 +94,11 @@ impl Checkpoints {
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
         let files = Files {
             group: world.group().clone(),
-            parts: None,
+            sharded: None,
             folder: Folder::new(folder.into()),
             keep,
         };
-        files.on_writer(|folder| folder.prepare())?;
+        files.on_writer(|| files.folder.prepare())?;
         Ok(Self {
             files,
             background: Mutex::default(),
@@ -137,7 +115,7 @@ impl Checkpoints {
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their `whole` models differ; [`TrainError::Collective`].
     #[track_caller]
-    pub fn with_parts(mut self, whole: Whole, mesh: &Mesh) -> Result<Self, TrainError> {
+    pub fn with_parts(mut self, whole: TensorTable, mesh: &Mesh) -> Result<Self, TrainError> {
         let entry = |(name, shape): (&str, &[usize])| Entry {
             name: name.to_owned(),
             shape: shape.to_vec(),
@@ -150,14 +128,14 @@ impl Checkpoints {
         };
         fingerprint::verify(&same, &self.files.group)?;
         let tp = mesh.sub(Axis::Tp);
-        let place = Place {
-            ranks: tp.world_size(),
-            rank: tp.rank(),
+        let sharding = TableSharding {
+            shards: tp.world_size(),
+            shard: tp.rank(),
             cuts: tp.cuts().clone(),
         };
         let replicas = mesh.replicas().group().clone();
-        let parts = Parts::new(Arc::new(whole), place, replicas, &self.files.group)?;
-        self.files.parts = Some(parts);
+        let sharded = ShardedTable::new(Arc::new(whole), sharding, replicas, &self.files.group)?;
+        self.files.sharded = Some(sharded);
         Ok(self)
     }
 
@@ -181,10 +159,10 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
-        let files = self.files.patient_with(&self.files.group, ddp.module());
+        let files = self.files.with_file_timeout(ddp.module());
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.or_abort("Checkpoints::save", |ddp| {
-            let route = ddp.route(files.own());
+            let route = ddp.route(files.replicas());
             let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
                 // The training can continue without a checkpoint.
@@ -215,24 +193,14 @@ impl Checkpoints {
         self.wait()?;
         finite::check(ddp.module(), &self.files.group)?;
         let mut background = lock(&self.background);
-        let (group, parts) = match &background.groups {
-            Some(groups) => groups.clone(),
-            None => {
-                let group = self
-                    .files
-                    .group
-                    .split(Some(0), 0)?
-                    .expect("every rank has a color");
-                let parts = self.files.parts.as_ref();
-                let parts = parts.map(|parts| parts.beside(&group)).transpose()?;
-                background.groups.insert((group, parts)).clone()
-            }
+        let files = match &background.files {
+            Some(files) => files.clone(),
+            None => background.files.insert(self.files.beside()?).clone(),
         };
-        let mut files = self.files.clone();
-        files.parts = parts;
-        let files = files.patient_with(&group, ddp.module());
+        let files = files.with_file_timeout(ddp.module());
+        let group = files.group.clone();
         let image = ddp.or_abort("Checkpoints::save_in_background", |ddp| {
-            let route = ddp.route_beside(files.own())?;
+            let route = ddp.route_beside(files.replicas())?;
             files.image(&route, milestone, ddp, optimizer, state)
         })?;
         let named = thread::Builder::new().name("bonfire-save".to_owned());
@@ -263,11 +231,12 @@ impl Checkpoints {
     #[track_caller]
     pub fn rate(&self, milestone: Milestone) -> Result<(), TrainError> {
         self.wait()?;
-        let keep = self.files.keep;
-        self.files.on_writer(|folder| {
+        let Files { folder, keep, .. } = &self.files;
+        self.files.on_writer(|| {
             folder.rate(milestone)?;
-            folder.retain(keep)
-        })
+            folder.retain(*keep)
+        })?;
+        Ok(())
     }
 
     /// Sets all checkpoints aside, for a training that restarts in their folder: they are moved to `earlier-1` of it,
@@ -278,7 +247,8 @@ impl Checkpoints {
     #[track_caller]
     pub fn set_aside(&self) -> Result<(), TrainError> {
         self.wait()?;
-        self.files.on_writer(Folder::set_all_aside)
+        self.files.on_writer(|| self.files.folder.set_all_aside())?;
+        Ok(())
     }
 
     /// Waits until background saves are on the disk. Dropping the checkpoints waits, too, but only logs errors.
@@ -308,21 +278,19 @@ impl Checkpoints {
         optimizer: &mut ModuleOptimizer,
     ) -> Result<Option<Resumed<S>>, TrainError> {
         self.wait()?;
-        let patient = self.files.patient_with(&self.files.group, ddp.module());
-        let (mut found, mut state) = (None, Vec::new());
-        patient.on_writer(|folder| {
-            found = folder.newest()?;
-            if let Some(found) = &found {
-                state = found.read(STATE)?;
-            }
-            Ok(())
+        let files = self.files.with_file_timeout(ddp.module());
+        let found = files.on_writer(|| {
+            let Some(found) = files.folder.newest()? else {
+                return Ok(None);
+            };
+            let state = found.read(STATE)?;
+            Ok(Some((found.milestone, found.world_size, found.path, state)))
         })?;
-        let told = found
-            .as_ref()
-            .map(|found| (found.milestone, found.world_size, found.path.clone(), state));
-        let Some((milestone, saved_by, path, state)) = announced(&patient.group, &told)? else {
+        let found = broadcast_value(&files.group, &found.flatten())?;
+        let Some((milestone, saved_by, path, state)) = found else {
             return Ok(None);
         };
+        let is_writer = files.group.rank() == WRITER;
         let other = |what: &str, cause: String| CheckpointError::Other {
             path: path.clone(),
             what: what.to_owned(),
@@ -330,18 +298,18 @@ impl Checkpoints {
         };
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
-        let files = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
-        let restored = ddp.restore(optimizer, &patient.group, patient.parts.as_ref(), files)?;
-        let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
+        let saved = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
+        let restored = ddp.restore(optimizer, &files.group, files.sharded.as_ref(), saved)?;
+        let tensors = restored.map_err(|(what, cause)| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
             moments::tell_detour(ddp.module());
         }
-        if patient.group.rank() == WRITER {
+        if is_writer {
             tracing::info!(
                 step = milestone.step,
                 saved_by,
-                ranks = patient.group.world_size().get(),
+                ranks = files.group.world_size().get(),
                 tensors,
                 "the training continues from {}",
                 path.display()
@@ -364,131 +332,8 @@ impl Drop for Checkpoints {
     }
 }
 
-impl Files {
-    /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
-    fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
-        let group = patient_with_files(group, model);
-        Self {
-            parts: self.parts.clone().map(|parts| parts.as_patient_as(&group)),
-            group,
-            ..self.clone()
-        }
-    }
-
-    /// The ranks that have the same part of the model as this one.
-    fn own(&self) -> &ProcessGroup {
-        let parts = self.parts.as_ref();
-        parts.map_or(&self.group, Parts::replicas)
-    }
-
-    /// Takes a snapshot of a training. Every rank must call it.
-    #[track_caller]
-    fn image<M: Module, S: Serialize>(
-        &self,
-        route: &Route,
-        milestone: Milestone,
-        ddp: &Ddp<M>,
-        optimizer: &ModuleOptimizer,
-        state: &S,
-    ) -> Result<Image, TrainError> {
-        Ok(Image {
-            milestone,
-            model: ddp.recorded_model(route).map(record_of),
-            optimizer: ddp.recorded_optimizer(optimizer, route)?,
-            state: match self.group.rank() {
-                WRITER => state_bytes(state),
-                _ => Ok(Vec::new()),
-            },
-        })
-    }
-
-    /// Writes a checkpoint, and removes those that are not kept. Every rank must call it.
-    #[track_caller]
-    fn write(&self, image: Image) -> Result<(), TrainError> {
-        let mut draft = None;
-        self.on_writer(|folder| {
-            // One that was killed between a save and this has left more than are kept.
-            folder.retain(self.keep)?;
-            let world_size = self.group.world_size().get();
-            draft = Some(self.folder.begin(image.milestone, world_size)?);
-            Ok(())
-        })?;
-        let path_of = |name| {
-            let draft = draft.as_ref().expect("the writer has begun");
-            draft.path_of(name)
-        };
-        // One after the other: each tensor is in memory once, and gone before the next.
-        let model = self.written(image.model, Naming::Path, |record| {
-            record.write(&path_of(MODEL), "the parameters")
-        })?;
-        let moments = self.written(image.optimizer, Naming::Identity, |record| {
-            record.write(&path_of(OPTIMIZER), "the optimizer's state")
-        })?;
-        self.on_writer(|folder| {
-            for written in [model, moments].into_iter().flatten() {
-                written?;
-            }
-            if let Some(mut draft) = draft {
-                draft.adopt(MODEL)?;
-                draft.adopt(OPTIMIZER)?;
-                draft.add(STATE, &image.state?)?;
-                draft.finish()?;
-            }
-            folder.retain(self.keep)
-        })
-    }
-
-    /// Writes a record of all parts, on the writer.
-    #[track_caller]
-    fn written(
-        &self,
-        own: Recorded<Record, TrainError>,
-        naming: Naming,
-        write: impl FnOnce(Record) -> Result<(), CheckpointError>,
-    ) -> Result<Option<Result<(), CheckpointError>>, TrainError> {
-        let Some(parts) = &self.parts else {
-            return own.write(write);
-        };
-        let joined = own.write(|own| parts.joined(own, naming)?.write(write));
-        let joined = joined.and_then(|joined| Ok(joined.transpose()?.flatten()));
-        // The first ranks of other parts wait for this one in a group of theirs.
-        joined.inspect_err(|error| self.group.abort(&error.to_string()))
-    }
-
-    /// Runs `work` on the writing rank, and broadcasts its outcome.
-    #[track_caller]
-    fn on_writer(
-        &self,
-        work: impl FnOnce(&Folder) -> Result<(), CheckpointError>,
-    ) -> Result<(), TrainError> {
-        let done = if self.group.rank() == WRITER {
-            work(&self.folder)
-        } else {
-            Ok(())
-        };
-        let told: Option<String> =
-            announced(&self.group, &done.as_ref().err().map(ToString::to_string))?;
-        done?;
-        match told {
-            Some(cause) => Err(CheckpointError::OnWriter { cause }.into()),
-            None => Ok(()),
-        }
-    }
-}
-
 fn lock(background: &Mutex<Background>) -> MutexGuard<'_, Background> {
     background.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
-    let mut bytes = Vec::new();
-    match ciborium::into_writer(state, &mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(cause) => Err(CheckpointError::Unwritable {
-            what: "the program's state".to_owned(),
-            cause: cause.to_string(),
-        }),
-    }
 }
 
 #[cfg(test)]

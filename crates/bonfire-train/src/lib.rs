@@ -80,7 +80,7 @@ pub use world::mesh::Mesh;
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
-pub use bonfire_checkpoint::record::Whole;
+pub use bonfire_checkpoint::record::TensorTable;
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_collective::Resident;
 pub use bonfire_plan::{

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 
 use bonfire_checkpoint::CheckpointError;
+#[cfg(feature = "weights")]
+use bonfire_checkpoint::weights::FileError;
 use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
 use bonfire_config::ConfigErrors;
@@ -16,6 +18,8 @@ use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
 use bonfire_learner::LearnerError;
 use bonfire_optim::FileMemoryError;
+#[cfg(all(feature = "flex", feature = "weights"))]
+use bonfire_parallel::PlaceError;
 use bonfire_parallel::{ParallelError, PipelineError};
 use bonfire_plan::device_map::MapError;
 use bonfire_plan::pipeline::{
@@ -28,8 +32,6 @@ use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
 use bonfire_train::WeightsError;
 use bonfire_train::diloco::DilocoError;
-#[cfg(feature = "weights")]
-use bonfire_weights::{FileError, PlaceError};
 use thiserror::Error as ThisError;
 
 use crate::freeze::UnknownParameter;
@@ -138,7 +140,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] FileError),
     /// A model cannot be placed on devices.
-    #[cfg(feature = "weights")]
+    #[cfg(all(feature = "flex", feature = "weights"))]
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A string names an unknown item or an invalid value.
@@ -294,8 +296,9 @@ mod tests {
         {
             ours::<WeightsError>();
             ours::<FileError>();
-            ours::<PlaceError>();
         }
+        #[cfg(all(feature = "flex", feature = "weights"))]
+        ours::<PlaceError>();
         ours::<CollectiveError>();
         ours::<PlanError>();
         ours::<collective::ConnectError>();

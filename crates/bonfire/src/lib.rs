@@ -83,7 +83,7 @@ pub use threads::{SpawnOptions, spawn, spawn_with};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
-    pub use bonfire_checkpoint::record::Whole;
+    pub use bonfire_checkpoint::record::TensorTable;
     pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
     pub use bonfire_train::{Checkpoints, Resumed};
 }
@@ -223,10 +223,10 @@ pub mod report {
 /// [device map](weights::device_map) says.
 #[cfg(feature = "weights")]
 pub mod weights {
+    pub use bonfire_checkpoint::weights::{Export, LoadReport, WeightsFile};
+    #[cfg(feature = "flex")]
+    pub use bonfire_parallel::{Dispatch, PlaceError, device_of, infer, module_tree};
     pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};
-    pub use bonfire_weights::{
-        Dispatch, Export, LoadReport, PlaceError, WeightsFile, device_of, infer, module_tree,
-    };
 
     /// Where the parts of a model lie: devices, host memory or files, given or inferred.
     pub mod device_map {

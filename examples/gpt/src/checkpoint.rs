@@ -4,7 +4,7 @@
 //! step.
 
 use anyhow::Result;
-use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Resumed, Whole};
+use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Resumed, TensorTable};
 use bonfire::world::Mesh;
 use bonfire::{Ddp, World};
 use burn::module::Module;
@@ -21,7 +21,12 @@ pub struct Saver {
 }
 
 impl Saver {
-    pub fn open(world: &World, mesh: &Mesh, whole: Whole, settings: &Settings) -> Result<Self> {
+    pub fn open(
+        world: &World,
+        mesh: &Mesh,
+        whole: TensorTable,
+        settings: &Settings,
+    ) -> Result<Self> {
         let open = |folder| -> Result<Checkpoints> {
             let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
             Ok(checkpoints.with_parts(whole, mesh)?)

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use bonfire::checkpoint::Whole;
+use bonfire::checkpoint::TensorTable;
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Remainder};
 use bonfire::ddp::Digest;
@@ -51,7 +51,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
     let (parameters, flops) = (model.num_params(), model.flops_per_token());
-    let mut saver = Saver::open(world, &mesh, Whole::of(&model), settings)?;
+    let mut saver = Saver::open(world, &mesh, TensorTable::of(&model), settings)?;
     let model = model
         .divided(tp)
         .context("--mesh does not fit the model")?

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bonfire::Step;
-use bonfire::checkpoint::Whole;
+use bonfire::checkpoint::TensorTable;
 use bonfire::collective::Rank;
 use bonfire::config::{Config, ConfigArgs};
 use bonfire::data::DistributedSampler;
@@ -177,7 +177,7 @@ fn parts(model: Net, data: Data<Tensor<2>>) {
 fn on_a_mesh(world: World, config: Config, layer: Linear, data: Data<Tensor<2>>) -> Any {
     // ANCHOR: trainer
     let mesh = world.mesh(config.mesh)?;
-    let whole = Whole::of(&layer);
+    let whole = TensorTable::of(&layer);
     let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
     let parts = Parts::new(part, data).with_mesh(&mesh, whole);
     let mut trainer = prepare(&world, &config, parts)?;
@@ -188,7 +188,7 @@ fn on_a_mesh(world: World, config: Config, layer: Linear, data: Data<Tensor<2>>)
 
 fn checkpoints_of_a_mesh(world: World, mesh: Mesh, layer: Linear, folder: &Path) -> Any {
     // ANCHOR: checkpoints
-    let whole = Whole::of(&layer); // before it is cut
+    let whole = TensorTable::of(&layer); // before it is cut
     let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
     let mut ddp = Ddp::new(part, mesh.replicas())?;
     let checkpoints =

@@ -16,8 +16,8 @@ impl<M: DistributedModel> Run<'_, M> {
         if !self.world.is_main() || !self.compresses() {
             return Ok(());
         }
-        match &self.config.kept {
-            Some(kept) => kept.prepare()?,
+        match &self.config.compression_checkpoints {
+            Some(checkpoints) => checkpoints.prepare()?,
             None if self.components.checkpointer.is_some() => tracing::warn!(
                 "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
                  factors: a training that resumes goes on without them, and not with the bits of one that \
@@ -55,8 +55,11 @@ impl<M: DistributedModel> Run<'_, M> {
             }
         }
         let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp)?;
-        if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
-            kept.restore(epoch, &mut ddp, &group)?;
+        if let (Some(checkpoints), Some(epoch)) = (
+            &self.config.compression_checkpoints,
+            self.components.checkpoint,
+        ) {
+            checkpoints.restore(epoch, &mut ddp, &group)?;
         }
         Ok(ddp)
     }

@@ -1,7 +1,7 @@
 //! Who sees which samples.
 
 use super::*;
-use crate::share::range_of;
+use crate::local_batches::range_of;
 
 #[test]
 fn slices_are_contiguous_complete_and_even() {

@@ -122,44 +122,47 @@ fn losses_travel_without_their_outputs() {
 }
 
 #[test]
-fn a_parcel_keeps_shapes_types_and_values() {
+fn a_message_keeps_shapes_types_and_values() {
     let device = Device::flex();
-    let mut parcel = Parcel::default();
+    let mut message = TensorMessage::default();
     let half = Tensor::<2>::from_floats([[1.5, -2.0, 0.25]], &device).cast(DType::F16);
     let truth = Tensor::<1, Bool>::from_data([true, false, true], &device);
-    parcel.put_float(half.clone()).unwrap();
-    parcel.put_bool(truth.clone()).unwrap();
-    parcel
+    message.put_float(half.clone()).unwrap();
+    message.put_bool(truth.clone()).unwrap();
+    message
         .put_int(Tensor::<3, Int>::zeros([2, 0, 1], &device))
         .unwrap();
-    let bytes = parcel.into_bytes().unwrap();
-    let mut parcel = Parcel::from_bytes(&bytes).unwrap();
-    let arrived = parcel.take_float::<2>(&device).unwrap();
+    let bytes = message.into_bytes().unwrap();
+    let mut message = TensorMessage::from_bytes(&bytes).unwrap();
+    let arrived = message.take_float::<2>(&device).unwrap();
     assert_eq!(arrived.dtype(), DType::F16);
     assert_eq!(arrived.into_data(), half.into_data());
     assert_eq!(
-        parcel.take_bool::<1>(&device).unwrap().into_data(),
+        message.take_bool::<1>(&device).unwrap().into_data(),
         truth.into_data()
     );
-    assert_eq!(parcel.take_int::<3>(&device).unwrap().dims(), [2, 0, 1]);
-    assert!(parcel.is_empty());
+    assert_eq!(message.take_int::<3>(&device).unwrap().dims(), [2, 0, 1]);
+    assert!(message.is_empty());
     assert!(matches!(
-        parcel.take_float::<1>(&device),
+        message.take_float::<1>(&device),
         Err(LearnerError::Output(_))
     ));
     for cut in 0..bytes.len() {
-        assert!(Parcel::from_bytes(&bytes[..cut]).is_err(), "{cut} bytes");
+        assert!(
+            TensorMessage::from_bytes(&bytes[..cut]).is_err(),
+            "{cut} bytes"
+        );
     }
 }
 
 #[test]
-fn a_parcel_says_when_dimensions_differ() {
+fn a_message_says_when_dimensions_differ() {
     let device = Device::flex();
-    let mut parcel = Parcel::default();
-    parcel
+    let mut message = TensorMessage::default();
+    message
         .put_float(Tensor::<2>::zeros([1, 1], &device))
         .unwrap();
-    let error = parcel.take_float::<3>(&device).unwrap_err();
+    let error = message.take_float::<3>(&device).unwrap_err();
     assert!(
         error.to_string().contains("2 dimensions instead of 3"),
         "{error}"
@@ -176,11 +179,11 @@ fn a_sequence_travels_with_and_without_predictions() {
             predictions.clone(),
             Tensor::from_ints([[1, 2]], &device),
         );
-        let mut parcel = Parcel::default();
-        output.pack(&mut parcel).unwrap();
-        let bytes = parcel.into_bytes().unwrap();
-        let mut parcel = Parcel::from_bytes(&bytes).unwrap();
-        let arrived = SequenceOutput::unpack(&mut parcel, &device).unwrap();
+        let mut message = TensorMessage::default();
+        output.pack(&mut message).unwrap();
+        let bytes = message.into_bytes().unwrap();
+        let mut message = TensorMessage::from_bytes(&bytes).unwrap();
+        let arrived = SequenceOutput::unpack(&mut message, &device).unwrap();
         assert_eq!(arrived.logits.dims(), [1, 2, 5]);
         let read = |tensor: Option<Tensor<2, Int>>| tensor.map(Tensor::into_data);
         assert_eq!(read(arrived.predictions), read(predictions));

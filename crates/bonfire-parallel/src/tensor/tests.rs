@@ -2,7 +2,7 @@
 
 use bonfire_collective::{GroupOptions, TransportKind};
 use bonfire_train::{
-    Axis, Checkpoints, Ddp, DdpConfig, Keep, Milestone, Placement, TrainError, Whole, World,
+    Axis, Checkpoints, Ddp, DdpConfig, Keep, Milestone, Placement, TensorTable, TrainError, World,
 };
 use burn::module::{Lora, Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -504,7 +504,9 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
                 let tp = mesh.sub(Axis::Tp);
                 let whole = block(1);
                 let checkpoints = open(&world).unwrap();
-                let checkpoints = checkpoints.with_parts(Whole::of(&whole), &mesh).unwrap();
+                let checkpoints = checkpoints
+                    .with_parts(TensorTable::of(&whole), &mesh)
+                    .unwrap();
                 let config = DdpConfig::default().with_placement(placement);
                 let mut ddp = Ddp::with_config(cut(whole, tp), mesh.replicas(), config).unwrap();
                 let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -544,7 +546,9 @@ fn parts_of_something_else_are_refused_by_name() {
         let mesh = world.mesh("tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         // Other parameters, however alike.
-        let checkpoints = checkpoints.with_parts(Whole::of(&block(1)), &mesh).unwrap();
+        let checkpoints = checkpoints
+            .with_parts(TensorTable::of(&block(1)), &mesh)
+            .unwrap();
         let mut ddp = Ddp::new(cut(block(1), mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
         let optimizer = AdamWConfig::new().init();
         checkpoints
@@ -562,7 +566,9 @@ fn parts_of_something_else_are_refused_by_name() {
         let mesh = world.mesh("dp=2,tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let whole = block(1);
-        let checkpoints = checkpoints.with_parts(Whole::of(&whole), &mesh).unwrap();
+        let checkpoints = checkpoints
+            .with_parts(TensorTable::of(&whole), &mesh)
+            .unwrap();
         let mut ddp = Ddp::new(cut(whole, mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
         // It keeps sums over rows and columns.
         let mut optimizer: ModuleOptimizer = AdafactorConfig::new().init();
@@ -579,7 +585,7 @@ fn parts_of_something_else_are_refused_by_name() {
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let layers = linear(4 + world.rank().index(), 6, 1);
         checkpoints
-            .with_parts(Whole::of(&layers), &mesh)
+            .with_parts(TensorTable::of(&layers), &mesh)
             .unwrap_err()
             .to_string()
     });

@@ -1,6 +1,6 @@
 //! Refuses to save a training that has diverged: it could not be resumed, and would replace older checkpoints.
 
-use bonfire_checkpoint::record::told_by_all;
+use bonfire_checkpoint::record::all_gather_values;
 use bonfire_collective::{ProcessGroup, Rank};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -16,7 +16,7 @@ use crate::TrainError;
 pub(super) fn check<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), TrainError> {
     let mut finder = Finder::default();
     model.visit(&mut finder);
-    let all: Vec<Option<String>> = told_by_all(group, &finder.found)?;
+    let all: Vec<Option<String>> = all_gather_values(group, &finder.found)?;
     match (0..)
         .zip(all)
         .find_map(|(rank, found)| Some((rank, found?)))

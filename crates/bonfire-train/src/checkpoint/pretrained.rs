@@ -6,13 +6,13 @@
 
 mod error;
 
-use bonfire_checkpoint::record::announced;
+use bonfire_checkpoint::record::broadcast_value;
+use bonfire_checkpoint::weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use bonfire_collective::Rank;
-use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 use burn_pack::Tensor as Packed;
 
-use crate::ddp::record::Part;
+use crate::ddp::record::NamedTensor;
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
@@ -71,7 +71,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = announced(&patient_with_files(group, &model), &outcome)??;
+    let report = broadcast_value(&patient_with_files(group, &model), &outcome)??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -99,7 +99,7 @@ pub fn load_weights_into<M: Module>(
     let failed = loader
         .as_ref()
         .and_then(|loader| loader.as_ref().err().cloned());
-    announced(&group, &failed)?.map_or(Ok(()), Err)?;
+    broadcast_value(&group, &failed)?.map_or(Ok(()), Err)?;
     ddp.import(
         &group,
         loader.as_mut().and_then(|loader| loader.as_mut().ok()),
@@ -108,7 +108,7 @@ pub fn load_weights_into<M: Module>(
         Some(loader) => loader.and_then(WeightsLoader::finish),
         None => Ok(LoadReport::default()),
     };
-    let report = announced(&group, &outcome)??;
+    let report = broadcast_value(&group, &outcome)??;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }
@@ -121,7 +121,7 @@ pub fn load_weights_into<M: Module>(
 /// Every rank must call this.
 ///
 /// ```no_run
-/// # mod bonfire { pub use bonfire_train::Ddp; pub mod weights { pub use bonfire_train::*; pub use bonfire_weights::*; } }
+/// # mod bonfire { pub use bonfire_train::Ddp; pub mod weights { pub use bonfire_train::*; pub use bonfire_checkpoint::weights::*; } }
 /// use bonfire::Ddp;
 /// use bonfire::weights::{Export, WeightsError, save_weights};
 /// use burn::nn::Linear;
@@ -140,17 +140,20 @@ pub fn save_weights<M: Module>(
 ) -> Result<(), WeightsError> {
     let export: Export = export.into();
     let group = ddp.patient();
-    let written = ddp.or_abort("save_weights", |ddp| {
-        let recorded = ddp.recorded_model(&ddp.route(&group));
-        recorded.write(|parts| export.write(parts.into_iter().map(for_others).collect()))
+    let mut written = Ok(());
+    ddp.or_abort("save_weights", |ddp| {
+        let snapshot = ddp.snapshot_model(&ddp.route(&group));
+        snapshot.write(|tensors| {
+            written = export.write(tensors.into_iter().map(for_others).collect());
+        })
     })?;
-    announced(&group, &written.unwrap_or(Ok(())))??;
+    broadcast_value(&group, &written)??;
     Ok(())
 }
 
 /// A tensor under its name for other programs, and the types of the modules around it.
-fn for_others(part: Part) -> (Packed, Vec<String>) {
-    let Part { mut tensor, path } = part;
+fn for_others(named: NamedTensor) -> (Packed, Vec<String>) {
+    let NamedTensor { mut tensor, path } = named;
     // Other programs do not know the variants of enums.
     let known = path
         .iter()

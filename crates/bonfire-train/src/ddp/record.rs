@@ -7,14 +7,16 @@ pub(crate) mod restore;
 
 use std::sync::Arc;
 
-use bonfire_checkpoint::record::{Gathers, Parts, Record, Recorded, WRITER, told_by_all, unusable};
+use bonfire_checkpoint::record::{
+    Gathers, Record, ShardIndex, ShardMetadata, ShardedTable, Snapshot, WRITER, all_gather_values,
+    split_identity, unusable,
+};
 use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_plan::Division;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
-use burn_pack::{Scalar, Tensor as Packed};
-use serde::{Deserialize, Serialize};
+use burn_pack::Tensor as Packed;
 
 use super::Ddp;
 use super::gather::Gatherer;
@@ -27,23 +29,6 @@ pub(crate) struct Route {
     group: ProcessGroup,
     shards: Arc<Shards>,
     gatherer: Option<Arc<Gatherer>>,
-}
-
-/// A tensor of the state of a parameter of which ranks have parts: its name and complete shape.
-#[derive(Serialize, Deserialize)]
-struct Field {
-    parameter: usize,
-    name: String,
-    dtype: DType,
-    shape: Vec<usize>,
-}
-
-/// A rank's message about the state of its parameters. Names are without identities, which differ between ranks.
-#[derive(Serialize, Deserialize)]
-struct Told {
-    fields: Vec<Field>,
-    scalars: Vec<(usize, String, Scalar)>,
-    metadata: Vec<(usize, String, String)>,
 }
 
 impl<M: Module> Ddp<M> {
@@ -78,16 +63,16 @@ impl<M: Module> Ddp<M> {
     }
 
     /// All tensors of the model, for files; each parameter is gathered when its values are read.
-    pub(crate) fn recorded_model(&self, route: &Route) -> Recorded<Vec<Part>, TrainError> {
+    pub(crate) fn snapshot_model(&self, route: &Route) -> Snapshot<Vec<NamedTensor>, TrainError> {
         let mut collector = Collector {
             gatherer: route.gatherer.as_ref(),
             path: Vec::new(),
-            parts: Vec::new(),
+            tensors: Vec::new(),
             gathers: Gathers::new(&route.group),
         };
         self.module().visit(&mut collector);
-        Recorded {
-            content: collector.parts,
+        Snapshot {
+            content: collector.tensors,
             gathers: collector.gathers,
         }
     }
@@ -95,11 +80,11 @@ impl<M: Module> Ddp<M> {
     /// The optimizer's state for complete parameters, as Burn records it; each tensor is gathered when the record is
     /// written. A rank needs memory for a copy of its part of the state. Every rank must call it.
     #[track_caller]
-    pub(crate) fn recorded_optimizer(
+    pub(crate) fn snapshot_optimizer(
         &self,
         optimizer: &ModuleOptimizer,
         route: &Route,
-    ) -> Result<Recorded<Record, TrainError>, TrainError> {
+    ) -> Result<Snapshot<Record, TrainError>, TrainError> {
         let group = &route.group;
         let mut gathers = Gathers::new(group);
         if !self.config.placement.is_sharded() {
@@ -107,88 +92,68 @@ impl<M: Module> Ddp<M> {
                 WRITER => Record::of(optimizer)?,
                 _ => Record::default(),
             };
-            return Ok(Recorded { content, gathers });
+            return Ok(Snapshot { content, gathers });
         }
         let own = Record::of(optimizer)?;
-        let told = told_by_all(group, &self.told(&own))?;
+        let indices = all_gather_values(group, &self.shard_index(&own))?;
         let ids = self.table.ids();
-        let full = |parameter: usize, name: &str| format!("{}{name}", ids[parameter].val());
-        let (cut, mut kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
+        let (cut, mut tensors): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
             let rows = |parameter| self.shards.rows(parameter).len();
             self.divided(tensor, rows).is_some()
         });
-        for field in told.iter().flat_map(|told| &told.fields) {
-            let name = full(field.parameter, &field.name);
+        for metadata in indices.iter().flat_map(|index| &index.shards) {
+            let id = ids[metadata.row].val();
+            let name = format!("{id}{}", metadata.suffix);
             // Before its first step an optimizer may have more than this rank's part.
-            let has_part = !self.shards.rows(field.parameter).is_empty();
+            let has_part = !self.shards.rows(metadata.row).is_empty();
             let own = cut.iter().find(|tensor| has_part && tensor.name == name);
             let rows = match own {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
             };
             let shards = route.shards.groups().shards().with_timeout(group.timeout());
-            let id = ids[field.parameter].val();
-            kept.push(
-                gathers.add(name, field.dtype, field.shape.clone(), id, move || {
-                    let whole = shards.gather_v::<u8>(&rows, WRITER)?;
-                    Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
-                }),
-            );
+            let (dtype, shape) = (metadata.dtype, metadata.shape.clone());
+            tensors.push(gathers.add(name, dtype, shape, id, move || {
+                let whole = shards.gather_v::<u8>(&rows, WRITER)?;
+                Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
+            }));
         }
         let mut content = Record {
-            tensors: kept,
+            tensors,
             scalars: own.scalars,
             metadata: own.metadata,
         };
-        for told in told {
-            let scalars = told.scalars.into_iter();
-            content
-                .scalars
-                .extend(scalars.map(|(parameter, name, value)| (full(parameter, &name), value)));
-            let metadata = told.metadata.into_iter();
-            content
-                .metadata
-                .extend(metadata.map(|(parameter, name, value)| (full(parameter, &name), value)));
+        for index in indices {
+            index.add_values(&mut content, |parameter| ids[parameter]);
         }
-        Ok(Recorded { content, gathers })
+        Ok(Snapshot { content, gathers })
     }
 
-    fn told(&self, own: &Record) -> Told {
-        let about = |name: &str| {
-            let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
-            let id: u64 = id.parse().ok()?;
-            let parameter = self.cut_parameter(Some(id))?;
-            let speaks = self.shards.speaks_for(parameter);
-            speaks.then(|| (parameter, rest.to_owned()))
+    /// Describes the state of the parameters that this rank is the first to have a part of, in complete shapes.
+    fn shard_index(&self, own: &Record) -> ShardIndex {
+        let parameter_of = |id: ParamId| {
+            let parameter = self.cut_parameter(Some(id.val()));
+            parameter.filter(|&parameter| self.shards.speaks_for(parameter))
         };
-        let field = |tensor: &Packed| {
+        let shard = |tensor: &Packed| {
             let rows = |parameter| self.shards.rows(parameter).len();
             self.divided(tensor, rows)?;
-            let (parameter, name) = about(&tensor.name)?;
-            let shape = match self.shards.division(parameter) {
-                Division::Rows => self.table.get(parameter).shape.clone(),
+            let (id, suffix) = split_identity(&tensor.name)?;
+            let row = parameter_of(id)?;
+            let shape = match self.shards.division(row) {
+                Division::Rows => self.table.get(row).shape.clone(),
                 Division::Owned(_) | Division::Whole => tensor.shape.iter().copied().collect(),
             };
-            Some(Field {
-                parameter,
-                name,
+            Some(ShardMetadata {
+                row,
+                suffix: suffix.to_owned(),
                 dtype: tensor.dtype,
                 shape,
+                cut: None,
             })
         };
-        let scalars = own.scalars.iter().filter_map(|(name, value)| {
-            let (parameter, name) = about(name)?;
-            Some((parameter, name, *value))
-        });
-        let metadata = own.metadata.iter().filter_map(|(name, value)| {
-            let (parameter, name) = about(name)?;
-            Some((parameter, name, value.clone()))
-        });
-        Told {
-            fields: own.tensors.iter().filter_map(field).collect(),
-            scalars: scalars.collect(),
-            metadata: metadata.collect(),
-        }
+        let shards = own.tensors.iter().filter_map(shard).collect();
+        ShardIndex::new(own, shards, parameter_of)
     }
 
     /// The number of tensors of state on all ranks together.
@@ -196,10 +161,10 @@ impl<M: Module> Ddp<M> {
         &self,
         optimizer: &ModuleOptimizer,
         group: &ProcessGroup,
-        parts: Option<&Parts>,
+        sharded: Option<&ShardedTable>,
     ) -> Result<usize, TrainError> {
         let state = Record::of(optimizer)?;
-        let is_counted_here = parts.is_none_or(Parts::has_first_pieces);
+        let is_counted_here = sharded.is_none_or(ShardedTable::has_first_shards);
         let counted = state.tensors.iter().filter(|tensor| {
             let cut = self.cut_parameter(tensor.param_id);
             let is_first = cut.map_or(self.group.rank() == WRITER, |parameter| {
@@ -263,16 +228,16 @@ pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     found.first() == Some(&rows) && found[1..] == shape[1..]
 }
 
-pub(crate) fn record_of(parts: Vec<Part>) -> Record {
+pub(crate) fn record_of(named: Vec<NamedTensor>) -> Record {
     Record {
-        tensors: parts.into_iter().map(|part| part.tensor).collect(),
+        tensors: named.into_iter().map(|named| named.tensor).collect(),
         ..Record::default()
     }
 }
 
 /// A tensor of a model, in the form in which Burn saves it, and its position: names, and the types of the modules
 /// around it as Burn names them, outermost first.
-pub(crate) struct Part {
+pub(crate) struct NamedTensor {
     pub(crate) tensor: Packed,
     #[cfg_attr(
         not(feature = "weights"),
@@ -284,7 +249,7 @@ pub(crate) struct Part {
 struct Collector<'a> {
     gatherer: Option<&'a Arc<Gatherer>>,
     path: Vec<(String, String)>,
-    parts: Vec<Part>,
+    tensors: Vec<NamedTensor>,
     gathers: Gathers<TrainError>,
 }
 
@@ -296,7 +261,7 @@ impl Collector<'_> {
 
     fn push(&mut self, tensor: Packed) {
         let path = self.path.clone();
-        self.parts.push(Part { tensor, path });
+        self.tensors.push(NamedTensor { tensor, path });
     }
 
     fn add(&mut self, id: ParamId, data: TensorData) {

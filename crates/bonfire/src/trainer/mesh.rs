@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use bonfire_checkpoint::record::Whole;
+use bonfire_checkpoint::record::TensorTable;
 use bonfire_config::{Config, OptimizerKind};
 use bonfire_parallel::divided_parameters;
 use bonfire_plan::{Axis, Grid, WorldSize};
@@ -35,7 +35,7 @@ pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)
 pub(super) struct Place {
     world: World,
     /// With the uncut model; `None` where all ranks have the complete model and different samples.
-    mesh: Option<(Mesh, Whole)>,
+    mesh: Option<(Mesh, TensorTable)>,
     /// The parameters that are divided among ranks of `tp`.
     divided: HashSet<ParamId>,
 }
@@ -47,7 +47,7 @@ impl Place {
     pub(super) fn new<M: Module>(
         world: &World,
         grid: Grid,
-        mesh: Option<(Mesh, Whole)>,
+        mesh: Option<(Mesh, TensorTable)>,
         model: &M,
     ) -> Result<Self> {
         let wrong = |cause: String| Err(Error::Usage(cause));

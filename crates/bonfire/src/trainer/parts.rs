@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bonfire_checkpoint::record::Whole;
+use bonfire_checkpoint::record::TensorTable;
 use bonfire_launch::StopRequest;
 use bonfire_plan::memory::Activations;
 use bonfire_train::Mesh;
@@ -23,7 +23,7 @@ pub struct Parts<M, B> {
     pub(super) stop: Option<StopRequest>,
     pub(super) activations: Option<Activations>,
     pub(super) flops_per_sample: Option<f64>,
-    pub(super) mesh: Option<(Mesh, Whole)>,
+    pub(super) mesh: Option<(Mesh, TensorTable)>,
 }
 
 impl<M, B> Parts<M, B> {
@@ -79,7 +79,7 @@ impl<M, B> Parts<M, B> {
     ///
     /// ```no_run
     /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
-    /// # use bonfire::checkpoint::Whole;
+    /// # use bonfire::checkpoint::TensorTable;
     /// # use bonfire::parallel::{ColumnParallelLinear, ParallelError};
     /// # use bonfire::world::Axis;
     /// # use burn::nn::Linear;
@@ -87,13 +87,13 @@ impl<M, B> Parts<M, B> {
     /// # fn train(world: World, layer: Linear, data: Data<Tensor<2>>) -> Result<(), Error> {
     /// let config = Config::load(Some("train.toml".as_ref()), ["mesh=dp=-1,tp=2"])?;
     /// let mesh = world.mesh(config.mesh)?;
-    /// let whole = Whole::of(&layer);
+    /// let whole = TensorTable::of(&layer);
     /// let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
     /// let mut trainer = prepare(&world, &config, Parts::new(part, data).with_mesh(&mesh, whole))?;
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn with_mesh(mut self, mesh: &Mesh, whole: Whole) -> Self {
+    pub fn with_mesh(mut self, mesh: &Mesh, whole: TensorTable) -> Self {
         self.mesh = Some((mesh.clone(), whole));
         self
     }

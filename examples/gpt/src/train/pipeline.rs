@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use anyhow::{Context, Result, ensure};
-use bonfire::checkpoint::Whole;
+use bonfire::checkpoint::TensorTable;
 use bonfire::collective::{Rank, WorldSize};
 use bonfire::ddp::Digest;
 use bonfire::optim::Clip;
@@ -42,7 +42,7 @@ pub(super) fn train(
     let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
     let flops = model.flops_per_token();
-    let mut saver = Saver::open(world, mesh, Whole::of(&model), settings)?;
+    let mut saver = Saver::open(world, mesh, TensorTable::of(&model), settings)?;
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),

@@ -1,7 +1,7 @@
 //! Errors of loading and writing parameters.
 
 use bonfire_checkpoint::record::RecordError;
-use bonfire_weights::FileError;
+use bonfire_checkpoint::weights::FileError;
 
 use crate::TrainError;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use bonfire_checkpoint::weights::FileError;
 use bonfire_collective::{CollectiveError, GroupOptions};
 use bonfire_testkit::local;
-use bonfire_weights::FileError;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{DType, Device};
 use burn_store::{ModuleStore, SafetensorsStore};
@@ -112,12 +112,13 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
             "fc.weight",
         ];
         assert_eq!(report.loaded, loaded);
-        let skipped =
-            |parameter: &str, model: &[usize], file: &[usize]| bonfire_weights::ShapeDifference {
+        let skipped = |parameter: &str, model: &[usize], file: &[usize]| {
+            bonfire_checkpoint::weights::ShapeDifference {
                 parameter: parameter.to_owned(),
                 model: model.to_vec(),
                 file: file.to_vec(),
-            };
+            }
+        };
         assert_eq!(
             report.skipped,
             [
@@ -310,10 +311,10 @@ fn a_reader_that_says_something_else_is_named() {
     let outcomes = local(2, GroupOptions::default(), |group| {
         if group.rank() == READER {
             // As a program of another version might.
-            announced(&group, &"loaded".to_owned()).unwrap();
+            broadcast_value(&group, &"loaded".to_owned()).unwrap();
             return None;
         }
-        announced(&group, &0_u64).err()
+        broadcast_value(&group, &0_u64).err()
     });
     let error = outcomes[1].as_ref().expect("that is no number");
     let text = error.to_string();

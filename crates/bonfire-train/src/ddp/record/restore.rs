@@ -7,15 +7,18 @@
 mod import;
 
 use std::collections::HashMap;
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use bonfire_checkpoint::record::{Parts, Record, Source, Whole, unusable};
+use bonfire_checkpoint::record::{
+    Record, ShardedTable, SharedReader, TensorTable, selected, split_identity, unusable,
+};
 use bonfire_collective::ProcessGroup;
 use bonfire_optim::Offload;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use burn_pack::Tensor as Packed;
 
 use crate::TrainError;
@@ -23,15 +26,12 @@ use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
-#[derive(Debug)]
-pub(crate) struct Misfit {
-    pub(crate) what: &'static str,
-    pub(crate) cause: String,
-}
+/// What does not fit, the model or the optimizer, and why.
+type Misfit = (&'static str, String);
 
 impl<M: Module> Ddp<M> {
     /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they belong to
-    /// others. Returns the number of the optimizer's tensors. Every rank must call it; ranks that have `parts` of the
+    /// others. Returns the number of the optimizer's tensors. Every rank must call it; ranks that have shards of the
     /// model in the files take those.
     ///
     /// The timeout of `group` covers the disk of rank 0.
@@ -40,36 +40,34 @@ impl<M: Module> Ddp<M> {
         &mut self,
         optimizer: &mut ModuleOptimizer,
         group: &ProcessGroup,
-        parts: Option<&Parts>,
+        sharded: Option<&ShardedTable>,
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.passes = 0;
         self.or_abort("Checkpoints::resume", |ddp| {
-            let model = Source::open(group, model)?;
-            let misfit = match parts {
+            let model = SharedReader::open(group, model)?;
+            let misfit = match sharded {
                 None => {
                     let here = ddp.table.entries().iter();
                     model.misfit(here.map(|entry| (entry.name.as_str(), entry.shape.as_slice())))
                 }
-                Some(parts) => model.misfit(parts.whole().entries()),
+                Some(sharded) => model.misfit(sharded.table().entries()),
             };
             if let Some(cause) = misfit {
-                let what = "model";
-                return Ok(Err(Misfit { what, cause }));
+                return Ok(Err(("model", cause)));
             }
-            let state = Source::open(group, state)?;
-            let record = ddp.record(&model, &state, parts)?;
+            let state = SharedReader::open(group, state)?;
+            let record = ddp.record(&model, &state, sharded)?;
             let loaded = optimizer.clone().load_record(record);
             let saved = state.all().len();
-            let taken = ddp.tensors_of_state(&loaded, group, parts)?;
+            let taken = ddp.tensors_of_state(&loaded, group, sharded)?;
             if saved != taken {
-                let what = "optimizer";
                 let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
-                return Ok(Err(Misfit { what, cause }));
+                return Ok(Err(("optimizer", cause)));
             }
-            let kept = match parts {
+            let kept = match sharded {
                 None => None,
-                Some(parts) => Some(model.parts(parts, &Whole::of(ddp.module()))?),
+                Some(sharded) => Some(model.shards(sharded, &TensorTable::of(ddp.module()))?),
             };
             let mut restorer = Restorer {
                 source: &model,
@@ -92,37 +90,36 @@ impl<M: Module> Ddp<M> {
 
     fn record(
         &self,
-        model: &Source<'_>,
-        state: &Source<'_>,
-        parts: Option<&Parts>,
+        model: &SharedReader<'_>,
+        state: &SharedReader<'_>,
+        sharded: Option<&ShardedTable>,
     ) -> Result<OptimizerRecord, TrainError> {
-        let ids = self.identities(model, parts);
+        let ids = self.identities(model, sharded);
         let renamed = |name: &str| {
-            let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
-            let known = id.parse().ok().and_then(|id: u64| ids.get(&id));
-            known.map(|own| format!("{}{rest}", own.val()))
+            let (id, suffix) = split_identity(name)?;
+            let own = *ids.get(&id.val())?;
+            Some((own, format!("{}{suffix}", own.val())))
         };
-        let others = state.others()?;
-        let scalars = others.scalars.into_iter();
-        let metadata = others.metadata.into_iter();
+        let values = state.values();
+        let scalars = values.scalars.into_iter();
+        let metadata = values.metadata.into_iter();
         let mut record = Record {
             tensors: Vec::new(),
             scalars: scalars
-                .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+                .filter_map(|(name, value)| Some((renamed(&name)?.1, value)))
                 .collect(),
             metadata: metadata
-                .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+                .filter_map(|(name, value)| Some((renamed(&name)?.1, value)))
                 .collect(),
         };
         for index in 0..state.all().len() {
             let mut tensor = state.tensor(index)?;
-            let Some(name) = renamed(&tensor.name) else {
+            let Some((own, name)) = renamed(&tensor.name) else {
                 continue;
             };
-            let own: Option<u64> = name.split('.').next().and_then(|id| id.parse().ok());
-            (tensor.name, tensor.param_id) = (name, own);
-            if let (Some(parts), Some(own)) = (parts, own) {
-                tensor = parts.part(ParamId::from(own), tensor)?;
+            (tensor.name, tensor.param_id) = (name, Some(own.val()));
+            if let Some(sharded) = sharded {
+                tensor = sharded.shard(own, tensor)?;
             }
             record.tensors.extend(self.own_rows(tensor)?);
         }
@@ -142,25 +139,23 @@ impl<M: Module> Ddp<M> {
         if rows.len() == all(parameter) {
             return Ok(Some(tensor));
         }
-        let (name, dtype, mut shape, id, bytes) = tensor.into_parts().map_err(unusable)?;
-        let row_bytes = bytes.len() / shape[0];
-        let own = bytes[rows.start * row_bytes..rows.end * row_bytes].to_vec();
+        let mut shape: Vec<usize> = tensor.shape.iter().copied().collect();
+        let elems = shape[1..].iter().product::<usize>();
         shape[0] = rows.len();
-        Ok(Some(Packed::new(
-            name,
-            dtype,
-            shape,
-            id,
-            Bytes::from_bytes_vec(own),
-        )))
+        let run = rows.start * elems..rows.end * elems;
+        Ok(Some(selected(tensor, iter::once(run), shape)?))
     }
 
     /// The parameters here by their identities there.
-    fn identities(&self, model: &Source<'_>, parts: Option<&Parts>) -> HashMap<u64, ParamId> {
+    fn identities(
+        &self,
+        model: &SharedReader<'_>,
+        sharded: Option<&ShardedTable>,
+    ) -> HashMap<u64, ParamId> {
         let ids = self.table.ids().into_iter().enumerate();
-        let named = ids.filter_map(|(index, id)| match parts {
+        let named = ids.filter_map(|(index, id)| match sharded {
             None => Some((self.table.get(index).name.as_str(), id)),
-            Some(parts) => Some((parts.name(id).ok()?, id)),
+            Some(sharded) => Some((sharded.name(id).ok()?, id)),
         });
         let here: HashMap<_, _> = named.collect();
         let there = model.all().iter();
@@ -171,8 +166,8 @@ impl<M: Module> Ddp<M> {
 }
 
 struct Restorer<'a> {
-    source: &'a Source<'a>,
-    /// Parts that have been read, where ranks have some.
+    source: &'a SharedReader<'a>,
+    /// Shards that have been read, where ranks have some.
     kept: Option<HashMap<ParamId, Packed>>,
     rows: Rows<'a>,
     path: Vec<String>,
@@ -189,7 +184,7 @@ impl Restorer<'_> {
         let read = match &mut self.kept {
             Some(kept) => Ok(kept
                 .remove(&id)
-                .expect("the file has the parameters of the whole")),
+                .expect("the file has all parameters of the table")),
             None => self.source.named(&path),
         };
         let values = read.map_err(TrainError::from).and_then(|tensor| {

@@ -1,6 +1,6 @@
 //! Trainings on meshes whose ranks have parts of the model or of the samples.
 
-use bonfire_checkpoint::record::Whole;
+use bonfire_checkpoint::record::TensorTable;
 use bonfire_parallel::{ColumnParallelLinear, RowParallelLinear, divided_parameters};
 use bonfire_train::{Axis, Mesh};
 
@@ -50,9 +50,9 @@ impl Mlp {
         Loss::mean_over((said - y).powi_scalar(2).mean(), samples)
     }
 
-    fn part(mesh: &Mesh, device: &Device) -> (Self, Whole) {
+    fn part(mesh: &Mesh, device: &Device) -> (Self, TensorTable) {
         let whole = Self::whole(device);
-        let of = Whole::of(&whole);
+        let of = TensorTable::of(&whole);
         (whole.divided(mesh.sub(Axis::Tp)), of)
     }
 }

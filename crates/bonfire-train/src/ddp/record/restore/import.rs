@@ -1,6 +1,6 @@
 //! Puts parameters of rank 0 into a training, one at a time.
 
-use bonfire_checkpoint::record::{WRITER, announced};
+use bonfire_checkpoint::record::{WRITER, broadcast_value};
 use bonfire_collective::ProcessGroup;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Int, Shape, Tensor, TensorData};
@@ -45,7 +45,7 @@ struct Importer<'a, S> {
 
 impl<S: ModuleMapper> Importer<'_, S> {
     /// The values of rank 0 for a parameter, if any.
-    fn told(&mut self, own: impl FnOnce(&mut S) -> Option<TensorData>) -> Option<TensorData> {
+    fn broadcast(&mut self, own: impl FnOnce(&mut S) -> Option<TensorData>) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
         }
@@ -62,7 +62,7 @@ impl<S: ModuleMapper> Importer<'_, S> {
         let about = own
             .as_ref()
             .map(|(_, shape, dtype)| (shape.to_vec(), *dtype));
-        let Some((shape, dtype)) = announced(self.group, &about)? else {
+        let Some((shape, dtype)) = broadcast_value(self.group, &about)? else {
             return Ok(None);
         };
         let mut bytes = match own {
@@ -104,7 +104,7 @@ impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
             Some((index, _)) => Shape::from(rows.table.get(index).shape.clone()),
             None => param.lazy_shape(),
         };
-        match self.told(|source| mapped!(source, map_float, Tensor<D>, param, shape)) {
+        match self.broadcast(|source| mapped!(source, map_float, Tensor<D>, param, shape)) {
             Some(values) => with_floats(param, values, rows, &mut self.result),
             None => param,
         }
@@ -112,7 +112,7 @@ impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         match self
-            .told(|source| mapped!(source, map_int, Tensor<D, Int>, param, param.lazy_shape()))
+            .broadcast(|source| mapped!(source, map_int, Tensor<D, Int>, param, param.lazy_shape()))
         {
             Some(values) => with_ints(param, values),
             None => param,
@@ -123,9 +123,9 @@ impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        match self
-            .told(|source| mapped!(source, map_bool, Tensor<D, Bool>, param, param.lazy_shape()))
-        {
+        match self.broadcast(
+            |source| mapped!(source, map_bool, Tensor<D, Bool>, param, param.lazy_shape()),
+        ) {
             Some(values) => with_bools(param, values),
             None => param,
         }
