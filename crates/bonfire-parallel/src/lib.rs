@@ -29,7 +29,6 @@ pub use pipeline::timing::PipelineTiming;
 pub use pipeline::weights::WeightGradients;
 pub use pipeline::{Axes, Pipeline, PipelineStep};
 pub use tensor::cross_entropy::VocabParallelCrossEntropy;
-pub use tensor::divided::divided_parameters;
 pub use tensor::embedding::VocabParallelEmbedding;
 pub use tensor::linear::{ColumnParallelLinear, RowParallelLinear};
 pub use tensor::sequence::sequence_parallel;

@@ -142,8 +142,8 @@ pub mod diloco {
 pub mod ddp {
     pub use bonfire_train::{
         BufferSync, DataParallel, Digest, Gather, GradientRoute, GradientSync, IntoLoss, Layout,
-        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepTiming,
-        TrainError,
+        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions,
+        StepTiming, TrainError,
     };
 
     pub use crate::freeze::{freeze, freeze_all_but};
@@ -188,8 +188,8 @@ pub mod optim {
 pub mod parallel {
     pub use bonfire_parallel::{
         Axes, ColumnParallelLinear, Output, ParallelError, Pass, Pipeline, PipelineError,
-        RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding, divided_parameters,
-        layer_seconds, or_end_pass, ring_attention, sequence_parallel, zigzag_ranges, zigzag_split,
+        RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding, layer_seconds,
+        or_end_pass, ring_attention, sequence_parallel, zigzag_ranges, zigzag_split,
     };
     pub use bonfire_train::custom_gradient;
 

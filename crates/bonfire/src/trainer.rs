@@ -16,7 +16,9 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
-use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
+use bonfire_train::{
+    Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, StepOptions, World,
+};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
@@ -76,7 +78,7 @@ pub struct Trainer<M, B> {
     rates: parts::Rates,
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
-    factor: Option<DeferredScale>,
+    deferred: Option<DeferredScale>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -229,23 +231,13 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         let done = self.ddp.backward(forward)?;
         self.journal.step(&done);
         let rate = (self.rates)(self.progress.steps);
-        let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
-        let (scaler, factor) = (self.progress.scaler.as_mut(), self.factor.as_ref());
-        let gradients = self.place.counted_once(done.gradients);
+        let options = StepOptions::default()
+            .with_scaler(self.progress.scaler.as_mut())
+            .with_clip(self.clip)
+            .with_deferred_scale(self.deferred.as_ref());
+        let (ddp, optimizer) = (&mut self.ddp, &mut self.optimizer);
         let stepped = self.journal.time(Activity::Optimizer, || {
-            let gradients = match scaler {
-                Some(scaler) => scaler.unscale(gradients)?,
-                None => Some(gradients),
-            };
-            let Some(gradients) = gradients else {
-                return Ok(false);
-            };
-            let gradients = match clip {
-                Some(clip) => gradients.clip(clip)?,
-                None => gradients,
-            };
-            let gradients = gradients.defer_scale(factor);
-            ddp.step(optimizer, rate, gradients).map(|()| true)
+            ddp.step_with(optimizer, rate, done.gradients, options)
         })?;
         if !stepped {
             self.journal.skipped();

@@ -75,6 +75,7 @@ fn train(world: World) -> bonfire::Result<()> {
         .unwrap_or_else(|| "runs/lean".into());
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
+    let precision = ddp.precision();
     let mut optimizer = AdamWConfig::new().init();
     let (first, mut state) = match checkpoints.resume::<_, State>(&mut ddp, &mut optimizer)? {
         Some(resumed) => (resumed.milestone.step, resumed.state),
@@ -85,7 +86,7 @@ fn train(world: World) -> bonfire::Result<()> {
     for step in first..400 {
         let x = batch(step, world.rank(), &device);
         // ANCHOR: scale
-        let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
+        let loss = |model: &Net| state.scaler.scale(model.loss(precision, x));
         let done = ddp.backward(loss)?;
         // Nothing if a number overflowed on any rank: all of them skip the step.
         if let Some(gradients) = state.scaler.unscale(done.gradients)? {

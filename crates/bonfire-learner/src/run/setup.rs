@@ -57,7 +57,7 @@ impl<M: DistributedModel> Run<'_, M> {
                 }
             }
         }
-        let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp)?;
+        let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp.clone())?;
         if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
             kept.restore(epoch, &mut ddp, &group)?;
         }

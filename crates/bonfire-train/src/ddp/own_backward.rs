@@ -213,7 +213,7 @@ impl<M: Module> Ddp<M> {
         };
         Ok(OwnStep {
             output,
-            synchronised: Some((gradients, timing)),
+            synchronised: Some((gradients.divided(self.divided.as_ref()), timing)),
         })
     }
 }

@@ -13,8 +13,8 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
-    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, InputPlacement, Keep, LossScaler,
-    Precision, Recompute, World,
+    Best, Checkpoints, Clip, Ddp, DdpConfig, DeviceKind, GradientCompression, InputPlacement, Keep,
+    LossScaler, Precision, Recompute, World,
 };
 use burn::module::Module;
 
@@ -75,7 +75,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
     let offload = all_or_none(world, Offloads::new(world, config))?;
-    let (mut optimizer, factor) = match optimizer {
+    let (mut optimizer, deferred) = match optimizer {
         Some(optimizer) => (optimizer, None),
         None => {
             let offload = offload.optimizer;
@@ -88,8 +88,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
         memory::planned(place.replicas(), config, &model, accumulation, activations)
     });
     let planned = all_or_none(world, planned.transpose())?;
-    let (replicas, ddp_config) = (place.replicas(), ddp_config(config));
-    let mut ddp = Ddp::with_offload(model, replicas, ddp_config, offload.parameters)?;
+    let ddp_config = ddp_config(config).with_offload(offload.parameters);
+    let mut ddp = Ddp::with_config(model, place.replicas(), ddp_config)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let keep = keep(config);
@@ -136,7 +136,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     Ok(Trainer {
         journal: Journal::new(world, journal)?,
         clip: clip(config),
-        factor,
+        deferred,
         micro: micro.get(),
         accumulation: batches.accumulation,
         stop: stop.unwrap_or_else(StopRequest::watch),
@@ -281,7 +281,7 @@ impl Offloads {
             ..
         } = &config.offload;
         // In memory is where everything on the CPU is anyway.
-        let in_memory = || (world.device_name() != "cpu").then(Offload::to_memory);
+        let in_memory = || (world.device_kind() != DeviceKind::Cpu).then(Offload::to_memory);
         let of_optimizer = match optimizer {
             OffloadTo::Files(folder) => Some(files(folder)?),
             OffloadTo::Memory => in_memory(),

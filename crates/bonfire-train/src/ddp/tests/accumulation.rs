@@ -45,7 +45,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
 ) -> Vec<Vec<Option<Vec<f32>>>> {
     let results = on_ranks(parts.len() as u32, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
         let mut scaler = scale.map(|initial| {
             LossScaler::new(bonfire_optim::ScalerConfig::default().with_initial(initial))
         });
@@ -103,7 +103,7 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default(), naive()] {
         assert_gradients_close(
-            &dealt(config, &[&[2, 2, 2], &[2, 2, 2]], false)[0],
+            &dealt(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false)[0],
             &expected,
         );
         assert_gradients_close(&dealt(config, &[&[3, 3], &[3, 3]], true)[0], &expected);
@@ -114,7 +114,10 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
 fn uneven_batches_are_weighted_by_their_samples() {
     let expected = whole_batch();
     for config in [small_buckets(), naive()] {
-        assert_gradients_close(&dealt(config, &[&[2], &[7], &[3]], true)[0], &expected);
+        assert_gradients_close(
+            &dealt(config.clone(), &[&[2], &[7], &[3]], true)[0],
+            &expected,
+        );
         assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
     }
 }
@@ -123,7 +126,7 @@ fn uneven_batches_are_weighted_by_their_samples() {
 fn a_rank_without_samples_counts_nothing() {
     let expected = whole_batch();
     for config in [small_buckets(), naive()] {
-        assert_gradients_close(&dealt(config, &[&[12], &[0]], true)[0], &expected);
+        assert_gradients_close(&dealt(config.clone(), &[&[12], &[0]], true)[0], &expected);
         assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
     }
 }
@@ -164,7 +167,7 @@ fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
     for config in [small_buckets(), naive()] {
         let errors = on_ranks(2, |world| {
             let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
             if world.is_main() {
                 ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
             }
@@ -223,8 +226,8 @@ proptest! {
     fn any_deal_is_one_big_batch(deal in deals(), bucketed in any::<bool>(), power in 0..20_i32) {
         let config = if bucketed { small_buckets() } else { naive() };
         let samples = deal.iter().flatten().sum::<usize>();
-        let whole = |clip| finished(config, &[[samples]], true, None, clip).remove(0);
-        let found = |scale, clip| finished(config, &deal, true, scale, clip).remove(0);
+        let whole = |clip| finished(config.clone(), &[[samples]], true, None, clip).remove(0);
+        let found = |scale, clip| finished(config.clone(), &deal, true, scale, clip).remove(0);
         let norm = whole(None)
             .iter()
             .flatten()

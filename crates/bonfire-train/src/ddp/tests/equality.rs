@@ -114,8 +114,10 @@ fn training_changes_the_model() {
 #[test]
 fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
     for ranks in [1, 2, 3, 4] {
-        let with = |config| {
-            let models = on_ranks(ranks, |world| bits(&train(&world, config, 5, 3, 0.05)));
+        let with = |config: DdpConfig| {
+            let models = on_ranks(ranks, |world| {
+                bits(&train(&world, config.clone(), 5, 3, 0.05))
+            });
             assert_same(&models);
             models.into_iter().next().unwrap()
         };

@@ -148,10 +148,10 @@ fn parameters_and_gradients_stay_in_32_bits() {
 #[test]
 fn gradients_travel_early_and_have_the_bits_of_the_naive_way() {
     for precision in PRECISIONS {
-        let with = |config| {
+        let with = |config: DdpConfig| {
             on_ranks(3, |world| {
                 let mut scaler = LossScaler::default();
-                train_mixed(&world, config, (4, 1, 3), &mut scaler).0
+                train_mixed(&world, config.clone(), (4, 1, 3), &mut scaler).0
             })
         };
         let naive = DdpConfig {

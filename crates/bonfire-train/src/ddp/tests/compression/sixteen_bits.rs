@@ -64,7 +64,11 @@ fn buckets_of_sixteen_bits_give_the_bits_of_the_naive_way() {
                 compression,
                 ..naive()
             };
-            let with = |config| on_ranks(ranks, |world| bits(&train(&world, config, 5, 3, 0.05)));
+            let with = |config: DdpConfig| {
+                on_ranks(ranks, |world| {
+                    bits(&train(&world, config.clone(), 5, 3, 0.05))
+                })
+            };
             let reference = with(naive);
             assert_same(&reference);
             assert!(with(compressed(compression)) == reference);
@@ -75,10 +79,10 @@ fn buckets_of_sixteen_bits_give_the_bits_of_the_naive_way() {
 /// Accumulated and weighted gradients are compressed once, after all that.
 #[test]
 fn micro_batches_and_weights_are_compressed_like_anything_else() {
-    let with = |config| {
+    let with = |config: DdpConfig| {
         on_ranks(2, |world| {
             let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
             let sizes = [[3, 1], [2, 4]][world.rank().index()];
             let loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (0..size).collect();
