@@ -5,6 +5,7 @@ mod memory;
 mod mesh;
 mod optimizer;
 mod parts;
+mod resolve;
 mod setup;
 
 use std::fmt;
@@ -33,7 +34,7 @@ pub use setup::{prepare, recompute};
 
 pub(crate) use memory::{around, configured};
 pub(crate) use mesh::placed;
-pub(crate) use setup::ddp_config;
+pub(crate) use resolve::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
 /// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
@@ -119,7 +120,7 @@ struct Progress {
 /// The result of [`Trainer::step`]: loss, output and step.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Done<T = ()> {
+pub struct StepOutput<T = ()> {
     /// The loss of the batch, detached from its graph.
     pub loss: Loss,
     /// The forward pass's output besides the loss.
@@ -200,7 +201,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         &mut self,
         batch: B,
         forward: impl FnOnce(&M, B) -> L,
-    ) -> Result<Done<L::Output>> {
+    ) -> Result<StepOutput<L::Output>> {
         self.place
             .seed_step(self.config.seed, self.progress.passes + self.passes);
         let scaler = self.progress.scaler.as_ref();
@@ -222,7 +223,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         if self.passes < self.accumulation && !self.reached.is_last {
             let done = self.ddp.no_sync(forward)?;
             self.journal.micro_step(&done);
-            return Ok(Done {
+            return Ok(StepOutput {
                 loss: done.loss,
                 output: done.output,
                 step: None,
@@ -247,9 +248,9 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.progress.data.clone_from(&self.reached.state);
         if stepped {
             self.progress.steps += 1;
-            self.told(rate, &done.loss)?;
+            self.after_step(rate, &done.loss)?;
         }
-        Ok(Done {
+        Ok(StepOutput {
             loss: done.loss,
             output: done.output,
             step: stepped.then_some(self.progress.steps),
@@ -257,7 +258,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Shows figures and saves a checkpoint after a step, if they are due.
-    fn told(&mut self, rate: f64, loss: &Loss) -> Result<()> {
+    fn after_step(&mut self, rate: f64, loss: &Loss) -> Result<()> {
         let steps = self.progress.steps;
         if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
             loss.over_ranks(self.place.replicas())?;
