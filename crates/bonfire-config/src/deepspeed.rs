@@ -45,9 +45,7 @@ mod schedule;
 use crate::error::ConfigErrors;
 use crate::json::Json;
 
-pub use config::{
-    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
-};
+pub use config::{DType, DeepSpeedConfig, LossScale, Optimizer, Precision, Resolved, Rule, Zero};
 pub use keys::{KEYS, Key, Kind, Treatment};
 pub use program::Program;
 pub use read::Note;

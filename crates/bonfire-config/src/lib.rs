@@ -37,13 +37,15 @@ mod config;
 pub mod deepspeed;
 mod error;
 mod json;
+mod offload;
 mod source;
 
 pub use batch::{BatchSizes, Batches};
 pub use config::{
-    BatchSection, Best, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay,
-    Format, GradientSection, KeptIn, MuonScale, OffloadSection, OffloadTo, OptimizerKind,
-    OptimizerSection, PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
+    BatchSection, Best, CheckpointSection, ClipSection, Compute, Config, DataSection, DecayKind,
+    Format, GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
+    PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
+pub use offload::OffloadTo;
 pub use source::Source;

@@ -22,6 +22,7 @@ mod offload;
 mod scaler;
 mod schedule;
 
+pub use bonfire_plan::rate::{Decay, Schedule};
 pub use bonfire_sys::FileMemoryError;
 #[doc(hidden)]
 pub use compute::{cast, wide};
@@ -36,4 +37,4 @@ pub use global_batch::{GlobalBatch, RateRule};
 pub use gradient::{Factor, Factors};
 pub use offload::Offload;
 pub use scaler::ScalerConfig;
-pub use schedule::{Decay, Schedule, ScheduledRate};
+pub use schedule::ScheduledRate;

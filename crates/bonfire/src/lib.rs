@@ -177,8 +177,8 @@ pub mod nn {
 /// memory, whose names are those of Burn's.
 pub mod optim {
     pub use bonfire_optim::{
-        AdamConfig, AdamWConfig, Decay, DeferredScale, Factors, GlobalBatch, LionConfig, Offload,
-        RateRule, ScalerConfig, Schedule, SgdConfig,
+        AdamConfig, AdamWConfig, Decay, DeferredScale, GlobalBatch, LionConfig, Offload, RateRule,
+        ScalerConfig, Schedule, ScheduledRate, SgdConfig,
     };
     pub use bonfire_train::{Clip, Gradients, LossScaler};
 }

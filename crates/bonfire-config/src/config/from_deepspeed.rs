@@ -1,9 +1,7 @@
 //! Converts a DeepSpeed file to Bonfire's own configuration.
 
-use super::{Compute, Config, KeptIn, MuonScale, OffloadTo, OptimizerKind, Wire};
-use crate::deepspeed::{
-    DType, DeepSpeedConfig, LossScale, Note, Offload, Optimizer, Precision, Rule,
-};
+use super::{Compute, Config, KeptIn, MuonScale, OptimizerKind, Wire};
+use crate::deepspeed::{DType, DeepSpeedConfig, LossScale, Note, Optimizer, Precision, Rule};
 use crate::error::ConfigErrors;
 use crate::source::Source;
 
@@ -59,13 +57,10 @@ impl Config {
         };
         let name = format!("{placement}{whole}{among}");
         self.placement = name.parse().expect("every such name is a placement's");
-        let to = |offload: &Offload| match offload {
-            Offload::None => OffloadTo::None,
-            Offload::Cpu => OffloadTo::Memory,
-            Offload::Files(folder) => OffloadTo::Files(folder.clone()),
-        };
-        self.offload.optimizer = to(&file.zero.offload_optimizer);
-        self.offload.parameters = to(&file.zero.offload_param);
+        self.offload
+            .optimizer
+            .clone_from(&file.zero.offload_optimizer);
+        self.offload.parameters.clone_from(&file.zero.offload_param);
         if let Some(steps) = file.steps_per_print {
             self.report.every = steps.max(1);
         }

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use bonfire_plan::rate::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
+
+use crate::offload::OffloadTo;
 
 /// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,7 +115,7 @@ impl Default for OptimizerSection {
 /// The decay of a learning rate after its warm-up, until the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Decay {
+pub enum DecayKind {
     /// Keeps the rate at its highest value.
     #[default]
     Constant,
@@ -129,9 +132,30 @@ pub struct ScheduleSection {
     /// Steps in which the rate rises to `optimizer.lr`.
     pub warmup_steps: u64,
     /// The curve of the rate after the warm-up.
-    pub decay: Decay,
+    pub decay: DecayKind,
     /// The last rate, as a fraction of `optimizer.lr`.
     pub final_factor: f64,
+}
+
+impl ScheduleSection {
+    /// Returns the schedule to the highest rate `peak`, which ends with step `steps`.
+    pub(super) fn to(&self, peak: f64, steps: u64) -> Schedule {
+        let (steps, final_factor) = (steps.saturating_sub(self.warmup_steps), self.final_factor);
+        let decay = match self.decay {
+            DecayKind::Constant => Decay::Constant,
+            DecayKind::Linear => Decay::Linear {
+                steps,
+                final_factor,
+            },
+            DecayKind::Cosine => Decay::Cosine {
+                steps,
+                final_factor,
+            },
+        };
+        Schedule::constant(peak)
+            .with_warmup(self.warmup_steps)
+            .with_decay(decay)
+    }
 }
 
 /// The data type of forward and backward passes. Parameters and moments keep 32 bits.
@@ -215,39 +239,6 @@ pub struct GradientSection {
     pub wire: Wire,
     /// Bytes of a bucket, if not the default of `DdpConfig`.
     pub bucket_bytes: Option<usize>,
-}
-
-/// The place of state for which the device has no room.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum OffloadTo {
-    /// Kept in the memory of the device.
-    #[default]
-    None,
-    /// Kept in the memory of the host.
-    Memory,
-    /// Kept in files of this folder.
-    Files(PathBuf),
-}
-
-impl From<String> for OffloadTo {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "none" => Self::None,
-            "memory" => Self::Memory,
-            _ => Self::Files(text.into()),
-        }
-    }
-}
-
-impl From<OffloadTo> for String {
-    fn from(to: OffloadTo) -> Self {
-        match to {
-            OffloadTo::None => "none".to_owned(),
-            OffloadTo::Memory => "memory".to_owned(),
-            OffloadTo::Files(folder) => folder.display().to_string(),
-        }
-    }
 }
 
 /// The place of values that may wait in host memory.

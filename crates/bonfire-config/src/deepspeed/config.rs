@@ -6,6 +6,7 @@ use super::read::Note;
 use super::schedule::Schedule;
 use crate::Source;
 use crate::batch::BatchSizes;
+use crate::offload::OffloadTo;
 
 /// The content of a DeepSpeed JSON file.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,18 +157,7 @@ pub struct Zero {
     /// Ranks among which parameters are gathered (`zero_hpz_partition_size`, `mics_shard_size`), if not all.
     pub shard_among: Option<u64>,
     /// The place of the optimizer's state.
-    pub offload_optimizer: Offload,
+    pub offload_optimizer: OffloadTo,
     /// The place of the parameters.
-    pub offload_param: Offload,
-}
-
-/// The place of state for which the device has no room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Offload {
-    /// Kept in the memory of the device.
-    None,
-    /// Kept in the memory of the host.
-    Cpu,
-    /// Kept in files of this folder.
-    Files(PathBuf),
+    pub offload_param: OffloadTo,
 }

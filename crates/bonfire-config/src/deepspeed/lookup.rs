@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::config::{
-    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
+    DType, DeepSpeedConfig, LossScale, Optimizer, Precision, Resolved, Rule, Zero,
 };
 use super::keys::{KEYS, Key, Kind, of_optimizer, of_scheduler};
 use super::read::{Values, parsed};
@@ -11,6 +11,7 @@ use super::schedule::{OneCycle, Schedule, Warmup, WarmupShape};
 use crate::batch::BatchSizes;
 use crate::error::ConfigError;
 use crate::json::Json;
+use crate::offload::OffloadTo;
 
 /// Values of a file, none of them `"auto"`, and the table's defaults.
 pub(crate) struct Lookup<'a> {
@@ -333,16 +334,16 @@ impl<'a> Lookup<'a> {
                 .unwrap_or_default();
             let folder = at(&format!("{name}.nvme_path"));
             match (&device.to_lowercase()[..], self.text(&folder)) {
-                ("cpu", _) => Offload::Cpu,
-                ("nvme", Some(path)) => Offload::Files(PathBuf::from(path)),
+                ("cpu", _) => OffloadTo::Memory,
+                ("nvme", Some(path)) => OffloadTo::Files(PathBuf::from(path)),
                 ("nvme", None) => {
                     errors.push(ConfigError::Missing {
                         path: folder,
                         advice: "name a folder for the files".to_owned(),
                     });
-                    Offload::None
+                    OffloadTo::None
                 }
-                _ => Offload::None,
+                _ => OffloadTo::None,
             }
         };
         let offload_optimizer = offload("offload_optimizer", errors);
@@ -356,10 +357,10 @@ impl<'a> Lookup<'a> {
                 reason: format!("it needs stage {from}, and the stage is {stage}"),
             });
         };
-        if offload_param != Offload::None && stage < 3 {
+        if offload_param != OffloadTo::None && stage < 3 {
             needs("offload_param", 3, errors);
         }
-        if offload_optimizer != Offload::None && stage < 1 {
+        if offload_optimizer != OffloadTo::None && stage < 1 {
             needs("offload_optimizer", 1, errors);
         }
         let hpz = self.whole(&at("zero_hpz_partition_size"));

@@ -1,12 +1,13 @@
 //! The program's values for the `"auto"` of a file.
 
-use super::config::{DType, DeepSpeedConfig, Offload, Resolved};
+use super::config::{DType, DeepSpeedConfig, Resolved};
 use super::keys::Treatment;
 use super::lookup::Lookup;
 use super::read::{Values, parsed};
 use crate::Source;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
+use crate::offload::OffloadTo;
 
 /// The program's values. For a field that is `None` the file decides.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,9 +38,9 @@ pub struct Program {
     /// The stage of ZeRO, from 0 to 3.
     pub zero_stage: Option<u8>,
     /// The place of the optimizer's state.
-    pub offload_optimizer: Option<Offload>,
+    pub offload_optimizer: Option<OffloadTo>,
     /// The place of the parameters.
-    pub offload_param: Option<Offload>,
+    pub offload_param: Option<OffloadTo>,
 }
 
 impl Program {
@@ -52,13 +53,13 @@ impl Program {
         let number = |number: Option<f64>| number.map(Json::Number);
         let is = |dtype| self.precision.map(|own| Json::Bool(own == dtype));
         let text = |text: &str| Json::Text(text.to_owned());
-        let device = |to: &Offload| match to {
-            Offload::None => text("none"),
-            Offload::Cpu => text("cpu"),
-            Offload::Files(_) => text("nvme"),
+        let device = |to: &OffloadTo| match to {
+            OffloadTo::None => text("none"),
+            OffloadTo::Memory => text("cpu"),
+            OffloadTo::Files(_) => text("nvme"),
         };
-        let folder = |to: &Option<Offload>| match to {
-            Some(Offload::Files(folder)) => Some(text(&folder.to_string_lossy())),
+        let folder = |to: &Option<OffloadTo>| match to {
+            Some(OffloadTo::Files(folder)) => Some(text(&folder.to_string_lossy())),
             _ => None,
         };
         assert!(

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bonfire_config::{
-    Batches, Best as BestMetric, Compute, Config, Decay as DecayKind, OffloadSection, OffloadTo,
-    Wire,
+    Batches, Best as BestMetric, Compute, Config, OffloadSection, OffloadTo, Wire,
 };
 use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
 use bonfire_launch::StopRequest;
-use bonfire_optim::{Decay, DeferredScale, Offload, ScalerConfig, Schedule};
+use bonfire_optim::{DeferredScale, Offload, ScalerConfig};
 use bonfire_plan::memory::Training;
 use bonfire_report::ModelFlops;
 use bonfire_train::{
@@ -63,9 +62,7 @@ pub(super) fn resolve<M: Module, B: Send + 'static>(
     let flops = model_flops(&config, parts.flops_per_sample)?;
     let feed = feed(place.data(), &config, parts.data, micro(&batches))?;
     let steps = total_steps(&config, &feed, batches.accumulation);
-    let rates = parts
-        .rates
-        .unwrap_or_else(|| configured_rates(&config, steps));
+    let rates = parts.rates.unwrap_or_else(|| Arc::new(config.rates(steps)));
     let offload = Offloads::new(world.device_kind(), &config)?;
     let (optimizer, deferred) = match parts.optimizer {
         Some(optimizer) => (optimizer, None),
@@ -160,27 +157,6 @@ fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
         }
         (None, Feed::Passes(_)) => 0,
     }
-}
-
-fn configured_rates(config: &Config, steps: u64) -> Rates {
-    if let Some(schedule) = config.deepspeed_schedule {
-        return Arc::new(move |step| schedule.rate(step));
-    }
-    let warmup = config.schedule.warmup_steps;
-    let (steps, final_factor) = (steps.saturating_sub(warmup), config.schedule.final_factor);
-    let schedule = Schedule::constant(config.optimizer.lr).with_warmup(warmup);
-    let schedule = schedule.with_decay(match config.schedule.decay {
-        DecayKind::Constant => Decay::Constant,
-        DecayKind::Linear => Decay::Linear {
-            steps,
-            final_factor,
-        },
-        DecayKind::Cosine => Decay::Cosine {
-            steps,
-            final_factor,
-        },
-    });
-    Arc::new(move |step| schedule.rate(step))
 }
 
 /// The state that is kept outside of device memory.
