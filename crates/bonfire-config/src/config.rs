@@ -17,9 +17,9 @@ use crate::json::Json;
 use crate::source::Source;
 
 pub use sections::{
-    BatchSection, Best, CheckpointSection, ClipSection, Compute, DataSection, DecayKind,
-    GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
-    PrecisionSection, ReportSection, ScheduleSection, Wire,
+    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, GradientSection,
+    KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection, PrecisionSection,
+    ReportSection, ScheduleSection,
 };
 
 /// The format of a configuration file.

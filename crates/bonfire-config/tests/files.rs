@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bonfire_config::deepspeed::{
-    DType, DeepSpeedConfig, DeepSpeedFile, LossScale, Precision, Program, Rule, Schedule,
-    WarmupShape,
+    DeepSpeedConfig, DeepSpeedFile, LossScale, Program, Rule, Schedule, WarmupShape,
 };
-use bonfire_config::{ConfigError, OffloadTo, Source};
+use bonfire_config::{ConfigError, OffloadTo, Precision, Source};
 use chacha20::ChaCha8Rng;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -121,7 +120,10 @@ fn the_file_of_the_tutorials_means_what_it_says() {
         consecutive_hysteresis: false,
         min: 1.0,
     };
-    assert_eq!(config.precision, Precision::F16(scale));
+    assert_eq!(
+        (config.precision, config.loss_scale),
+        (Precision::F16, Some(scale))
+    );
     assert_eq!(
         (config.zero.stage, config.zero.reduce_bucket_size),
         (3, 500_000_000)
@@ -167,7 +169,7 @@ fn what_is_auto_comes_from_the_program() {
     program.warmup_steps = Some(10);
     program.total_steps = Some(100);
     program.hidden_size = Some(1024);
-    program.precision = Some(DType::Bf16);
+    program.precision = Some(Precision::Bf16);
     let config = file.resolve(&program).unwrap();
     assert_eq!(config.precision, Precision::Bf16);
     assert_eq!(config.zero.reduce_bucket_size, 1024 * 1024);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bonfire_plan::rate::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
 
-use crate::offload::OffloadTo;
+use crate::settings::{OffloadTo, Precision, Wire};
 
 /// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -158,25 +158,12 @@ impl ScheduleSection {
     }
 }
 
-/// The data type of forward and backward passes. Parameters and moments keep 32 bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compute {
-    /// Single precision: 32 bits per value.
-    #[default]
-    F32,
-    /// bf16: 16 bits with the range of f32.
-    Bf16,
-    /// IEEE half precision (f16), with a scaled loss.
-    F16,
-}
-
 /// The type of numbers, and the scale of the loss under f16.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PrecisionSection {
     /// The data type of forward and backward passes.
-    pub compute: Compute,
+    pub compute: Precision,
     /// A scale that stays. Without it the scale adapts itself, by the four values below.
     pub loss_scale: Option<f64>,
     /// The scale of the first step.
@@ -196,7 +183,7 @@ pub struct PrecisionSection {
 impl Default for PrecisionSection {
     fn default() -> Self {
         Self {
-            compute: Compute::default(),
+            compute: Precision::default(),
             loss_scale: None,
             initial_scale: 65536.0,
             scale_window: 1000,
@@ -216,19 +203,6 @@ pub struct ClipSection {
     pub norm: Option<f64>,
     /// The largest absolute value of a gradient element.
     pub value: Option<f64>,
-}
-
-/// The data type in which gradients are communicated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wire {
-    /// The gradients' own data type, unchanged.
-    #[default]
-    Own,
-    /// Gradients are sent as bf16.
-    Bf16,
-    /// Gradients are sent as IEEE f16.
-    F16,
 }
 
 /// The data type and the buckets in which gradients are communicated.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::OffloadTo;
+use crate::{OffloadTo, Precision};
 
 fn told(result: Result<Config, ConfigErrors>) -> String {
     result.unwrap_err().to_string()
@@ -223,7 +223,7 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     assert_eq!(config.optimizer.betas, Some((0.8, 0.999)));
     assert_eq!(config.optimizer.lr, 0.5);
     assert_eq!(config.rates(0)(1000), 0.5);
-    assert_eq!(config.precision.compute, Compute::F16);
+    assert_eq!(config.precision.compute, Precision::F16);
     assert_eq!(config.precision.initial_scale, 256.0);
     assert_eq!(config.offload.optimizer, OffloadTo::Memory);
     assert_eq!(config.offload.parameters, OffloadTo::Files("/disk".into()));

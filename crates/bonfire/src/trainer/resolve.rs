@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bonfire_config::{
-    Batches, Best as BestMetric, Compute, Config, OffloadSection, OffloadTo, Wire,
+    Batches, Best as BestMetric, Config, OffloadSection, OffloadTo, Precision as Compute, Wire,
 };
 use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
 use bonfire_launch::StopRequest;
