@@ -20,7 +20,7 @@ use slices::Rule;
 use state::State;
 
 use crate::compute::{cast, is_flex, on, wide};
-use crate::factor::DeferredScale;
+use crate::deferred::DeferredScale;
 use crate::gradient::Factors;
 use crate::offload::Offload;
 
@@ -58,8 +58,8 @@ impl<C> Fused<C> {
 
     /// The same with a handle on the factors of its gradients, or with `None` without.
     #[must_use]
-    pub fn with_deferred_scale(mut self, factor: impl Into<Option<DeferredScale>>) -> Self {
-        self.context.factor = factor.into();
+    pub fn with_deferred_scale(mut self, deferred: impl Into<Option<DeferredScale>>) -> Self {
+        self.context.deferred = deferred.into();
         self
     }
 }
@@ -132,12 +132,12 @@ macro_rules! methods {
 }
 use methods;
 
-/// Where an optimizer keeps its state, and the factor of its gradients.
+/// Where an optimizer keeps its state, and the handle on factors of its gradients.
 #[derive(Clone, Debug, Default)]
 pub struct OptimizerContext {
     /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
-    factor: Option<DeferredScale>,
+    deferred: Option<DeferredScale>,
 }
 
 /// A parameter, and what it is in 32 bits if it has 16.
@@ -158,7 +158,7 @@ fn step<N, const D: usize, const M: usize>(
     context: &OptimizerContext,
 ) -> (Tensor<D>, Option<State<N, D>>) {
     let offload = context.offload.as_ref();
-    let factors = context.factor.as_ref();
+    let factors = context.deferred.as_ref();
     let factors = factors.map_or_else(Factors::default, DeferredScale::take);
     let home = gradient.device();
     let device = match offload {

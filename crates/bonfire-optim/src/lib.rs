@@ -14,7 +14,7 @@
 )]
 
 mod compute;
-mod factor;
+mod deferred;
 mod fused;
 mod global_batch;
 mod gradient;
@@ -26,7 +26,7 @@ pub use bonfire_plan::rate::{Decay, Schedule};
 pub use bonfire_sys::FileMemoryError;
 #[doc(hidden)]
 pub use compute::{cast, wide};
-pub use factor::DeferredScale;
+pub use deferred::DeferredScale;
 pub use fused::Fused;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};

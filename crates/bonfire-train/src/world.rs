@@ -317,6 +317,7 @@ pub(crate) mod tests {
         };
         let world = World::new(lone_group(), local, DeviceKind::Cpu).unwrap();
         assert_eq!(world.device_name(), "cpu");
+        assert_eq!(world.device_kind(), DeviceKind::Cpu);
         assert!(!world.device().is_autodiff());
         assert!(world.is_main());
     }
@@ -325,6 +326,7 @@ pub(crate) mod tests {
     fn some_device_is_always_found() {
         let world = World::new(lone_group(), ALONE, DeviceKind::Auto).unwrap();
         assert!(!world.device_name().is_empty());
+        assert_ne!(world.device_kind(), DeviceKind::Auto);
     }
 
     #[cfg(not(feature = "cuda"))]
