@@ -14,8 +14,9 @@ use std::any::Any;
 use std::thread;
 use std::time::Instant;
 
-use bonfire::optim::{AdamWConfig, DeferredScale, Factors};
+use bonfire::optim::{AdamWConfig, DeferredScale};
 use bonfire_benches::{Mlp, median};
+use bonfire_optim::Factors;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Distribution, Tensor};

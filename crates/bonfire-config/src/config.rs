@@ -17,9 +17,9 @@ use crate::json::Json;
 use crate::source::Source;
 
 pub use sections::{
-    BatchSection, Best, CheckpointSection, ClipSection, Compute, DataSection, Decay,
-    GradientSection, KeptIn, MuonScale, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection,
-    PrecisionSection, ReportSection, ScheduleSection, Wire,
+    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, GradientSection,
+    KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection, PrecisionSection,
+    ReportSection, ScheduleSection,
 };
 
 /// The format of a configuration file.
@@ -67,10 +67,10 @@ pub struct Config {
     pub checkpoints: CheckpointSection,
     /// The title, the folder and the frequency of reports.
     pub report: ReportSection,
-    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule), until a later source sets
-    /// a key of it. `optimizer.lr` is the highest of them, and another one multiplies them all.
+    /// The learning rates of a DeepSpeed file, in the place of `schedule`, until a later source sets a key of it.
+    /// `optimizer.lr` is the highest of them, and another one multiplies them all.
     #[serde(skip)]
-    pub deepspeed_schedule: Option<deepspeed::Schedule>,
+    deepspeed_schedule: Option<deepspeed::Schedule>,
     /// Keys of a DeepSpeed file that have no effect.
     #[serde(skip)]
     pub notes: Vec<Note>,
@@ -226,6 +226,17 @@ impl Config {
                 other => other,
             }])
         })
+    }
+
+    /// Returns the learning rate by the step of the optimizer, counted from 0, of a training of `steps` steps: that of
+    /// `schedule`, or of the scheduler of a DeepSpeed file.
+    pub fn rates(&self, steps: u64) -> impl Fn(u64) -> f64 + Send + Sync + use<> {
+        let own = self.schedule.to(self.optimizer.lr, steps);
+        let theirs = self.deepspeed_schedule;
+        move |step| match theirs {
+            Some(schedule) => schedule.rate(step),
+            None => own.rate(step),
+        }
     }
 
     /// Returns the source of the value of `key`; [`Source::Default`] if nothing has set it.

@@ -5,7 +5,8 @@
 //! refused with a reason. All errors of a file are reported at once, each with its path and the nearest name.
 //!
 //! ```
-//! use bonfire_config::deepspeed::{DeepSpeedFile, Precision, Program, Rule};
+//! use bonfire_config::Precision;
+//! use bonfire_config::deepspeed::{DeepSpeedFile, Program, Rule};
 //!
 //! let file = DeepSpeedFile::parse(
 //!     r#"{
@@ -45,9 +46,7 @@ mod schedule;
 use crate::error::ConfigErrors;
 use crate::json::Json;
 
-pub use config::{
-    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
-};
+pub use config::{DeepSpeedConfig, LossScale, Optimizer, Resolved, Rule, Zero};
 pub use keys::{KEYS, Key, Kind, Treatment};
 pub use program::Program;
 pub use read::Note;

@@ -37,13 +37,15 @@ mod config;
 pub mod deepspeed;
 mod error;
 mod json;
+mod settings;
 mod source;
 
 pub use batch::{BatchSizes, Batches};
 pub use config::{
-    BatchSection, Best, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay,
-    Format, GradientSection, KeptIn, MuonScale, OffloadSection, OffloadTo, OptimizerKind,
-    OptimizerSection, PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
+    BatchSection, Best, CheckpointSection, ClipSection, Config, DataSection, DecayKind, Format,
+    GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
+    PrecisionSection, ReportSection, ScheduleSection, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
+pub use settings::{OffloadTo, Precision, Wire};
 pub use source::Source;

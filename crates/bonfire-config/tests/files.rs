@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bonfire_config::deepspeed::{
-    DType, DeepSpeedConfig, DeepSpeedFile, LossScale, Offload, Precision, Program, Rule, Schedule,
-    WarmupShape,
+    DeepSpeedConfig, DeepSpeedFile, LossScale, Program, Rule, Schedule, WarmupShape,
 };
-use bonfire_config::{ConfigError, Source};
+use bonfire_config::{ConfigError, OffloadTo, Precision, Source};
 use chacha20::ChaCha8Rng;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -121,13 +120,16 @@ fn the_file_of_the_tutorials_means_what_it_says() {
         consecutive_hysteresis: false,
         min: 1.0,
     };
-    assert_eq!(config.precision, Precision::F16(scale));
+    assert_eq!(
+        (config.precision, config.loss_scale),
+        (Precision::F16, Some(scale))
+    );
     assert_eq!(
         (config.zero.stage, config.zero.reduce_bucket_size),
         (3, 500_000_000)
     );
-    assert_eq!(config.zero.offload_param, Offload::Cpu);
-    assert_eq!(config.zero.offload_optimizer, Offload::Cpu);
+    assert_eq!(config.zero.offload_param, OffloadTo::Memory);
+    assert_eq!(config.zero.offload_optimizer, OffloadTo::Memory);
     assert!(config.cpu_checkpointing);
     assert_eq!(config.gradient_clipping, 1.0);
     assert_eq!(config.batch.resolve(2).unwrap().train, 2);
@@ -167,13 +169,13 @@ fn what_is_auto_comes_from_the_program() {
     program.warmup_steps = Some(10);
     program.total_steps = Some(100);
     program.hidden_size = Some(1024);
-    program.precision = Some(DType::Bf16);
+    program.precision = Some(Precision::Bf16);
     let config = file.resolve(&program).unwrap();
     assert_eq!(config.precision, Precision::Bf16);
     assert_eq!(config.zero.reduce_bucket_size, 1024 * 1024);
     assert_eq!(
         config.zero.offload_optimizer,
-        Offload::Files("/local_nvme".into())
+        OffloadTo::Files("/local_nvme".into())
     );
     assert_eq!(config.batch.resolve(8).unwrap().train, 64);
     assert_eq!(config.schedule.unwrap().rate(11), 5e-5);
@@ -338,14 +340,14 @@ fn a_stage_and_devices_may_be_auto_as_accelerate_fills_them() {
     );
     let mut program = Program::default();
     program.zero_stage = Some(3);
-    program.offload_optimizer = Some(Offload::Cpu);
-    program.offload_param = Some(Offload::None);
+    program.offload_optimizer = Some(OffloadTo::Memory);
+    program.offload_param = Some(OffloadTo::None);
     let zero = file.resolve(&program).unwrap().zero;
-    assert_eq!((zero.stage, zero.offload_param), (3, Offload::None));
-    assert_eq!(zero.offload_optimizer, Offload::Cpu);
-    program.offload_optimizer = Some(Offload::Files("/disk".into()));
+    assert_eq!((zero.stage, zero.offload_param), (3, OffloadTo::None));
+    assert_eq!(zero.offload_optimizer, OffloadTo::Memory);
+    program.offload_optimizer = Some(OffloadTo::Files("/disk".into()));
     let zero = file.resolve(&program).unwrap().zero;
-    assert_eq!(zero.offload_optimizer, Offload::Files("/disk".into()));
+    assert_eq!(zero.offload_optimizer, OffloadTo::Files("/disk".into()));
     // The file's own value counts, whatever the program would say.
     let file = DeepSpeedFile::parse(r#"{ "zero_optimization": { "stage": 1 } }"#).unwrap();
     assert_eq!(file.resolve(&program).unwrap().zero.stage, 1);
@@ -399,7 +401,7 @@ fn old_names_go_on_and_are_noted() {
              "zero_optimization": { "stage": 2, "cpu_offload": true, "cpu_offload_use_pin_memory": true } }"#,
     );
     assert_eq!(config.precision, Precision::Bf16);
-    assert_eq!(config.zero.offload_optimizer, Offload::Cpu);
+    assert_eq!(config.zero.offload_optimizer, OffloadTo::Memory);
     let paths: Vec<&str> = config.notes.iter().map(|note| note.path.as_str()).collect();
     assert_eq!(
         paths,

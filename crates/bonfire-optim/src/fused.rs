@@ -14,13 +14,13 @@
 use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-use kept::Kept;
 use number::Number;
+use offloaded::Offloaded;
 use slices::Rule;
 use state::State;
 
 use crate::compute::{cast, is_flex, on, wide};
-use crate::factor::DeferredScale;
+use crate::deferred::DeferredScale;
 use crate::gradient::Factors;
 use crate::offload::Offload;
 
@@ -28,38 +28,38 @@ pub(crate) mod adam;
 pub(crate) mod adamw;
 #[cfg(feature = "flex")]
 mod flex;
-mod kept;
 pub(crate) mod lion;
+mod master;
 mod number;
+mod offloaded;
 pub(crate) mod sgd;
 mod slices;
 mod state;
-mod stored;
 
 /// An optimizer that reads and writes memory once, made by its configuration.
 #[derive(Clone, Debug)]
 pub struct Fused<C> {
     config: C,
-    around: Around,
+    context: OptimizerContext,
 }
 
 impl<C> Fused<C> {
     fn new(config: C) -> Self {
-        let around = Around::default();
-        Self { config, around }
+        let context = OptimizerContext::default();
+        Self { config, context }
     }
 
     /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(mut self, offload: impl Into<Option<Offload>>) -> Self {
-        self.around.offload = offload.into();
+        self.context.offload = offload.into();
         self
     }
 
     /// The same with a handle on the factors of its gradients, or with `None` without.
     #[must_use]
-    pub fn with_deferred_scale(mut self, factor: impl Into<Option<DeferredScale>>) -> Self {
-        self.around.factor = factor.into();
+    pub fn with_deferred_scale(mut self, deferred: impl Into<Option<DeferredScale>>) -> Self {
+        self.context.deferred = deferred.into();
         self
     }
 }
@@ -74,7 +74,7 @@ impl<C: Arithmetic> Optimizer for Fused<C> {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        self.config.step(lr, tensor, grad, state, &self.around)
+        self.config.step(lr, tensor, grad, state, &self.context)
     }
 
     /// The step moves it where it is needed.
@@ -97,7 +97,7 @@ pub trait Arithmetic: Clone + Send + Sync + 'static {
         tensor: Tensor<D>,
         grad: Tensor<D>,
         state: Option<State<Self, D>>,
-        around: &Around,
+        context: &OptimizerContext,
     ) -> (Tensor<D>, Option<State<Self, D>>);
 }
 
@@ -132,18 +132,18 @@ macro_rules! methods {
 }
 use methods;
 
-/// Where an optimizer keeps its state, and the factor of its gradients.
+/// Where an optimizer keeps its state, and the handle on factors of its gradients.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub struct OptimizerContext {
     /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
-    factor: Option<DeferredScale>,
+    deferred: Option<DeferredScale>,
 }
 
 /// A parameter, and what it is in 32 bits if it has 16.
 struct Weights<const D: usize> {
-    parameter: Kept<D>,
-    master: Option<Kept<D>>,
+    parameter: Offloaded<D>,
+    master: Option<Offloaded<D>>,
 }
 
 /// A step of one parameter, from its state to the next.
@@ -155,10 +155,10 @@ fn step<N, const D: usize, const M: usize>(
     parameter: Tensor<D>,
     gradient: Tensor<D>,
     state: Option<State<N, D>>,
-    around: &Around,
+    context: &OptimizerContext,
 ) -> (Tensor<D>, Option<State<N, D>>) {
-    let offload = around.offload.as_ref();
-    let factors = around.factor.as_ref();
+    let offload = context.offload.as_ref();
+    let factors = context.deferred.as_ref();
     let factors = factors.map_or_else(Factors::default, DeferredScale::take);
     let home = gradient.device();
     let device = match offload {
@@ -172,13 +172,13 @@ fn step<N, const D: usize, const M: usize>(
         Some(state) => (state.time, state.moments, state.master, state.parameter),
         None => (0, Vec::new(), None, None),
     };
-    let place = |kept: Kept<D>| kept.placed(wide, &device, offload);
-    let moments: [Kept<D>; M] = match moments.try_into() {
-        Ok(moments) => <[Kept<D>; M]>::map(moments, place),
-        Err(_) => std::array::from_fn(|_| Kept::neutral(&parameter, wide, offload)),
+    let place = |kept: Offloaded<D>| kept.placed(wide, &device, offload);
+    let moments: [Offloaded<D>; M] = match moments.try_into() {
+        Ok(moments) => <[Offloaded<D>; M]>::map(moments, place),
+        Err(_) => std::array::from_fn(|_| Offloaded::neutral(&parameter, wide, offload)),
     };
-    let master =
-        (wide != dtype).then(|| place(master.unwrap_or_else(|| Kept::Memory(parameter.clone()))));
+    let master = (wide != dtype)
+        .then(|| place(master.unwrap_or_else(|| Offloaded::Memory(parameter.clone()))));
     let gradient = if gradient.dtype() == dtype {
         gradient
     } else {
@@ -187,8 +187,8 @@ fn step<N, const D: usize, const M: usize>(
     let files = offload.filter(|offload| offload.has_parameters() && is_flex(&home));
     let parameter = match files.and_then(|files| files.folder_of(&parameter.shape(), dtype)) {
         #[cfg(feature = "flex")]
-        Some(folder) => Kept::File(flex::in_file(parameter, file, folder)),
-        _ => Kept::Memory(parameter),
+        Some(folder) => Offloaded::File(flex::in_file(parameter, file, folder)),
+        _ => Offloaded::Memory(parameter),
     };
     let weights = Weights { parameter, master };
     #[allow(clippy::match_bool, reason = "some builds have one arm")]
@@ -198,8 +198,8 @@ fn step<N, const D: usize, const M: usize>(
         _ => operations(rule, weights, gradient, &factors, moments),
     };
     let file = match &weights.parameter {
-        Kept::File(file) => Some(file.clone()),
-        Kept::Memory(_) => None,
+        Offloaded::File(file) => Some(file.clone()),
+        Offloaded::Memory(_) => None,
     };
     let state = State::new(time + 1, moments.into(), weights.master).with_parameter(file);
     (weights.parameter.into_tensor(&home), Some(state))
@@ -211,8 +211,8 @@ fn operations<const D: usize, const M: usize>(
     weights: Weights<D>,
     gradient: Tensor<D>,
     factors: &Factors,
-    moments: [Kept<D>; M],
-) -> (Weights<D>, [Kept<D>; M]) {
+    moments: [Offloaded<D>; M],
+) -> (Weights<D>, [Offloaded<D>; M]) {
     let device = gradient.device();
     let parameter = weights.parameter.into_tensor(&device);
     let moments = moments.map(|moment| moment.into_tensor(&device));
@@ -220,10 +220,10 @@ fn operations<const D: usize, const M: usize>(
         let gradient = factors.multiply_wide(gradient);
         let (parameter, moments) = rule.update(parameter, gradient, moments);
         let weights = Weights {
-            parameter: Kept::Memory(parameter),
+            parameter: Offloaded::Memory(parameter),
             master: None,
         };
-        return (weights, moments.map(Kept::Memory));
+        return (weights, moments.map(Offloaded::Memory));
     };
     let master = master.into_tensor(&device);
     let (dtype, wide) = (parameter.dtype(), master.dtype());
@@ -232,10 +232,10 @@ fn operations<const D: usize, const M: usize>(
     let gradient = factors.multiply_wide(cast(gradient, wide));
     let (master, moments) = rule.update(master, gradient, moments);
     let weights = Weights {
-        parameter: Kept::Memory(master.clone().cast(dtype)),
-        master: Some(Kept::Memory(master)),
+        parameter: Offloaded::Memory(master.clone().cast(dtype)),
+        master: Some(Offloaded::Memory(master)),
     };
-    (weights, moments.map(Kept::Memory))
+    (weights, moments.map(Offloaded::Memory))
 }
 
 /// # Panics

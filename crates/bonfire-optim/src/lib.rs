@@ -14,7 +14,7 @@
 )]
 
 mod compute;
-mod factor;
+mod deferred;
 mod fused;
 mod global_batch;
 mod gradient;
@@ -22,10 +22,11 @@ mod offload;
 mod scaler;
 mod schedule;
 
+pub use bonfire_plan::rate::{Decay, Schedule};
 pub use bonfire_sys::FileMemoryError;
 #[doc(hidden)]
 pub use compute::{cast, wide};
-pub use factor::DeferredScale;
+pub use deferred::DeferredScale;
 pub use fused::Fused;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};
@@ -36,4 +37,4 @@ pub use global_batch::{GlobalBatch, RateRule};
 pub use gradient::{Factor, Factors};
 pub use offload::Offload;
 pub use scaler::ScalerConfig;
-pub use schedule::{Decay, Schedule, ScheduledRate};
+pub use schedule::ScheduledRate;

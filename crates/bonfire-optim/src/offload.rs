@@ -32,7 +32,7 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// let optimizer = ModuleOptimizer::from(optimizer);
 /// # Ok::<(), bonfire_optim::FileMemoryError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offload {
     /// The folder of files; without one, state is in host memory.
     folder: Option<Arc<Path>>,
@@ -62,7 +62,7 @@ impl Offload {
         })
     }
 
-    /// Includes the parameters. `bonfire_train::Ddp::with_offload` puts them there before the first step: those of a
+    /// Includes the parameters. `bonfire_train::DdpConfig::with_offload` puts them there before the first step: those of a
     /// model on a GPU into host memory or files, those of a model on the CPU into files. An optimizer by itself puts
     /// those on the CPU that it steps into files, and steps them there from then on.
     #[must_use]

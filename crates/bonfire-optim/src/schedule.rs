@@ -1,162 +1,7 @@
-//! The learning rate of every step.
+//! Learning rates for Burn's learner.
 
-use std::f64::consts::PI;
-use std::fmt;
-
+use bonfire_plan::rate::Schedule;
 use burn::optim::lr_scheduler::{LrScheduler, LrSchedulerRecord};
-use serde::{Deserialize, Serialize};
-
-/// A learning-rate schedule: a warm-up, then a decay. A pure function of the step, so that resuming
-/// needs no more than the step; what a step is, a batch or an epoch, is the program's choice.
-///
-/// ```
-/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
-/// use bonfire::optim::{Decay, Schedule};
-///
-/// let schedule = Schedule::constant(0.1)
-///     .with_warmup(10)
-///     .with_decay(Decay::Cosine { steps: 100, final_factor: 0.01 });
-/// assert_eq!(schedule.rate(10), 0.1);
-/// assert!((schedule.rate(110) - 0.001).abs() < 1e-12);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
-    /// The highest rate, reached when the warm-up ends.
-    pub peak: f64,
-    /// Steps of the warm-up, from which the steps of the decay are counted.
-    pub warmup_steps: u64,
-    /// The curve of the rate after the warm-up.
-    pub decay: Decay,
-}
-
-/// The decay of a learning rate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Decay {
-    /// Keeps the rate at its peak.
-    Constant,
-    /// Down half a cosine (Loshchilov and Hutter 2017, without restarts).
-    Cosine {
-        /// The number of steps until the end.
-        steps: u64,
-        /// The last rate as a fraction of the peak.
-        final_factor: f64,
-    },
-    /// Decays in a straight line.
-    Linear {
-        /// The number of steps until the end.
-        steps: u64,
-        /// The last rate as a fraction of the peak.
-        final_factor: f64,
-    },
-    /// Multiplied with a factor at intervals.
-    Step {
-        /// The interval in steps, at least 1.
-        every: u64,
-        /// The factor of each interval.
-        factor: f64,
-    },
-}
-
-impl Schedule {
-    /// Keeps the same rate in every step.
-    pub fn constant(rate: f64) -> Self {
-        Self {
-            peak: rate,
-            warmup_steps: 0,
-            decay: Decay::Constant,
-        }
-    }
-
-    /// Adds a linear warm-up of `steps` steps.
-    #[must_use]
-    pub fn with_warmup(mut self, steps: u64) -> Self {
-        self.warmup_steps = steps;
-        self
-    }
-
-    /// Sets the decay after the warm-up.
-    #[must_use]
-    pub fn with_decay(mut self, decay: Decay) -> Self {
-        self.decay = decay;
-        self
-    }
-
-    /// Returns the rate of `step`, counted from zero.
-    ///
-    /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
-    /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
-    /// last rate stays.
-    pub fn rate(&self, step: u64) -> f64 {
-        match step.checked_sub(self.warmup_steps) {
-            None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,
-            Some(step) => self.peak * self.decay.factor(step),
-        }
-    }
-
-    /// Returns a learning-rate scheduler of Burn that starts at `step`.
-    pub fn scheduler(self, step: u64) -> ScheduledRate {
-        ScheduledRate {
-            schedule: self,
-            step,
-        }
-    }
-}
-
-impl Decay {
-    fn factor(self, step: u64) -> f64 {
-        match self {
-            Self::Constant => 1.0,
-            Self::Cosine {
-                steps,
-                final_factor,
-            } => {
-                let progress = (step as f64 / steps.max(1) as f64).min(1.0);
-                let cosine = 0.5 * (1.0 + (PI * progress).cos());
-                final_factor + (1.0 - final_factor) * cosine
-            }
-            Self::Linear {
-                steps,
-                final_factor,
-            } => {
-                let progress = (step as f64 / steps.max(1) as f64).min(1.0);
-                1.0 - (1.0 - final_factor) * progress
-            }
-            Self::Step { every, factor } => factor.powf((step / every.max(1)) as f64),
-        }
-    }
-}
-
-impl fmt::Display for Schedule {
-    /// A text with the schedule's numbers.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            peak,
-            warmup_steps,
-            decay,
-        } = self;
-        write!(f, "{peak}")?;
-        if *warmup_steps > 0 {
-            write!(f, " after {warmup_steps} steps of warm-up")?;
-        }
-        match decay {
-            Decay::Constant => Ok(()),
-            Decay::Cosine {
-                steps,
-                final_factor,
-            } => write!(
-                f,
-                ", down a cosine to {final_factor} of it in {steps} steps"
-            ),
-            Decay::Linear {
-                steps,
-                final_factor,
-            } => write!(f, ", down a line to {final_factor} of it in {steps} steps"),
-            Decay::Step { every, factor } => write!(f, ", times {factor} every {every} steps"),
-        }
-    }
-}
 
 /// A [`Schedule`] that counts the steps itself, for Burn's learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,6 +11,13 @@ pub struct ScheduledRate {
 }
 
 const STEP: &str = "step";
+
+impl ScheduledRate {
+    /// Starts a schedule at `step`.
+    pub fn new(schedule: Schedule, step: u64) -> Self {
+        Self { schedule, step }
+    }
+}
 
 impl LrScheduler for ScheduledRate {
     fn step(&mut self) -> f64 {
@@ -189,118 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schedule_is_said_in_words() {
-        let schedule = Schedule::constant(1e-3);
-        assert_eq!(schedule.to_string(), "0.001");
-        let decays = [
-            (
-                Decay::Cosine {
-                    steps: 540,
-                    final_factor: 0.1,
-                },
-                ", down a cosine to 0.1 of it in 540 steps",
-            ),
-            (
-                Decay::Step {
-                    every: 30,
-                    factor: 0.5,
-                },
-                ", times 0.5 every 30 steps",
-            ),
-        ];
-        for (decay, words) in decays {
-            let text = schedule.with_warmup(60).with_decay(decay).to_string();
-            assert_eq!(text, format!("0.001 after 60 steps of warm-up{words}"));
-        }
-    }
-
-    const SCHEDULE: Schedule = Schedule {
-        peak: 1e-3,
-        warmup_steps: 100,
-        decay: Decay::Cosine {
-            steps: 1900,
-            final_factor: 0.1,
-        },
-    };
-
-    fn check(schedule: Schedule, step: u64, expected: f64) {
-        let rate = schedule.rate(step);
-        assert!(
-            (rate - expected).abs() <= 1e-12,
-            "step {step}: {rate} against {expected}"
-        );
-    }
-
-    #[test]
-    fn warms_up_in_equal_steps() {
-        check(SCHEDULE, 0, 1e-3 / 101.0);
-        check(SCHEDULE, 49, 1e-3 * 50.0 / 101.0);
-        check(SCHEDULE, 99, 1e-3 * 100.0 / 101.0);
-    }
-
-    #[test]
-    fn peaks_after_the_warmup_and_falls_to_the_final_factor() {
-        check(SCHEDULE, 100, 1e-3);
-        check(SCHEDULE, 1050, 5.5e-4);
-        check(SCHEDULE, 2000, 1e-4);
-        check(SCHEDULE, 5000, 1e-4);
-        for step in 100..1999 {
-            assert!(SCHEDULE.rate(step) > SCHEDULE.rate(step + 1), "step {step}");
-        }
-    }
-
-    /// `LambdaLR` of the classification tutorials: ((1 + cos(pi e / E)) / 2)(1 - f) + f by epoch.
-    #[test]
-    fn the_cosine_is_that_of_the_tutorials() {
-        let (epochs, floor) = (30, 0.1);
-        let schedule = Schedule::constant(1.0).with_decay(Decay::Cosine {
-            steps: epochs,
-            final_factor: floor,
-        });
-        for epoch in 0..=epochs {
-            let turn = PI * epoch as f64 / epochs as f64;
-            check(
-                schedule,
-                epoch,
-                (1.0 + turn.cos()) / 2.0 * (1.0 - floor) + floor,
-            );
-        }
-    }
-
-    #[test]
-    fn falls_in_steps() {
-        let schedule = Schedule::constant(0.8)
-            .with_warmup(3)
-            .with_decay(Decay::Step {
-                every: 10,
-                factor: 0.5,
-            });
-        for (step, expected) in [(2, 0.6), (3, 0.8), (12, 0.8), (13, 0.4), (33, 0.1)] {
-            check(schedule, step, expected);
-        }
-    }
-
-    #[test]
-    fn needs_neither_warmup_nor_decay() {
-        let constant = Schedule::constant(1e-3);
-        assert!((0..2000).all(|step| constant.rate(step) == 1e-3));
-        let short = SCHEDULE.with_decay(Decay::Constant);
-        assert!((0..10).all(|step| short.rate(step) < 1e-3));
-        // Nothing to divide by.
-        let none = Decay::Step {
-            every: 0,
-            factor: 0.5,
-        };
-        assert_eq!(Schedule::constant(1.0).with_decay(none).rate(1), 0.5);
-    }
-
-    #[test]
     fn burns_scheduler_steps_through_it_and_resumes() {
-        let mut scheduler = SCHEDULE.scheduler(98);
-        assert_eq!(LrScheduler::step(&mut scheduler), SCHEDULE.rate(98));
+        let schedule = Schedule::constant(1e-3).with_warmup(100);
+        let mut scheduler = ScheduledRate::new(schedule, 98);
+        assert_eq!(LrScheduler::step(&mut scheduler), schedule.rate(98));
         let record = scheduler.to_record();
-        let mut resumed = SCHEDULE.scheduler(0);
+        let mut resumed = ScheduledRate::new(schedule, 0);
         resumed.load_record(record);
-        assert_eq!(LrScheduler::step(&mut resumed), SCHEDULE.rate(99));
+        assert_eq!(LrScheduler::step(&mut resumed), schedule.rate(99));
     }
 }

@@ -36,7 +36,6 @@ pub use pipeline::{Axes, Pipeline, PipelineStep};
 #[cfg(all(feature = "flex", feature = "weights"))]
 pub use place::{Dispatch, PlaceError, device_of, infer, module_tree};
 pub use tensor::cross_entropy::VocabParallelCrossEntropy;
-pub use tensor::divided::divided_parameters;
 pub use tensor::embedding::VocabParallelEmbedding;
 pub use tensor::linear::{ColumnParallelLinear, RowParallelLinear};
 pub use tensor::sequence::sequence_parallel;

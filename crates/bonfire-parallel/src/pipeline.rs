@@ -37,7 +37,8 @@ use bonfire_collective::{CollectiveError, WorldSize};
 use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
-    Checkpoints, Ddp, DdpConfig, Gradients, Precision, Resumed, Step, TrainError, World,
+    Checkpoints, Ddp, DdpConfig, Gradients, Precision, Resumed, Step, StepOptions,
+    TrainError, World,
 };
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
@@ -303,6 +304,24 @@ impl<M: Module> Pipeline<M> {
         let done = done.map_err(PipelineError::from);
         let done = done.and_then(|()| self.share_tied());
         self.told(done)
+    }
+
+    /// Unscales and clips the gradients and [steps](Self::step), as [`Ddp::step_with`] does. Every rank calls it.
+    ///
+    /// # Errors
+    /// As [`Ddp::step_with`].
+    #[track_caller]
+    pub fn step_with(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: impl Into<ModuleLearningRate>,
+        gradients: Gradients,
+        options: StepOptions<'_>,
+    ) -> Result<bool, PipelineError> {
+        match options.apply(gradients)? {
+            Some(gradients) => self.step(optimizer, lr, gradients).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Gathers the stages of all ranks, in the order of the layers, without autodiff: for validation or export of a

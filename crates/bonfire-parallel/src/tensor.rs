@@ -4,7 +4,6 @@
 //! from any file, before it is cut, and starts from the same parameters on every mesh.
 
 pub(crate) mod cross_entropy;
-pub(crate) mod divided;
 pub(crate) mod embedding;
 pub(crate) mod linear;
 mod part;

@@ -52,6 +52,7 @@ mod layout;
 pub mod memory;
 mod mesh;
 pub mod pipeline;
+pub mod rate;
 pub mod simulate;
 mod types;
 

@@ -6,6 +6,7 @@ pub(crate) mod precision;
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_optim::Offload;
 use bonfire_plan::buckets::Caps;
 use bonfire_plan::{Placement, ShardUnit, Sharding, UnknownName};
 use serde::{Deserialize, Serialize};
@@ -105,7 +106,7 @@ impl FromStr for GradientRoute {
 /// assert_eq!(read, config);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct DdpConfig {
@@ -124,6 +125,10 @@ pub struct DdpConfig {
     pub buffers: BufferSync,
     /// The distribution of parameters, gradients and the optimizer's state. Default: every rank has all of it.
     pub placement: Placement,
+    /// The place of parameters outside of the device's memory, if [it has them](Offload::with_parameters). Default:
+    /// none. It is a setting of each rank: ranks do not compare it, and a file does not hold it.
+    #[serde(skip)]
+    pub offload: Option<Offload>,
 }
 
 impl DdpConfig {
@@ -178,6 +183,39 @@ impl DdpConfig {
         Self { placement, ..self }
     }
 
+    /// Sets the [`offload`](Self::offload) of parameters. The optimizer has to have the same: without it, it leaves
+    /// parameters that it steps in memory. Parameters that Burn has not initialised yet are initialised one after the
+    /// other. The bits are those without an offload.
+    ///
+    /// On the CPU they are in files, frozen ones too: the kernel writes out pages when memory is short. Those of fewer
+    /// than 64 KiB stay in memory, and so do gradients and other results of a step. The placement is `replicated` or
+    /// `zero3`.
+    ///
+    /// A GPU keeps, with [`Placement::zero3`], all uncut parameters: those of less than 1024 elements, and frozen ones.
+    /// This rank's rows of the others are in host memory or files, where they are stepped, and a complete parameter is
+    /// copied to the GPU whenever the model uses it, forwards and backwards. This works on a single GPU, too.
+    /// `Module::devices` of such a model names the CPU, too: batches belong on
+    /// [`World::device`](crate::World::device).
+    ///
+    /// ```no_run
+    /// # use bonfire_optim::{AdamWConfig, Offload};
+    /// # use bonfire_train::{Ddp, DdpConfig, Placement, TrainError, World};
+    /// # use burn::{nn::Linear, optim::ModuleOptimizer};
+    /// # fn train(model: Linear, world: World) -> Result<(), TrainError> {
+    /// let offload = Offload::to_files(std::env::temp_dir())?.with_parameters();
+    /// let config = DdpConfig::default()
+    ///     .with_placement(Placement::zero3())
+    ///     .with_offload(offload.clone());
+    /// let ddp = Ddp::with_config(model, &world, config)?;
+    /// let optimizer = ModuleOptimizer::from(AdamWConfig::new().build().with_offload(offload));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
+        Self { offload, ..self }
+    }
+
     /// Returns the maximum sizes of buckets, in bytes.
     pub fn caps(&self) -> Caps {
         Caps {
@@ -218,6 +256,7 @@ impl Default for DdpConfig {
             precision: Precision::F32,
             buffers: BufferSync::Broadcast,
             placement: Placement::replicated(),
+            offload: None,
         }
     }
 }

@@ -20,11 +20,12 @@ use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of, trainable};
 use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
+use crate::world::Divided;
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::world::watchdog::Watchdog;
-use crate::{DdpConfig, Placement, Precision, Sharding, TrainError, World};
+use crate::{DdpConfig, DeviceKind, Placement, Precision, Sharding, TrainError, World};
 
 mod alone;
 mod averaging;
@@ -45,7 +46,7 @@ use averaging::reducer_of;
 pub use digest::Digest;
 use gather::Gatherer;
 pub use own_backward::OwnStep;
-pub use step::{MicroStep, Step};
+pub use step::{MicroStep, Step, StepOptions};
 pub use summary::BucketSummary;
 
 /// A model replicated on all ranks of a group.
@@ -87,6 +88,8 @@ pub struct Ddp<M> {
     is_optimizer_ready: bool,
     /// `None` unless parameters are outside of the device's memory.
     offload: Option<Offload>,
+    /// The ranks that have other parts of the parameters, if they are divided.
+    divided: Option<Divided>,
     /// True if all gradients are on the CPU, which adds in one order.
     is_cpu: bool,
 }
@@ -174,67 +177,30 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
     /// [`TrainError::TiedParameter`] for one that the model holds twice, [`TrainError::Compression`] for an unusable
     /// compression, [`TrainError::UnsupportedPrecision`] for a precision that the device lacks,
-    /// [`TrainError::NoDeviceRoute`] on all ranks if the route is not available, [`TrainError::Collective`] if a rank
-    /// fails.
+    /// [`TrainError::UnsupportedPlacement`] for one that [`DdpConfig`] does not go with, [`TrainError::Offload`] where
+    /// a file cannot be made, [`TrainError::NoDeviceRoute`] on all ranks if the route is not available,
+    /// [`TrainError::Collective`] if a rank fails.
     #[track_caller]
-    pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
-        Self::with_offload(model, world, config, None)
-    }
-
-    /// Replicates a model with offloaded parameters, if the offload [has
-    /// them](bonfire_optim::Offload::with_parameters). Parameters that Burn has not initialised yet are initialised
-    /// one after the other. The optimizer has to have the same offload.
-    ///
-    /// On the CPU they are in files, frozen ones too: the kernel writes out pages when memory is short. Those of fewer
-    /// than 64 KiB stay in memory, and so do gradients and other results of a step. The bits are those without it. An
-    /// optimizer without the offload leaves the parameters that it steps in memory.
-    ///
-    /// A GPU keeps, with [`Placement::zero3`](crate::Placement::zero3), all uncut parameters: those of less than 1024
-    /// elements, and frozen ones. This rank's rows of the others are in host memory or files, where they are stepped,
-    /// and a complete parameter is copied to the GPU whenever the model uses it, forwards and backwards. This works on
-    /// a single GPU, too. `Module::devices` of such a model names the CPU, too: batches belong on [`World::device`].
-    ///
-    /// ```no_run
-    /// # use bonfire_optim::{AdamWConfig, Offload};
-    /// # use bonfire_train::{Ddp, DdpConfig, Placement, TrainError, World};
-    /// # use burn::{nn::Linear, optim::ModuleOptimizer};
-    /// # fn train(model: Linear, world: World) -> Result<(), TrainError> {
-    /// let offload = Offload::to_files(std::env::temp_dir())?.with_parameters();
-    /// let config = DdpConfig::default().with_placement(Placement::zero3());
-    /// let ddp = Ddp::with_offload(model, &world, config, offload.clone())?;
-    /// let optimizer = ModuleOptimizer::from(AdamWConfig::new().build().with_offload(offload));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// See [`with_config`](Self::with_config); [`TrainError::Offload`] where a file cannot be made; and
-    /// [`TrainError::UnsupportedPlacement`] on GPUs for other placements than `zero3`, and on the CPU for those that
-    /// shard the optimizer's state and not the parameters.
-    #[track_caller]
-    pub fn with_offload(
-        model: M,
-        world: &World,
-        config: DdpConfig,
-        offload: impl Into<Option<Offload>>,
-    ) -> Result<Self, TrainError> {
+    pub fn with_config(model: M, world: &World, mut config: DdpConfig) -> Result<Self, TrainError> {
         let group = world.warm_up();
-        let is_cpu = world.device_name() == "cpu";
+        let is_cpu = world.device_kind() == DeviceKind::Cpu;
         // In memory is where parameters on the CPU are anyway.
         let is_elsewhere = |offload: &Offload| offload.has_files() || !is_cpu;
-        let offload = offload
-            .into()
+        let offload = config
+            .offload
+            .take()
             .filter(Offload::has_parameters)
             .filter(is_elsewhere);
         let model = checked(model, &config)
-            .and_then(|model| match &offload {
-                Some(_) => check_offload(config.placement, world.device_name()).map(|()| model),
+            .and_then(|model| match offload {
+                Some(_) => check_offload(config.placement, world).map(|()| model),
                 None => Ok(model),
             })
             .inspect_err(|error| group.abort(&error.to_string()))?;
-        let computing = offload.is_some().then(|| world.device());
+        let computing = (offload.is_some() && !is_cpu).then(|| world.device());
         let place = Where {
             offload: offload.as_ref(),
-            computing: computing.as_ref().filter(|_| !is_cpu),
+            computing: computing.as_ref(),
         };
         let setup = Setup::new(model, &group, &config, place)?;
         let trained_on = device_of(&setup.module);
@@ -260,6 +226,7 @@ impl<M: Module> Ddp<M> {
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
             offload,
+            divided: world.divided().cloned(),
             is_cpu: is_cpu && trained_on.is_some() && trained_on == Offload::device(),
         })
     }
@@ -349,7 +316,11 @@ impl<M: Module> Ddp<M> {
         let _watched = self.begin_step(NAME);
         let step = self.or_abort(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
-        step
+        let step = step?;
+        Ok(Step {
+            gradients: step.gradients.divided(self.divided.as_ref()),
+            ..step
+        })
     }
 
     /// Runs a forward and a backward pass whose gradients stay on this rank until the next
@@ -379,11 +350,9 @@ impl<M: Module> Ddp<M> {
     /// RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
-    /// [`TrainError::Collective`] if another rank has failed. [`TrainError::ScaleNotTaken`] where the scale of
-    /// gradients is [deferred](Gradients::defer_scale) and an optimizer lacks the handle, which is found after its
-    /// parameters have been stepped, or clips, which is found before. Both end the group. Where the optimizer's state
-    /// is sharded: [`TrainError::RowsDiffer`] for an optimizer, or its own clipping, that needs complete parameters
-    /// and gets rows; [`TrainError::Collective`]; [`TrainError::UnreadableTensor`].
+    /// [`TrainError::Collective`] if another rank has failed. Where the optimizer's state is sharded:
+    /// [`TrainError::RowsDiffer`] for an optimizer, or its own clipping, that needs complete parameters and gets rows;
+    /// [`TrainError::Collective`]; [`TrainError::UnreadableTensor`].
     #[track_caller]
     pub fn step(
         &mut self,
@@ -403,6 +372,38 @@ impl<M: Module> Ddp<M> {
         });
         (self.passes, self.updates) = (0, self.updates + 1);
         done
+    }
+
+    /// Unscales and clips the gradients, as `options` say, and [steps](Self::step). Returns false if they overflowed,
+    /// on any rank, under a scaled loss: then all ranks skip the step.
+    ///
+    /// ```no_run
+    /// # use bonfire_train::{Clip, Ddp, LossScaler, StepOptions, TrainError};
+    /// # use burn::{Tensor, module::Module, optim::ModuleOptimizer};
+    /// # fn step<M: Module>(ddp: &mut Ddp<M>, loss: impl Fn(&M) -> Tensor<1>,
+    /// #     optimizer: &mut ModuleOptimizer, scaler: &mut LossScaler) -> Result<(), TrainError> {
+    /// let step = ddp.backward(|model| scaler.scale(loss(model)))?;
+    /// let options = StepOptions::default().with_scaler(scaler).with_clip(Clip::Norm(1.0));
+    /// ddp.step_with(optimizer, 1e-3, step.gradients, options)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), [`LossScaler::unscale`](crate::LossScaler::unscale) and [`Gradients::clip`].
+    /// [`TrainError::ScaleNotTaken`] where factors are deferred and an optimizer lacks the handle, which is found after
+    /// its parameters have been stepped, or clips, which is found before. Both end the group.
+    #[track_caller]
+    pub fn step_with(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: impl Into<ModuleLearningRate>,
+        gradients: Gradients,
+        options: StepOptions<'_>,
+    ) -> Result<bool, TrainError> {
+        match options.apply(gradients)? {
+            Some(gradients) => self.step(optimizer, lr, gradients).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     fn no_gradients(&self) -> Gradients {
@@ -449,19 +450,18 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
 }
 
 /// Checks that parameters can be outside of a device's memory.
-fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
+fn check_offload(placement: Placement, world: &World) -> Result<(), TrainError> {
+    let device = world.device_name();
+    let is_cpu = world.device_kind() == DeviceKind::Cpu;
     let are_cut = placement.parameters == Sharding::Sharded;
-    let reason = match device {
-        "cpu" if placement.is_sharded() && !are_cut => {
-            "parameters in files are for replicated and zero3".to_owned()
-        }
-        device if device != "cpu" && !are_cut => {
-            format!("parameters are offloaded from {device} with zero3")
-        }
-        device if Offload::device().is_none() => {
-            format!("what is offloaded from {device} is on the CPU: build with the feature `flex`")
-        }
-        _ => return Ok(()),
+    let reason = if is_cpu && placement.is_sharded() && !are_cut {
+        "parameters in files are for replicated and zero3".to_owned()
+    } else if !is_cpu && !are_cut {
+        format!("parameters are offloaded from {device} with zero3")
+    } else if Offload::device().is_none() {
+        format!("what is offloaded from {device} is on the CPU: build with the feature `flex`")
+    } else {
+        return Ok(());
     };
     Err(TrainError::UnsupportedPlacement { placement, reason })
 }
@@ -469,7 +469,7 @@ fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
 #[track_caller]
 fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Result<(), TrainError> {
     let fingerprint = Fingerprint {
-        config: *config,
+        config: config.clone(),
         entries,
     };
     fingerprint::verify(&fingerprint, group)

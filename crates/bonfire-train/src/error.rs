@@ -174,10 +174,11 @@ pub enum TrainError {
         /// The way to fix it.
         advice: &'static str,
     },
-    /// The optimizers of a module do not all multiply gradients whose [scale is deferred](crate::Gradients::defer_scale).
+    /// The optimizers of a module do not all multiply gradients whose scale is
+    /// [deferred](crate::StepOptions::deferred).
     #[error(
         "the scale of gradients was deferred, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
-         give each of them with_deferred_scale(), and none a clipping of its own, or leave out Gradients::defer_scale"
+         give each of them with_deferred_scale(), and none a clipping of its own, or leave out StepOptions::with_deferred_scale"
     )]
     ScaleNotTaken {
         /// The number of multiplied gradients.

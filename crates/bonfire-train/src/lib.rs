@@ -55,7 +55,7 @@ pub use config::device::{DeviceKind, Occupancy};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute};
 pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
-pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
+pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step, StepOptions};
 pub use error::TrainError;
 pub use error::difference::Difference;
 pub use error::norm::NormMismatch;

@@ -36,10 +36,19 @@ pub struct World {
     group: ProcessGroup,
     local: LocalRank,
     device: Device,
+    device_kind: DeviceKind,
     device_name: String,
     norm_groups: NormGroups,
     failures: PassFailures,
     cuts: Cuts,
+    divided: Option<Divided>,
+}
+
+/// The ranks among which the parameters of a world's ranks are divided.
+#[derive(Clone, Debug)]
+pub(crate) struct Divided {
+    pub(crate) group: ProcessGroup,
+    pub(crate) cuts: Cuts,
 }
 
 impl World {
@@ -66,9 +75,12 @@ impl World {
         kind: DeviceKind,
         occupancy: Occupancy,
     ) -> Result<Self, TrainError> {
-        let (device, device_name) = match kind {
+        let (device_kind, device, device_name) = match kind {
             DeviceKind::Auto => first_that_answers(occupancy, local)?,
-            kind => open(kind, occupancy, local)?,
+            kind => {
+                let (device, name) = open(kind, occupancy, local)?;
+                (kind, device, name)
+            }
         };
         let rank = group.rank();
         match rank.get() {
@@ -80,9 +92,11 @@ impl World {
             group,
             local,
             device,
+            device_kind,
             device_name,
             norm_groups: NormGroups::default(),
             cuts: Cuts::default(),
+            divided: None,
         })
     }
 
@@ -112,9 +126,11 @@ impl World {
             group,
             local: self.local,
             device: self.device.clone(),
+            device_kind: self.device_kind,
             device_name: self.device_name.clone(),
             norm_groups: NormGroups::default(),
             cuts: Cuts::default(),
+            divided: self.divided.clone(),
         }))
     }
 
@@ -146,6 +162,11 @@ impl World {
     /// Returns this rank's device, without autodiff.
     pub fn device(&self) -> Device {
         self.device.clone()
+    }
+
+    /// Returns the kind of this rank's device; never [`DeviceKind::Auto`].
+    pub fn device_kind(&self) -> DeviceKind {
+        self.device_kind
     }
 
     /// Returns the device's name, such as `cuda:1`.
@@ -195,8 +216,9 @@ impl World {
     }
 
     /// Records that each rank of this world has a part of a parameter. The divided layers of `bonfire-parallel` call
-    /// it; a program's own layer must, so that [`Checkpoints`](crate::Checkpoints) join its parameters and the
-    /// [norm](crate::Gradients::norm) of gradients counts each part.
+    /// it along the axis `tp` of a [`Mesh`](crate::Mesh). A program's own layer must, too, so that
+    /// [`Checkpoints`](crate::Checkpoints) join its parameters and the [norm](crate::Gradients::norm) of gradients
+    /// counts each part.
     pub fn note_cut(&self, parameter: ParamId, cut: Cut) {
         self.cuts.note(parameter, cut);
     }
@@ -205,6 +227,11 @@ impl World {
     /// [noted](Self::note_cut).
     pub fn is_cut(&self, parameter: ParamId) -> bool {
         self.cuts.get(parameter).is_some()
+    }
+
+    /// Returns the ranks that have other parts of this rank's parameters, if there are any.
+    pub(crate) fn divided(&self) -> Option<&Divided> {
+        self.divided.as_ref()
     }
 
     pub(crate) fn cuts(&self) -> &Cuts {
@@ -222,7 +249,7 @@ impl World {
 
     /// Returns true if this rank's device compiles kernels on first use.
     pub(crate) fn compiles_kernels(&self) -> bool {
-        self.device_name != DeviceKind::Cpu.to_string()
+        self.device_kind != DeviceKind::Cpu
     }
 
     pub(crate) fn norm_groups(&self) -> &NormGroups {
@@ -290,6 +317,7 @@ pub(crate) mod tests {
         };
         let world = World::new(lone_group(), local, DeviceKind::Cpu).unwrap();
         assert_eq!(world.device_name(), "cpu");
+        assert_eq!(world.device_kind(), DeviceKind::Cpu);
         assert!(!world.device().is_autodiff());
         assert!(world.is_main());
     }
@@ -298,6 +326,7 @@ pub(crate) mod tests {
     fn some_device_is_always_found() {
         let world = World::new(lone_group(), ALONE, DeviceKind::Auto).unwrap();
         assert!(!world.device_name().is_empty());
+        assert_ne!(world.device_kind(), DeviceKind::Auto);
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -57,7 +57,7 @@ fn train(world: &World, layers: usize, offload: Option<Offload>) {
     let device = world.device().autodiff();
     let model = Tuned::new(layers, &device);
     let config = DdpConfig::default();
-    let mut ddp = Ddp::with_offload(model, world, config, offload.clone()).unwrap();
+    let mut ddp = Ddp::with_config(model, world, config.with_offload(offload.clone())).unwrap();
     let adamw = AdamWConfig::new().build().with_offload(offload);
     let mut optimizer = ModuleOptimizer::from(adamw);
     let mut losses = Vec::new();

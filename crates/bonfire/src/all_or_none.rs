@@ -88,7 +88,7 @@ mod tests {
             });
             let error = outcome.err()?.error;
             Some(match Reporter::of(&error) {
-                Some(Reporter { rank }) => format!("told by {rank}"),
+                Some(Reporter { rank }) => format!("reported by {rank}"),
                 None => error.to_string(),
             })
         };
@@ -115,7 +115,7 @@ mod tests {
                 Some(if rank == lowest {
                     format!("trouble of {rank}")
                 } else {
-                    format!("told by {lowest}")
+                    format!("reported by {lowest}")
                 })
             });
             assert_eq!(outcomes(wrong), expected, "{wrong:?}");

@@ -145,8 +145,9 @@ pub mod diloco {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout, Loss, OwnStep,
-        Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepTiming, TrainError,
+        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout,
+        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions,
+        StepTiming, TrainError,
     };
 
     pub use crate::freeze::{freeze, freeze_all_but};
@@ -180,8 +181,8 @@ pub mod nn {
 /// memory, whose names are those of Burn's.
 pub mod optim {
     pub use bonfire_optim::{
-        AdamConfig, AdamWConfig, Decay, DeferredScale, Factors, GlobalBatch, LionConfig, Offload,
-        RateRule, ScalerConfig, Schedule, SgdConfig,
+        AdamConfig, AdamWConfig, Decay, DeferredScale, GlobalBatch, LionConfig, Offload, RateRule,
+        ScalerConfig, Schedule, ScheduledRate, SgdConfig,
     };
     pub use bonfire_train::{Clip, Gradients, LossScaler};
 }
@@ -191,8 +192,8 @@ pub mod optim {
 pub mod parallel {
     pub use bonfire_parallel::{
         Axes, ColumnParallelLinear, Output, ParallelError, Pass, Pipeline, PipelineError,
-        RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding, divided_parameters,
-        layer_seconds, or_end_pass, ring_attention, sequence_parallel, zigzag_ranges, zigzag_split,
+        RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding, layer_seconds,
+        or_end_pass, ring_attention, sequence_parallel, zigzag_ranges, zigzag_split,
     };
     pub use bonfire_train::custom_gradient;
 

@@ -5,6 +5,7 @@ mod memory;
 mod mesh;
 mod optimizer;
 mod parts;
+mod resolve;
 mod setup;
 
 use std::fmt;
@@ -16,7 +17,9 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
-use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
+use bonfire_train::{
+    Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, StepOptions, World,
+};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
@@ -31,7 +34,7 @@ pub use setup::{prepare, recompute};
 
 pub(crate) use memory::{around, configured};
 pub(crate) use mesh::placed;
-pub(crate) use setup::ddp_config;
+pub(crate) use resolve::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
 /// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
@@ -76,7 +79,7 @@ pub struct Trainer<M, B> {
     rates: parts::Rates,
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
-    factor: Option<DeferredScale>,
+    deferred: Option<DeferredScale>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -117,7 +120,7 @@ struct Progress {
 /// The result of [`Trainer::step`]: loss, output and step.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Done<T = ()> {
+pub struct StepOutput<T = ()> {
     /// The loss of the batch, detached from its graph.
     pub loss: Loss,
     /// The forward pass's output besides the loss.
@@ -198,7 +201,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         &mut self,
         batch: B,
         forward: impl FnOnce(&M, B) -> L,
-    ) -> Result<Done<L::Output>> {
+    ) -> Result<StepOutput<L::Output>> {
         self.place
             .seed_step(self.config.seed, self.progress.passes + self.passes);
         let scaler = self.progress.scaler.as_ref();
@@ -220,7 +223,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         if self.passes < self.accumulation && !self.reached.is_last {
             let done = self.ddp.no_sync(forward)?;
             self.journal.micro_step(&done);
-            return Ok(Done {
+            return Ok(StepOutput {
                 loss: done.loss,
                 output: done.output,
                 step: None,
@@ -229,23 +232,13 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         let done = self.ddp.backward(forward)?;
         self.journal.step(&done);
         let rate = (self.rates)(self.progress.steps);
-        let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
-        let (scaler, factor) = (self.progress.scaler.as_mut(), self.factor.as_ref());
-        let gradients = self.place.counted_once(done.gradients);
+        let options = StepOptions::default()
+            .with_scaler(self.progress.scaler.as_mut())
+            .with_clip(self.clip)
+            .with_deferred_scale(self.deferred.as_ref());
+        let (ddp, optimizer) = (&mut self.ddp, &mut self.optimizer);
         let stepped = self.journal.time(Activity::Optimizer, || {
-            let gradients = match scaler {
-                Some(scaler) => scaler.unscale(gradients)?,
-                None => Some(gradients),
-            };
-            let Some(gradients) = gradients else {
-                return Ok(false);
-            };
-            let gradients = match clip {
-                Some(clip) => gradients.clip(clip)?,
-                None => gradients,
-            };
-            let gradients = gradients.defer_scale(factor);
-            ddp.step(optimizer, rate, gradients).map(|()| true)
+            ddp.step_with(optimizer, rate, done.gradients, options)
         })?;
         if !stepped {
             self.journal.skipped();
@@ -255,9 +248,9 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.progress.data.clone_from(&self.reached.state);
         if stepped {
             self.progress.steps += 1;
-            self.told(rate, &done.loss)?;
+            self.after_step(rate, &done.loss)?;
         }
-        Ok(Done {
+        Ok(StepOutput {
             loss: done.loss,
             output: done.output,
             step: stepped.then_some(self.progress.steps),
@@ -265,7 +258,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Shows figures and saves a checkpoint after a step, if they are due.
-    fn told(&mut self, rate: f64, loss: &Loss) -> Result<()> {
+    fn after_step(&mut self, rate: f64, loss: &Loss) -> Result<()> {
         let steps = self.progress.steps;
         if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
             loss.over_ranks(self.place.replicas())?;

@@ -27,13 +27,13 @@ pub fn build(
         .with_beta_2(beta2)
         .with_epsilon(EPSILON);
     let offload = || offload.cloned();
-    let is_folding = !matches!(kind, OptimizerKind::BurnAdamw | OptimizerKind::Muon);
-    let factor = is_folding.then(DeferredScale::default);
-    let folding = || factor.clone();
+    let defers = !matches!(kind, OptimizerKind::BurnAdamw | OptimizerKind::Muon);
+    let deferred = defers.then(DeferredScale::default);
+    let handle = || deferred.clone();
     let adamw = |decay| {
         let adamw = adamw.with_weight_decay(decay);
         let adamw = adamw.build().with_offload(offload());
-        adamw.with_deferred_scale(folding())
+        adamw.with_deferred_scale(handle())
     };
     let optimizer = match kind {
         OptimizerKind::Adamw => grouped(weight_decay, adamw),
@@ -50,14 +50,14 @@ pub fn build(
             let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
             grouped(weight_decay, |decay| {
                 let sgd = sgd.with_weight_decay(decay).build();
-                sgd.with_offload(offload()).with_deferred_scale(folding())
+                sgd.with_offload(offload()).with_deferred_scale(handle())
             })
         }
         OptimizerKind::Lion => {
             let lion = LionConfig::new().with_beta_1(beta1).with_beta_2(beta2);
             grouped(weight_decay, |decay| {
                 let lion = lion.with_weight_decay(decay).build();
-                lion.with_offload(offload()).with_deferred_scale(folding())
+                lion.with_offload(offload()).with_deferred_scale(handle())
             })
         }
         OptimizerKind::Muon => {
@@ -69,7 +69,7 @@ pub fn build(
             grouped(weight_decay, adamw).with_group(matrices, muon.build(), None)
         }
     };
-    (optimizer, factor)
+    (optimizer, deferred)
 }
 
 fn grouped<O: Optimizer>(weight_decay: f32, build: impl Fn(f32) -> O) -> ModuleOptimizer {

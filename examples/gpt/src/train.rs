@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::TensorTable;
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Remainder};
-use bonfire::ddp::Digest;
+use bonfire::ddp::{Digest, StepOptions};
 use bonfire::diloco::Diloco;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
-use bonfire::parallel::{divided_parameters, zigzag_ranges};
+use bonfire::parallel::zigzag_ranges;
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
-use bonfire::world::{Axis, Mesh, StopRequest};
+use bonfire::world::{Axis, DeviceKind, Mesh, StopRequest};
 use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -56,7 +56,6 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .divided(tp)
         .context("--mesh does not fit the model")?
         .among(cp);
-    let divided = divided_parameters(&model);
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
@@ -69,8 +68,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         None => (None, model, mesh.replicas()),
     };
     let offload = offload(world, settings)?;
-    let mut ddp = Ddp::with_offload(model, near, config, offload.clone())?;
-    let (mut optimizer, factor) = optimizer::build(settings.optimizer, offload.as_ref());
+    let mut ddp = Ddp::with_config(model, near, config.with_offload(offload.clone()))?;
+    let (mut optimizer, deferred) = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
     let sampler = Sampler {
         seed: settings.seed,
@@ -112,18 +111,10 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         let done = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
-            let gradients = done
-                .gradients
-                .sharded_along(tp, |parameter| divided.contains(&parameter));
-            let gradients = match settings.optimizer.clip {
-                Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
-                None => gradients,
-            };
-            ddp.step(
-                &mut optimizer,
-                schedule.rate(step),
-                gradients.defer_scale(factor.as_ref()),
-            )
+            let options = StepOptions::default()
+                .with_clip(settings.optimizer.clip.map(Clip::Norm))
+                .with_deferred_scale(deferred.as_ref());
+            ddp.step_with(&mut optimizer, schedule.rate(step), done.gradients, options)
         })?;
 
         let done = step + 1;
@@ -203,16 +194,17 @@ fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
 
 /// The offload of the optimizer's state and parameters, if they are outside of the device's memory.
 fn offload(world: &World, settings: &Settings) -> Result<Option<Offload>> {
-    let device = world.device_name();
     let folder = settings.offload_folder.clone();
     let files = |folder: Option<PathBuf>| {
         let folder = folder.unwrap_or_else(env::temp_dir);
         Offload::to_files(folder).context("--offload-folder cannot be used")
     };
-    let place = || match device {
-        "cpu" => files(folder),
-        _ if folder.is_some() => files(folder),
-        _ => Ok(Offload::to_memory()),
+    let place = || {
+        if world.device_kind() == DeviceKind::Cpu || folder.is_some() {
+            files(folder)
+        } else {
+            Ok(Offload::to_memory())
+        }
     };
     Ok(match settings.offload {
         OffloadKind::None => None,

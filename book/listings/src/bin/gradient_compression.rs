@@ -5,7 +5,7 @@ use bonfire::checkpoint::Milestone;
 use bonfire::collective::Rank;
 use bonfire::compression::GradientCompression;
 use bonfire::compression::{CompressionState, PowerSgdConfig};
-use bonfire::ddp::Precision;
+use bonfire::ddp::{Precision, StepOptions};
 use bonfire::optim::LossScaler;
 use bonfire::prelude::*;
 use burn::module::Module;
@@ -75,6 +75,7 @@ fn train(world: World) -> bonfire::Result<()> {
         .unwrap_or_else(|| "runs/lean".into());
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
+    let precision = ddp.precision();
     let mut optimizer = AdamWConfig::new().init();
     let (first, mut state) = match checkpoints.resume::<_, State>(&mut ddp, &mut optimizer)? {
         Some(resumed) => (resumed.milestone.step, resumed.state),
@@ -85,12 +86,11 @@ fn train(world: World) -> bonfire::Result<()> {
     for step in first..400 {
         let x = batch(step, world.rank(), &device);
         // ANCHOR: scale
-        let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
+        let loss = |model: &Net| state.scaler.scale(model.loss(precision, x));
         let done = ddp.backward(loss)?;
-        // Nothing if a number overflowed on any rank: all of them skip the step.
-        if let Some(gradients) = state.scaler.unscale(done.gradients)? {
-            ddp.step(&mut optimizer, 0.01, gradients)?;
-        }
+        // If a number overflowed on any rank, all of them skip the step.
+        let options = StepOptions::default().with_scaler(&mut state.scaler);
+        ddp.step_with(&mut optimizer, 0.01, done.gradients, options)?;
         // ANCHOR_END: scale
         if (step + 1) % 100 == 0 {
             state.compression = ddp.compression_state()?;

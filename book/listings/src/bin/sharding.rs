@@ -2,6 +2,7 @@
 //! for checkpoints.
 
 use bonfire::checkpoint::Milestone;
+use bonfire::ddp::StepOptions;
 use bonfire::optim::{AdamWConfig, DeferredScale};
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
@@ -27,9 +28,9 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
     let folder = std::env::args_os().nth(1).unwrap_or_default();
     let model: Linear = LinearConfig::new(512, 4).init(&device);
     // ANCHOR: factor
-    let factor = DeferredScale::default();
+    let deferred = DeferredScale::default();
     let adamw = AdamWConfig::new().build();
-    let mut optimizer = ModuleOptimizer::from(adamw.with_deferred_scale(factor.clone()));
+    let mut optimizer = ModuleOptimizer::from(adamw.with_deferred_scale(deferred.clone()));
     // ANCHOR_END: factor
     // ANCHOR: placement
     let config = DdpConfig::default().with_placement(placement);
@@ -42,8 +43,10 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
         let x = Tensor::<2>::random([16, 512], Distribution::Default, &device);
         let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
         // ANCHOR: folded
-        let gradients = step.gradients.clip(Clip::Norm(1.0))?;
-        ddp.step(&mut optimizer, 0.003, gradients.defer_scale(&factor))?;
+        let options = StepOptions::default()
+            .with_clip(Clip::Norm(1.0))
+            .with_deferred_scale(&deferred);
+        ddp.step_with(&mut optimizer, 0.003, step.gradients, options)?;
         // ANCHOR_END: folded
         loss = step.loss.over_ranks(world)?;
     }

@@ -1,7 +1,7 @@
 //! Trains a block whose two layers are divided among pairs of ranks: `tensor_parallel --nproc 2`, or 4.
 
 use bonfire::optim::Clip;
-use bonfire::parallel::{ColumnParallelLinear, RowParallelLinear, divided_parameters};
+use bonfire::parallel::{ColumnParallelLinear, RowParallelLinear};
 use bonfire::prelude::*;
 use bonfire::world::Axis;
 use burn::module::Module;
@@ -38,7 +38,6 @@ fn train(world: World) -> bonfire::Result<()> {
         up: ColumnParallelLinear::from_linear(up.init(&device), tp)?,
         down: RowParallelLinear::from_linear(down.init(&device), tp)?,
     };
-    let divided = divided_parameters(&model);
     let mut ddp = Ddp::new(model, mesh.replicas())?;
     // ANCHOR_END: mesh
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -49,8 +48,8 @@ fn train(world: World) -> bonfire::Result<()> {
         let x = Tensor::<2>::random([32, 8], Distribution::Default, &device);
         // ANCHOR: step
         let done = ddp.backward(|model| (model.forward(x.clone()) - x).powi_scalar(2).mean())?;
-        let gradients = done.gradients.sharded_along(tp, |id| divided.contains(&id));
-        ddp.step(&mut optimizer, 0.01, gradients.clip(Clip::Norm(1.0))?)?;
+        let gradients = done.gradients.clip(Clip::Norm(1.0))?;
+        ddp.step(&mut optimizer, 0.01, gradients)?;
         // ANCHOR_END: step
         loss = done.loss.value()?;
     }

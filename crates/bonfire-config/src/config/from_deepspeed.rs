@@ -1,9 +1,7 @@
 //! Converts a DeepSpeed file to Bonfire's own configuration.
 
-use super::{Compute, Config, KeptIn, MuonScale, OffloadTo, OptimizerKind, Wire};
-use crate::deepspeed::{
-    DType, DeepSpeedConfig, LossScale, Note, Offload, Optimizer, Precision, Rule,
-};
+use super::{Config, KeptIn, MuonScale, OptimizerKind};
+use crate::deepspeed::{DeepSpeedConfig, LossScale, Note, Optimizer, Rule};
 use crate::error::ConfigErrors;
 use crate::source::Source;
 
@@ -32,13 +30,12 @@ impl Config {
                 "the file says nothing, and DeepSpeed's default is 1.0; 0 clips nothing",
             );
         }
-        self.precision_of(file.precision);
+        self.precision.compute = file.precision;
+        if let Some(scale) = file.loss_scale {
+            self.loss_scale_of(scale);
+        }
         self.precision.skip_overflow = file.skip_overflow;
-        self.gradients.wire = match file.communication {
-            None | Some(DType::F32) => Wire::Own,
-            Some(DType::Bf16) => Wire::Bf16,
-            Some(DType::F16) => Wire::F16,
-        };
+        self.gradients.wire = file.communication;
         if is_said(file, "zero_optimization.reduce_bucket_size") {
             let elems = usize::try_from(file.zero.reduce_bucket_size).unwrap_or(usize::MAX);
             self.gradients.bucket_bytes = Some(elems.saturating_mul(4));
@@ -59,13 +56,10 @@ impl Config {
         };
         let name = format!("{placement}{whole}{among}");
         self.placement = name.parse().expect("every such name is a placement's");
-        let to = |offload: &Offload| match offload {
-            Offload::None => OffloadTo::None,
-            Offload::Cpu => OffloadTo::Memory,
-            Offload::Files(folder) => OffloadTo::Files(folder.clone()),
-        };
-        self.offload.optimizer = to(&file.zero.offload_optimizer);
-        self.offload.parameters = to(&file.zero.offload_param);
+        self.offload
+            .optimizer
+            .clone_from(&file.zero.offload_optimizer);
+        self.offload.parameters.clone_from(&file.zero.offload_param);
         if let Some(steps) = file.steps_per_print {
             self.report.every = steps.max(1);
         }
@@ -139,28 +133,22 @@ impl Config {
         }
     }
 
-    fn precision_of(&mut self, from: Precision) {
+    fn loss_scale_of(&mut self, from: LossScale) {
         let to = &mut self.precision;
-        to.compute = match from {
-            Precision::F32 => Compute::F32,
-            Precision::Bf16 => Compute::Bf16,
-            Precision::F16(_) => Compute::F16,
-        };
         match from {
-            Precision::F16(LossScale::Fixed(scale)) => to.loss_scale = Some(scale),
-            Precision::F16(LossScale::Dynamic {
+            LossScale::Fixed(scale) => to.loss_scale = Some(scale),
+            LossScale::Dynamic {
                 initial,
                 window,
                 hysteresis,
                 consecutive_hysteresis,
                 min,
-            }) => {
+            } => {
                 let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
                 (to.initial_scale, to.min_scale) = (initial, min);
                 (to.scale_window, to.hysteresis) = (count(window), count(hysteresis));
                 to.consecutive_hysteresis = consecutive_hysteresis;
             }
-            Precision::F32 | Precision::Bf16 => {}
         }
     }
 }

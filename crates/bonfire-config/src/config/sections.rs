@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use bonfire_plan::rate::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
+
+use crate::settings::{OffloadTo, Precision, Wire};
 
 /// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,7 +115,7 @@ impl Default for OptimizerSection {
 /// The decay of a learning rate after its warm-up, until the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Decay {
+pub enum DecayKind {
     /// Keeps the rate at its highest value.
     #[default]
     Constant,
@@ -129,22 +132,30 @@ pub struct ScheduleSection {
     /// Steps in which the rate rises to `optimizer.lr`.
     pub warmup_steps: u64,
     /// The curve of the rate after the warm-up.
-    pub decay: Decay,
+    pub decay: DecayKind,
     /// The last rate, as a fraction of `optimizer.lr`.
     pub final_factor: f64,
 }
 
-/// The data type of forward and backward passes. Parameters and moments keep 32 bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compute {
-    /// Single precision: 32 bits per value.
-    #[default]
-    F32,
-    /// bf16: 16 bits with the range of f32.
-    Bf16,
-    /// IEEE half precision (f16), with a scaled loss.
-    F16,
+impl ScheduleSection {
+    /// Returns the schedule to the highest rate `peak`, which ends with step `steps`.
+    pub(super) fn to(&self, peak: f64, steps: u64) -> Schedule {
+        let (steps, final_factor) = (steps.saturating_sub(self.warmup_steps), self.final_factor);
+        let decay = match self.decay {
+            DecayKind::Constant => Decay::Constant,
+            DecayKind::Linear => Decay::Linear {
+                steps,
+                final_factor,
+            },
+            DecayKind::Cosine => Decay::Cosine {
+                steps,
+                final_factor,
+            },
+        };
+        Schedule::constant(peak)
+            .with_warmup(self.warmup_steps)
+            .with_decay(decay)
+    }
 }
 
 /// The type of numbers, and the scale of the loss under f16.
@@ -152,7 +163,7 @@ pub enum Compute {
 #[non_exhaustive]
 pub struct PrecisionSection {
     /// The data type of forward and backward passes.
-    pub compute: Compute,
+    pub compute: Precision,
     /// A scale that stays. Without it the scale adapts itself, by the four values below.
     pub loss_scale: Option<f64>,
     /// The scale of the first step.
@@ -172,7 +183,7 @@ pub struct PrecisionSection {
 impl Default for PrecisionSection {
     fn default() -> Self {
         Self {
-            compute: Compute::default(),
+            compute: Precision::default(),
             loss_scale: None,
             initial_scale: 65536.0,
             scale_window: 1000,
@@ -194,19 +205,6 @@ pub struct ClipSection {
     pub value: Option<f64>,
 }
 
-/// The data type in which gradients are communicated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wire {
-    /// The gradients' own data type, unchanged.
-    #[default]
-    Own,
-    /// Gradients are sent as bf16.
-    Bf16,
-    /// Gradients are sent as IEEE f16.
-    F16,
-}
-
 /// The data type and the buckets in which gradients are communicated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -215,39 +213,6 @@ pub struct GradientSection {
     pub wire: Wire,
     /// Bytes of a bucket, if not the default of `DdpConfig`.
     pub bucket_bytes: Option<usize>,
-}
-
-/// The place of state for which the device has no room.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum OffloadTo {
-    /// Kept in the memory of the device.
-    #[default]
-    None,
-    /// Kept in the memory of the host.
-    Memory,
-    /// Kept in files of this folder.
-    Files(PathBuf),
-}
-
-impl From<String> for OffloadTo {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "none" => Self::None,
-            "memory" => Self::Memory,
-            _ => Self::Files(text.into()),
-        }
-    }
-}
-
-impl From<OffloadTo> for String {
-    fn from(to: OffloadTo) -> Self {
-        match to {
-            OffloadTo::None => "none".to_owned(),
-            OffloadTo::Memory => "memory".to_owned(),
-            OffloadTo::Files(folder) => folder.display().to_string(),
-        }
-    }
 }
 
 /// The place of values that may wait in host memory.

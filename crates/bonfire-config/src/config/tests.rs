@@ -1,4 +1,5 @@
 use super::*;
+use crate::{OffloadTo, Precision};
 
 fn told(result: Result<Config, ConfigErrors>) -> String {
     result.unwrap_err().to_string()
@@ -142,7 +143,7 @@ fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
             r#"{{ "optimizer": {{ "type": "SGD", "params": {{ "lr": 0.001 }} }}, "scheduler": {{ "type": {scheduler} }} }}"#
         ));
         assert_eq!(file.optimizer.lr, highest, "{scheduler}");
-        let rate = |config: &Config, step| config.deepspeed_schedule.unwrap().rate(step);
+        let rate = |config: &Config, step| config.rates(0)(step);
         let word = format!("optimizer.lr={}", 4.0 * highest);
         let changed = file.clone().with_words([&word[..]]).unwrap();
         for step in 0..40 {
@@ -221,8 +222,8 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
     assert_eq!(config.optimizer.betas, Some((0.8, 0.999)));
     assert_eq!(config.optimizer.lr, 0.5);
-    assert_eq!(config.deepspeed_schedule.unwrap().rate(1000), 0.5);
-    assert_eq!(config.precision.compute, Compute::F16);
+    assert_eq!(config.rates(0)(1000), 0.5);
+    assert_eq!(config.precision.compute, Precision::F16);
     assert_eq!(config.precision.initial_scale, 256.0);
     assert_eq!(config.offload.optimizer, OffloadTo::Memory);
     assert_eq!(config.offload.parameters, OffloadTo::Files("/disk".into()));

@@ -6,6 +6,7 @@ use super::read::Note;
 use super::schedule::Schedule;
 use crate::Source;
 use crate::batch::BatchSizes;
+use crate::settings::{OffloadTo, Precision, Wire};
 
 /// The content of a DeepSpeed JSON file.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,10 +22,12 @@ pub struct DeepSpeedConfig {
     pub gradient_clipping: f64,
     /// The data type of forward and backward passes.
     pub precision: Precision,
+    /// The way the loss is scaled, under fp16.
+    pub loss_scale: Option<LossScale>,
     /// Makes all ranks skip a step whose gradients are infinite or NaN. Under fp16 they always do.
     pub skip_overflow: bool,
-    /// The data type of gradient communication, if not the gradients' own.
-    pub communication: Option<DType>,
+    /// The data type in which gradients are communicated.
+    pub communication: Wire,
     /// ZeRO: what is sharded and offloaded.
     pub zero: Zero,
     /// Keeps the inputs of recomputed blocks in host memory.
@@ -51,28 +54,6 @@ pub struct Resolved {
     pub value: String,
     /// The source of the value.
     pub source: Source,
-}
-
-/// A floating-point type of a DeepSpeed file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DType {
-    /// Single precision: 32 bits per value.
-    F32,
-    /// IEEE half precision (f16), with a scaled loss.
-    F16,
-    /// bf16: 16 bits with the range of f32.
-    Bf16,
-}
-
-/// The data type of forward and backward passes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Precision {
-    /// Single precision: 32 bits per value.
-    F32,
-    /// bf16: 16 bits with the range of f32.
-    Bf16,
-    /// f16, with a fixed or dynamic loss scale.
-    F16(LossScale),
 }
 
 /// The way the loss is scaled.
@@ -156,18 +137,7 @@ pub struct Zero {
     /// Ranks among which parameters are gathered (`zero_hpz_partition_size`, `mics_shard_size`), if not all.
     pub shard_among: Option<u64>,
     /// The place of the optimizer's state.
-    pub offload_optimizer: Offload,
+    pub offload_optimizer: OffloadTo,
     /// The place of the parameters.
-    pub offload_param: Offload,
-}
-
-/// The place of state for which the device has no room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Offload {
-    /// Kept in the memory of the device.
-    None,
-    /// Kept in the memory of the host.
-    Cpu,
-    /// Kept in files of this folder.
-    Files(PathBuf),
+    pub offload_param: OffloadTo,
 }

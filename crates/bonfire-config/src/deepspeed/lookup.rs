@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::config::{
-    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
-};
+use super::config::{DeepSpeedConfig, LossScale, Optimizer, Resolved, Rule, Zero};
 use super::keys::{KEYS, Key, Kind, of_optimizer, of_scheduler};
 use super::read::{Values, parsed};
 use super::schedule::{OneCycle, Schedule, Warmup, WarmupShape};
 use crate::batch::BatchSizes;
 use crate::error::ConfigError;
 use crate::json::Json;
+use crate::settings::{OffloadTo, Precision, Wire};
 
 /// Values of a file, none of them `"auto"`, and the table's defaults.
 pub(crate) struct Lookup<'a> {
@@ -110,12 +109,13 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    fn dtype(&self, path: &str) -> Option<DType> {
-        Some(match &self.text(path)?.to_lowercase()[..] {
-            "fp16" => DType::F16,
-            "bf16" => DType::Bf16,
-            _ => DType::F32,
-        })
+    fn wire(&self, path: &str) -> Wire {
+        let name = self.text(path).unwrap_or_default().to_lowercase();
+        match &name[..] {
+            "fp16" => Wire::F16,
+            "bf16" => Wire::Bf16,
+            _ => Wire::Own,
+        }
     }
 
     pub(crate) fn config(
@@ -142,9 +142,10 @@ impl<'a> Lookup<'a> {
             schedule,
             gradient_clipping: self.float("gradient_clipping"),
             precision,
+            loss_scale: (precision == Precision::F16).then(|| self.loss_scale()),
             skip_overflow: self.is("fp16.enabled")
                 || self.is("bf16.enabled") && self.is("bf16.check_grad_overflow"),
-            communication: self.dtype("communication_data_type"),
+            communication: self.wire("communication_data_type"),
             zero,
             cpu_checkpointing: self.is("activation_checkpointing.cpu_checkpointing"),
             steps_per_print: self.some("steps_per_print"),
@@ -309,18 +310,24 @@ impl<'a> Lookup<'a> {
                 reason: "fp16.enabled is true, too; choose one".to_owned(),
             });
         }
-        let fixed = self.float("fp16.loss_scale");
         match (f16, bf16) {
             (_, true) => Precision::Bf16,
+            (true, false) => Precision::F16,
             (false, false) => Precision::F32,
-            (true, false) if fixed != 0.0 => Precision::F16(LossScale::Fixed(fixed)),
-            (true, false) => Precision::F16(LossScale::Dynamic {
-                initial: 2f64.powf(self.float("fp16.initial_scale_power")),
-                window: self.whole("fp16.loss_scale_window"),
-                hysteresis: self.whole("fp16.hysteresis"),
-                consecutive_hysteresis: self.is("fp16.consecutive_hysteresis"),
-                min: self.float("fp16.min_loss_scale"),
-            }),
+        }
+    }
+
+    fn loss_scale(&self) -> LossScale {
+        let fixed = self.float("fp16.loss_scale");
+        if fixed != 0.0 {
+            return LossScale::Fixed(fixed);
+        }
+        LossScale::Dynamic {
+            initial: 2f64.powf(self.float("fp16.initial_scale_power")),
+            window: self.whole("fp16.loss_scale_window"),
+            hysteresis: self.whole("fp16.hysteresis"),
+            consecutive_hysteresis: self.is("fp16.consecutive_hysteresis"),
+            min: self.float("fp16.min_loss_scale"),
         }
     }
 
@@ -333,16 +340,16 @@ impl<'a> Lookup<'a> {
                 .unwrap_or_default();
             let folder = at(&format!("{name}.nvme_path"));
             match (&device.to_lowercase()[..], self.text(&folder)) {
-                ("cpu", _) => Offload::Cpu,
-                ("nvme", Some(path)) => Offload::Files(PathBuf::from(path)),
+                ("cpu", _) => OffloadTo::Memory,
+                ("nvme", Some(path)) => OffloadTo::Files(PathBuf::from(path)),
                 ("nvme", None) => {
                     errors.push(ConfigError::Missing {
                         path: folder,
                         advice: "name a folder for the files".to_owned(),
                     });
-                    Offload::None
+                    OffloadTo::None
                 }
-                _ => Offload::None,
+                _ => OffloadTo::None,
             }
         };
         let offload_optimizer = offload("offload_optimizer", errors);
@@ -356,10 +363,10 @@ impl<'a> Lookup<'a> {
                 reason: format!("it needs stage {from}, and the stage is {stage}"),
             });
         };
-        if offload_param != Offload::None && stage < 3 {
+        if offload_param != OffloadTo::None && stage < 3 {
             needs("offload_param", 3, errors);
         }
-        if offload_optimizer != Offload::None && stage < 1 {
+        if offload_optimizer != OffloadTo::None && stage < 1 {
             needs("offload_optimizer", 1, errors);
         }
         let hpz = self.whole(&at("zero_hpz_partition_size"));

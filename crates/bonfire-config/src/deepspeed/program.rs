@@ -1,12 +1,13 @@
 //! The program's values for the `"auto"` of a file.
 
-use super::config::{DType, DeepSpeedConfig, Offload, Resolved};
+use super::config::{DeepSpeedConfig, Resolved};
 use super::keys::Treatment;
 use super::lookup::Lookup;
 use super::read::{Values, parsed};
 use crate::Source;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
+use crate::settings::{OffloadTo, Precision};
 
 /// The program's values. For a field that is `None` the file decides.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,13 +34,13 @@ pub struct Program {
     /// The width of the model, from which the sizes of buckets follow. It is never guessed.
     pub hidden_size: Option<u64>,
     /// The data type of forward and backward passes. Parameters and moments keep 32 bits.
-    pub precision: Option<DType>,
+    pub precision: Option<Precision>,
     /// The stage of ZeRO, from 0 to 3.
     pub zero_stage: Option<u8>,
     /// The place of the optimizer's state.
-    pub offload_optimizer: Option<Offload>,
+    pub offload_optimizer: Option<OffloadTo>,
     /// The place of the parameters.
-    pub offload_param: Option<Offload>,
+    pub offload_param: Option<OffloadTo>,
 }
 
 impl Program {
@@ -52,13 +53,13 @@ impl Program {
         let number = |number: Option<f64>| number.map(Json::Number);
         let is = |dtype| self.precision.map(|own| Json::Bool(own == dtype));
         let text = |text: &str| Json::Text(text.to_owned());
-        let device = |to: &Offload| match to {
-            Offload::None => text("none"),
-            Offload::Cpu => text("cpu"),
-            Offload::Files(_) => text("nvme"),
+        let device = |to: &OffloadTo| match to {
+            OffloadTo::None => text("none"),
+            OffloadTo::Memory => text("cpu"),
+            OffloadTo::Files(_) => text("nvme"),
         };
-        let folder = |to: &Option<Offload>| match to {
-            Some(Offload::Files(folder)) => Some(text(&folder.to_string_lossy())),
+        let folder = |to: &Option<OffloadTo>| match to {
+            Some(OffloadTo::Files(folder)) => Some(text(&folder.to_string_lossy())),
             _ => None,
         };
         assert!(
@@ -90,8 +91,8 @@ impl Program {
                 (whole(self.warmup_steps), "the steps of the warm-up")
             }
             "scheduler.params.total_num_steps" => (whole(self.total_steps), "the number of steps"),
-            "fp16.enabled" => (is(DType::F16), "the precision"),
-            "bf16.enabled" => (is(DType::Bf16), "the precision"),
+            "fp16.enabled" => (is(Precision::F16), "the precision"),
+            "bf16.enabled" => (is(Precision::Bf16), "the precision"),
             "zero_optimization.reduce_bucket_size" => (
                 number(self.hidden_size.map(|size| (size as f64).powi(2))),
                 "the hidden size",

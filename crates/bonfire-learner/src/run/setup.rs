@@ -54,7 +54,7 @@ impl<M: DistributedModel> Run<'_, M> {
                 }
             }
         }
-        let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp)?;
+        let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp.clone())?;
         if let (Some(checkpoints), Some(epoch)) = (
             &self.config.compression_checkpoints,
             self.components.checkpoint,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::State;
-use super::{Arithmetic, Around, Fused};
+use super::{Arithmetic, Fused, OptimizerContext};
 
 /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,11 +75,11 @@ impl Arithmetic for AdamConfig {
         tensor: Tensor<D>,
         grad: Tensor<D>,
         state: Option<State<Self, D>>,
-        around: &Around,
+        context: &OptimizerContext,
     ) -> (Tensor<D>, Option<State<Self, D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
         let rule = AdamRule::new(*self, lr, time);
-        super::step(rule, tensor, grad, state, around)
+        super::step(rule, tensor, grad, state, context)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::State;
-use super::{Arithmetic, Around, Fused};
+use super::{Arithmetic, Fused, OptimizerContext};
 
 /// Configuration of [`AdamW`]. The defaults are PyTorch's; Burn's own AdamW has an epsilon of 1e-5 and a
 /// weight decay of 1e-4.
@@ -86,11 +86,11 @@ impl Arithmetic for AdamWConfig {
         tensor: Tensor<D>,
         grad: Tensor<D>,
         state: Option<State<Self, D>>,
-        around: &Around,
+        context: &OptimizerContext,
     ) -> (Tensor<D>, Option<State<Self, D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
         let rule = AdamWRule::new(*self, lr, time);
-        super::step(rule, tensor, grad, state, around)
+        super::step(rule, tensor, grad, state, context)
     }
 }
 

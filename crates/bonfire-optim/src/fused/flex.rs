@@ -10,10 +10,10 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::Weights;
-use super::kept::Kept;
+use super::master::Stored;
 use super::number::Real;
+use super::offloaded::Offloaded;
 use super::slices::{self, Multiplied, Rule};
-use super::stored::Stored;
 use crate::gradient::Factors;
 use crate::offload::FileTensor;
 
@@ -26,8 +26,8 @@ pub(super) fn step<const D: usize, const M: usize>(
     weights: Weights<D>,
     gradient: Tensor<D>,
     factors: [f64; Factors::MAX],
-    moments: [Kept<D>; M],
-) -> (Weights<D>, [Kept<D>; M]) {
+    moments: [Offloaded<D>; M],
+) -> (Weights<D>, [Offloaded<D>; M]) {
     let gradient = Gradient {
         tensor: primitive(gradient).to_contiguous(),
         factors,
@@ -89,15 +89,15 @@ enum Own {
 }
 
 impl Own {
-    fn kept<const D: usize>(self) -> Kept<D> {
+    fn kept<const D: usize>(self) -> Offloaded<D> {
         match self {
-            Self::Memory(tensor) => Kept::Memory(Tensor::from_primitive::<Flex>(tensor)),
-            Self::File(file) => Kept::File(file),
+            Self::Memory(tensor) => Offloaded::Memory(Tensor::from_primitive::<Flex>(tensor)),
+            Self::File(file) => Offloaded::File(file),
         }
     }
 
     /// The tensor between steps: marks its memory as idle.
-    fn idle<const D: usize>(self) -> Kept<D> {
+    fn idle<const D: usize>(self) -> Offloaded<D> {
         if let Self::File(file) = &self {
             file.set_idle();
         }
@@ -119,11 +119,11 @@ impl Own {
     }
 }
 
-impl<const D: usize> From<Kept<D>> for Own {
-    fn from(kept: Kept<D>) -> Self {
+impl<const D: usize> From<Offloaded<D>> for Own {
+    fn from(kept: Offloaded<D>) -> Self {
         match kept {
-            Kept::Memory(tensor) => Self::Memory(own(tensor)),
-            Kept::File(file) => Self::File(file),
+            Offloaded::Memory(tensor) => Self::Memory(own(tensor)),
+            Offloaded::File(file) => Self::File(file),
         }
     }
 }

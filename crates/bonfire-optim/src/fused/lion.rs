@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::State;
-use super::{Arithmetic, Around, Fused};
+use super::{Arithmetic, Fused, OptimizerContext};
 
 /// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,10 +70,10 @@ impl Arithmetic for LionConfig {
         tensor: Tensor<D>,
         grad: Tensor<D>,
         state: Option<State<Self, D>>,
-        around: &Around,
+        context: &OptimizerContext,
     ) -> (Tensor<D>, Option<State<Self, D>>) {
         let rule = LionRule::new(*self, lr);
-        super::step(rule, tensor, grad, state, around)
+        super::step(rule, tensor, grad, state, context)
     }
 }
 

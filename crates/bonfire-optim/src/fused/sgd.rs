@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::State;
-use super::{Arithmetic, Around, Fused};
+use super::{Arithmetic, Fused, OptimizerContext};
 
 /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum has a
 /// dampening of 0.1 by default.
@@ -69,14 +69,14 @@ impl Arithmetic for SgdConfig {
         tensor: Tensor<D>,
         grad: Tensor<D>,
         state: Option<State<Self, D>>,
-        around: &Around,
+        context: &OptimizerContext,
     ) -> (Tensor<D>, Option<State<Self, D>>) {
         let descent = Descent {
             penalty: f64::from(self.weight_decay),
             rate: lr,
         };
         if self.momentum == 0.0 {
-            return super::step(descent, tensor, grad, state, around);
+            return super::step(descent, tensor, grad, state, context);
         }
         let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
@@ -85,7 +85,7 @@ impl Arithmetic for SgdConfig {
             entering: if is_first { 1.0 } else { 1.0 - self.dampening },
             nesterov: self.nesterov,
         };
-        super::step(momentum, tensor, grad, state, around)
+        super::step(momentum, tensor, grad, state, context)
     }
 }
 

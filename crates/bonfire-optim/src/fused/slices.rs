@@ -7,8 +7,8 @@
 use pulp::Arch;
 use rayon::prelude::*;
 
+use super::master::Stored;
 use super::number::{Number, Real};
-use super::stored::Stored;
 use crate::compute::is_alone;
 use crate::gradient::Factors;
 

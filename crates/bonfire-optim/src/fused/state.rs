@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor};
 
-use super::kept::Kept;
+use super::offloaded::Offloaded;
 use super::{Arithmetic, host};
 use crate::offload::FileTensor;
 
@@ -17,15 +17,19 @@ const MASTER: &str = "master";
 pub struct State<N, const D: usize> {
     /// The number of steps taken.
     pub(super) time: usize,
-    pub(super) moments: Vec<Kept<D>>,
-    pub(super) master: Option<Kept<D>>,
+    pub(super) moments: Vec<Offloaded<D>>,
+    pub(super) master: Option<Offloaded<D>>,
     /// The memory of the parameter, where that is a file. It is not part of a record.
     pub(super) parameter: Option<FileTensor>,
     names: PhantomData<fn() -> N>,
 }
 
 impl<N, const D: usize> State<N, D> {
-    pub(super) fn new(time: usize, moments: Vec<Kept<D>>, master: Option<Kept<D>>) -> Self {
+    pub(super) fn new(
+        time: usize,
+        moments: Vec<Offloaded<D>>,
+        master: Option<Offloaded<D>>,
+    ) -> Self {
         Self {
             time,
             moments,
@@ -69,7 +73,7 @@ impl<N: Arithmetic, const D: usize> RecordState for State<N, D> {
         let mut take = |name: &&str| {
             let data = source.take_tensor(prefix, name)?;
             let dtype: DType = data.dtype();
-            Some(Kept::Memory(Tensor::from_data(data, (&device, dtype))))
+            Some(Offloaded::Memory(Tensor::from_data(data, (&device, dtype))))
         };
         let moments: Vec<_> = N::MOMENTS.iter().map_while(&mut take).collect();
         if N::TIME.is_some() && moments.len() < N::MOMENTS.len() {

@@ -160,13 +160,13 @@ fn operations_of_tensors_have_the_bits_of_slices() {
         let parameter = numbers(1, [33, 7], dtype);
         let wide = wide(dtype);
         let weights = || Weights {
-            parameter: Kept::Memory(parameter.clone()),
+            parameter: Offloaded::Memory(parameter.clone()),
             // Not quite the parameter's, so that it has to follow.
             master: (wide != dtype)
-                .then(|| Kept::Memory(parameter.clone().cast(wide).mul_scalar(1.01))),
+                .then(|| Offloaded::Memory(parameter.clone().cast(wide).mul_scalar(1.01))),
         };
         let (mut one, mut other) = (weights(), weights());
-        let begin = || std::array::from_fn(|_| Kept::neutral(&parameter, wide, None));
+        let begin = || std::array::from_fn(|_| Offloaded::neutral(&parameter, wide, None));
         let (mut moments, mut other_moments): ([_; 2], [_; 2]) = (begin(), begin());
         for time in 1..5 {
             let gradient = numbers(1 + time as u64, [33, 7], dtype);

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use bonfire_parallel::{
     ColumnParallelLinear, RowParallelLinear, VocabParallelCrossEntropy, VocabParallelEmbedding,
-    divided_parameters, sequence_parallel,
+    sequence_parallel,
 };
 use bonfire_train::{Clip, LossScaler, Mesh};
 
@@ -126,15 +126,12 @@ fn trained(ranks: u32, mesh: &str, tokens: Tokens) -> Vec<Vec<f64>> {
         let world = world(group);
         let mesh = world.mesh(mesh).unwrap();
         let mut pipeline = pipeline(&mesh, tokens);
-        let divided = divided_parameters(&pipeline.stages().to_vec());
         let (mut optimizer, mut found) = (adamw(), Vec::new());
         for step in 0..STEPS {
             let batches = batches(step, 2, &world.device().autodiff());
             let done = pipeline.backward(&batches, Divided::stage).unwrap();
             found.push(done.loss.value().unwrap());
             let gradients = done.gradients;
-            let gradients = gradients
-                .sharded_along(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
             let norm = gradients.norm().unwrap().unwrap();
             found.push(norm.into_scalar::<f64>());
             let gradients = gradients.clip(Clip::Norm(0.1)).unwrap();
@@ -174,7 +171,6 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
         let world = world(group);
         let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         let mut pipeline = pipeline(&mesh, Tokens::All);
-        let divided = divided_parameters(&pipeline.stages().to_vec());
         let (mut scaler, mut scales) = (LossScaler::default(), Vec::new());
         let mut step = |culprit: Option<u32>, scaler: Option<&LossScaler>| {
             let batches = batches(0, 2, &world.device().autodiff());
@@ -189,8 +185,6 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
             });
             let done = done.unwrap();
             let (loss, gradients) = (done.loss.value().unwrap(), done.gradients);
-            let gradients = gradients
-                .sharded_along(mesh.sub(Axis::Tp), |parameter| divided.contains(&parameter));
             (loss, gradients)
         };
         for culprit in 0..ranks {

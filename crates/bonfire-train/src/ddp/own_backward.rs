@@ -179,9 +179,11 @@ impl<M: Module> Ddp<M> {
             });
         }
         let gradients = self.settle(None, begin, &mut watch)?;
+        let gradients = gradients.divided(self.divided.as_ref());
+        let timing = self.end_step(watch)?;
         Ok(OwnStep {
             output,
-            synchronised: Some((gradients, self.end_step(watch)?)),
+            synchronised: Some((gradients, timing)),
         })
     }
 }

@@ -25,6 +25,7 @@ use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
+use crate::world::Divided;
 use crate::{TrainError, World};
 
 /// Keeps a vanishing gradient from being divided by zero.
@@ -50,7 +51,9 @@ pub enum Clip {
 ///
 /// Where [`DdpConfig::placement`](crate::DdpConfig) cuts parameters into rows, a rank has the gradients of its own
 /// rows. [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) cover all of them, so
-/// every rank calls them, in the same order; the ranks exchange one number per row.
+/// every rank calls them, in the same order; the ranks exchange one number per row. On a
+/// [`Mesh`](crate::Mesh) whose axis `tp` divides parameters they cover the complete model, of which each element
+/// counts once: all ranks of `tp` call them, in the same order, too.
 ///
 /// Burn's own form, for the program's own optimizer, is `GradientsParams::from(gradients)`.
 pub struct Gradients {
@@ -67,7 +70,7 @@ pub struct Gradients {
     entries: Vec<Entry>,
     factors: Factors,
     /// The handle of optimizers that apply the factors, if they do.
-    folding: Option<DeferredScale>,
+    deferred: Option<DeferredScale>,
 }
 
 #[derive(Clone)]
@@ -96,7 +99,7 @@ impl Gradients {
             replicas: None,
             entries: Vec::new(),
             factors: Factors::default(),
-            folding: None,
+            deferred: None,
         }
     }
 
@@ -140,16 +143,13 @@ impl Gradients {
         });
     }
 
-    /// Marks gradients as sharded along another axis of a mesh: the ranks of `world` have other parts of the
-    /// parameters for which `is_part` holds or a [cut](World::note_cut) is noted, and the same of all others.
-    /// [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) then cover the complete
-    /// model, of which each element counts once; all ranks of `world` must call them, in the same order.
-    #[must_use]
-    pub fn sharded_along(mut self, world: &World, is_part: impl Fn(ParamId) -> bool) -> Self {
-        if world.world_size() > WorldSize::ONE {
-            self.parts = Some(world.group().clone());
+    /// Marks gradients as divided along another axis of a mesh: its ranks have other parts of the parameters that are
+    /// noted as cut, and the same of all others.
+    pub(crate) fn divided(mut self, divided: Option<&Divided>) -> Self {
+        if let Some(Divided { group, cuts }) = divided {
+            self.parts = Some(group.clone());
             for entry in &mut self.entries {
-                entry.is_part = is_part(entry.id) || world.is_cut(entry.id);
+                entry.is_part = cuts.get(entry.id).is_some();
             }
         }
         self
@@ -158,7 +158,6 @@ impl Gradients {
     /// Marks gradients as split into stages along another axis of a mesh: the ranks of `world` have other parameters
     /// of the same model, as in a pipeline. [`norm`](Self::norm), [`clip`](Self::clip) and
     /// [`check_finite`](Self::check_finite) then cover those of all ranks, and all must call them, in the same order.
-    /// It combines with [`sharded_along`](Self::sharded_along).
     #[must_use]
     pub fn split_into_stages(mut self, world: &World) -> Self {
         let is_staged = world.world_size() > WorldSize::ONE;
@@ -322,12 +321,10 @@ impl Gradients {
     }
 
     /// Leaves the factors of clipping and of the scale of a loss to the optimizers that have the handle, if it is
-    /// `Some`: [`Ddp::step`](crate::Ddp::step) saves a pass over all gradients. Parameters of 32 and 64 bits have the
-    /// same bits. For those of 16 bits a gradient is not rounded to 16 bits before the step.
-    #[must_use]
-    pub fn defer_scale<'a>(mut self, factor: impl Into<Option<&'a DeferredScale>>) -> Self {
-        self.folding = factor.into().cloned();
-        self
+    /// `Some`.
+    pub(crate) fn defer_scale(self, handle: Option<&DeferredScale>) -> Self {
+        let deferred = handle.cloned();
+        Self { deferred, ..self }
     }
 
     /// Steps a module with these gradients.
@@ -340,7 +337,7 @@ impl Gradients {
         lr: ModuleLearningRate,
         module: M,
     ) -> (M, Result<(), TrainError>) {
-        let Some(folding) = self.folding.take() else {
+        let Some(deferred) = self.deferred.take() else {
             return (optimizer.step(lr, module, self.into()), Ok(()));
         };
         let factors = std::mem::take(&mut self.factors);
@@ -361,7 +358,7 @@ impl Gradients {
             return (module, check(0));
         }
         let step = || optimizer.step(lr, module, gradients);
-        let (module, taken) = folding.during(factors, step);
+        let (module, taken) = deferred.during(factors, step);
         (module, check(taken))
     }
 

@@ -12,7 +12,7 @@ use crate::{LocalRank, TrainError};
 pub(crate) fn first_that_answers(
     occupancy: Occupancy,
     local: LocalRank,
-) -> Result<(Device, String), TrainError> {
+) -> Result<(DeviceKind, Device, String), TrainError> {
     let mut reasons = Vec::new();
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
         // A kind that the build lacks is not worth a warning.
@@ -22,7 +22,7 @@ pub(crate) fn first_that_answers(
             None => open(kind, occupancy, local).map_err(|error| error.to_string()),
         };
         match opened {
-            Ok(opened) => return Ok(opened),
+            Ok((device, name)) => return Ok((kind, device, name)),
             Err(reason) => reasons.push(reason),
         }
     }
@@ -32,7 +32,8 @@ pub(crate) fn first_that_answers(
             reasons.join("; ")
         );
     }
-    open(DeviceKind::Cpu, occupancy, local)
+    let (device, name) = open(DeviceKind::Cpu, occupancy, local)?;
+    Ok((DeviceKind::Cpu, device, name))
 }
 
 /// Opens a device and proves that it works; returns its name, too.

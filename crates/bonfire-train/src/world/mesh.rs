@@ -5,8 +5,8 @@ use std::fmt;
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use bonfire_plan::{Axis, Coordinates, Grid, MeshShape, Placement};
 
-use super::World;
 use super::failures::PassFailures;
+use super::{Divided, World};
 use crate::TrainError;
 
 /// A rank's place in a mesh, with its worlds: one along each axis.
@@ -67,10 +67,20 @@ impl World {
             _ => part("replicas", &grid.replicas(rank))?,
         };
         let failures = PassFailures::of(&self.group);
-        data.failures = failures.clone();
-        replicas.failures = failures.clone();
-        subs.iter_mut()
-            .for_each(|sub| sub.failures = failures.clone());
+        let tp = &subs[Axis::Tp.index()];
+        let divided = if tp.world_size() > WorldSize::ONE {
+            Some(Divided {
+                group: tp.group.clone(),
+                cuts: tp.cuts.clone(),
+            })
+        } else {
+            self.divided.clone()
+        };
+        for world in subs.iter_mut().chain([&mut data, &mut replicas]) {
+            world.failures = failures.clone();
+            world.divided.clone_from(&divided);
+        }
+        subs[Axis::Tp.index()].divided = None;
         if self.is_main() {
             tracing::info!(mesh = %grid, "mesh laid out");
         }

@@ -44,12 +44,12 @@ impl<B> Data<B> {
     /// Makes an unbounded data source: `batch` makes this rank's batch of a forward pass, which are counted from 0.
     /// The batch must depend on that number and the rank alone, so that a training can continue from a checkpoint. It
     /// needs `steps` in the configuration.
-    pub fn of_passes(batch: impl Fn(u64) -> B + Send + Sync + 'static) -> Self {
-        Self::try_of_passes(move |pass| Ok::<_, BoxError>(batch(pass)))
+    pub fn stream(batch: impl Fn(u64) -> B + Send + Sync + 'static) -> Self {
+        Self::try_stream(move |pass| Ok::<_, BoxError>(batch(pass)))
     }
 
     /// Makes an unbounded source whose `batch` may fail, which ends the training on all ranks.
-    pub fn try_of_passes<E: Into<BoxError>>(
+    pub fn try_stream<E: Into<BoxError>>(
         batch: impl Fn(u64) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
         let make = move |pass: &u64| batch(*pass).map_err(Into::into);

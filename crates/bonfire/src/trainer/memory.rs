@@ -7,7 +7,7 @@ use bonfire_train::{Resident, World, outline};
 use burn::module::Module;
 
 use super::optimizer::matrices;
-use super::setup::ddp_config;
+use super::resolve::ddp_config;
 use crate::error::Result;
 
 /// Plans a training that is about to begin on the ranks that have the same parameters, with the memory of its passes.

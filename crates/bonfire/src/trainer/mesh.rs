@@ -1,13 +1,10 @@
 //! The layout of a trainer's ranks, and the operations of each group.
 
-use std::collections::HashSet;
-
 use bonfire_checkpoint::record::TensorTable;
 use bonfire_config::{Config, OptimizerKind};
-use bonfire_parallel::divided_parameters;
 use bonfire_plan::{Axis, Grid, WorldSize};
-use bonfire_train::{Checkpoints, Gradients, Mesh, World};
-use burn::module::{Module, ParamId, list_param_ids};
+use bonfire_train::{Checkpoints, Mesh, World};
+use burn::module::{Module, list_param_ids};
 
 use crate::error::{Error, Result};
 
@@ -36,8 +33,8 @@ pub(super) struct Place {
     world: World,
     /// With the uncut model; `None` where all ranks have the complete model and different samples.
     mesh: Option<(Mesh, TensorTable)>,
-    /// The parameters that are divided among ranks of `tp`.
-    divided: HashSet<ParamId>,
+    /// True if parameters are divided among ranks of `tp`.
+    is_divided: bool,
 }
 
 impl Place {
@@ -67,20 +64,12 @@ impl Place {
             }
             _ => {}
         }
-        let divided = match grid.size(Axis::Tp) {
-            1 => HashSet::new(),
-            _ => {
-                let mut divided = divided_parameters(model);
-                // Layers of the program's own say so.
-                let tp = mesh.iter().map(|(mesh, _)| mesh.sub(Axis::Tp));
-                for tp in tp {
-                    let noted = list_param_ids(model).into_iter();
-                    divided.extend(noted.filter(|id| tp.is_cut(*id)));
-                }
-                divided
-            }
+        let has_parts = |(mesh, _): &(Mesh, Whole)| {
+            let mut all = list_param_ids(model).into_iter();
+            all.any(|id| mesh.sub(Axis::Tp).is_cut(id))
         };
-        if grid.size(Axis::Tp) > 1 && divided.is_empty() {
+        let is_divided = grid.size(Axis::Tp) > 1 && mesh.as_ref().is_some_and(has_parts);
+        if grid.size(Axis::Tp) > 1 && !is_divided {
             return wrong(format!(
                 "mesh={grid}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
                  VocabParallelEmbedding, or have layers of its own note their cuts"
@@ -89,14 +78,14 @@ impl Place {
         Ok(Self {
             world: world.clone(),
             mesh,
-            divided,
+            is_divided,
         })
     }
 
     /// Checks that an optimizer treats the parts of a parameter like the complete parameter.
     pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
         let needs_whole = matches!(kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-        if needs_whole && !self.divided.is_empty() {
+        if needs_whole && self.is_divided {
             Err(Error::Usage(
                 "optimizer.kind: lamb and muon need whole parameters, and tp in mesh divides them; choose adamw, adam, \
                  sgd or lion"
@@ -126,23 +115,13 @@ impl Place {
     }
 
     pub(super) fn is_divided(&self) -> bool {
-        !self.divided.is_empty()
+        self.is_divided
     }
 
     pub(super) fn seed_step(&self, seed: u64, step: u64) {
         match &self.mesh {
             Some((mesh, _)) => mesh.seed_step(seed, step),
             None => self.world.seed_step(seed, step),
-        }
-    }
-
-    /// The gradients, each element of which counts once in a norm.
-    pub(super) fn counted_once(&self, gradients: Gradients) -> Gradients {
-        match &self.mesh {
-            Some((mesh, _)) => {
-                gradients.sharded_along(mesh.sub(Axis::Tp), |id| self.divided.contains(&id))
-            }
-            None => gradients,
         }
     }
 

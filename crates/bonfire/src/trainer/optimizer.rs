@@ -19,8 +19,8 @@ pub(super) fn build<M: Module>(
     model: &M,
     offload: Option<Offload>,
 ) -> Result<(ModuleOptimizer, Option<DeferredScale>)> {
-    let is_folding = !matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-    let factor = is_folding.then(DeferredScale::default);
+    let defers = !matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon);
+    let deferred = defers.then(DeferredScale::default);
     let betas = |own: (f64, f64)| {
         let (one, other) = section.betas.unwrap_or(own);
         (one as f32, other as f32)
@@ -40,7 +40,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload.clone())
-            .with_deferred_scale(factor.clone())
+            .with_deferred_scale(deferred.clone())
     };
     let optimizer = match section.kind {
         OptimizerKind::AdamW => adamw().into(),
@@ -51,7 +51,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
-            .with_deferred_scale(factor.clone())
+            .with_deferred_scale(deferred.clone())
             .into(),
         OptimizerKind::Sgd => SgdConfig::new()
             .with_momentum(section.momentum.unwrap_or(0.0))
@@ -60,7 +60,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
-            .with_deferred_scale(factor.clone())
+            .with_deferred_scale(deferred.clone())
             .into(),
         OptimizerKind::Lion => {
             let betas = betas((0.9, 0.99));
@@ -70,7 +70,7 @@ pub(super) fn build<M: Module>(
                 .with_weight_decay(decay)
                 .build()
                 .with_offload(offload)
-                .with_deferred_scale(factor.clone())
+                .with_deferred_scale(deferred.clone())
                 .into()
         }
         OptimizerKind::Lamb => LambConfig::new()
@@ -90,7 +90,7 @@ pub(super) fn build<M: Module>(
             }
         }
     };
-    Ok((optimizer, factor))
+    Ok((optimizer, deferred))
 }
 
 /// Burn's Muon with steps on AdamW's scale, so that one rate serves both.

@@ -258,7 +258,7 @@ fn a_step_whose_gradients_overflow_is_skipped() {
 fn with_one_bad_batch(words: &[&str]) -> (usize, bool) {
     let all = spawn(2, |world| {
         let device = world.device().autodiff();
-        let data = Data::of_passes(move |pass| {
+        let data = Data::stream(move |pass| {
             let (x, y) = batch(&[1, 2], &device);
             (x.mul_scalar(if pass == 2 { f32::INFINITY } else { 1.0 }), y)
         });
@@ -384,7 +384,7 @@ fn wgpu_state_is_in_the_hosts_memory_where_a_configuration_says_so() {
     let words = ["offload.optimizer=memory", "steps=4", "placement=zero1"];
     let is_offloaded = |device| {
         let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(device);
-        let place = |world: World| setup::Offloads::new(&world, &config(&words));
+        let place = |world: World| resolve::Offloads::new(world.device_kind(), &config(&words));
         Ok::<_, Error>(spawn_with(&options, place)?.remove(0).optimizer.is_some())
     };
     assert!(!is_offloaded(DeviceKind::Cpu).unwrap());
@@ -448,7 +448,7 @@ fn data_that_cannot_be_is_told() {
     let passes = |world: &World| {
         let rank = world.rank().get();
         let device = world.device().autodiff();
-        Data::try_of_passes(move |pass| match (pass, rank) {
+        Data::try_stream(move |pass| match (pass, rank) {
             (5, 1) => Err("torn"),
             _ => Ok(batch(&[pass as usize], &device)),
         })

@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::TensorTable;
 use bonfire::collective::{Rank, WorldSize};
-use bonfire::ddp::Digest;
+use bonfire::ddp::{Digest, StepOptions};
 use bonfire::optim::Clip;
 use bonfire::parallel::schedule::{Demand, Kind, PassTimes, Schedule, Shape, choose, partition};
-use bonfire::parallel::{Axes, Pipeline, divided_parameters, layer_seconds};
+use bonfire::parallel::{Axes, Pipeline, layer_seconds};
 use bonfire::plan::Bytes;
 use bonfire::report::{Activity, Journal, JournalConfig};
 use bonfire::world::{Axis, Mesh, StopRequest};
@@ -72,8 +72,7 @@ pub(super) fn train(
     };
     let own = stages(model, &weights, shape, tp)?;
     let mut pipeline = pipeline(mesh, settings, own, shape)?;
-    let divided = divided_parameters(pipeline.ddp().module());
-    let (mut optimizer, factor) = optimizer::build(settings.optimizer, offload.as_ref());
+    let (mut optimizer, deferred) = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());
@@ -114,16 +113,12 @@ pub(super) fn train(
         let micro_batches = journal.time(Activity::Data, || micro_batches(step));
         let done = pipeline.backward(&micro_batches, Part::forward)?;
         journal.step(&done);
-        journal.time(Activity::Optimizer, || -> Result<()> {
-            let gradients = done
-                .gradients
-                .sharded_along(tp, |parameter| divided.contains(&parameter));
-            let gradients = match settings.optimizer.clip {
-                Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
-                None => gradients,
-            };
+        journal.time(Activity::Optimizer, || {
+            let options = StepOptions::default()
+                .with_clip(settings.optimizer.clip.map(Clip::Norm))
+                .with_deferred_scale(deferred.as_ref());
             let rate = settings.schedule.rate(step);
-            Ok(pipeline.step(&mut optimizer, rate, gradients.defer_scale(factor.as_ref()))?)
+            pipeline.step_with(&mut optimizer, rate, done.gradients, options)
         })?;
         let done = step + 1;
         steps = done;

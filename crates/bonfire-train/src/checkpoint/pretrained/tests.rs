@@ -364,7 +364,7 @@ fn what_is_exported_from_any_placement_comes_back() {
         let saved = local(ranks, GroupOptions::default(), |group| {
             let config = DdpConfig::default().with_placement(placement);
             let world = world(group);
-            let mut ddp = Ddp::with_config(wide(), &world, config).unwrap();
+            let mut ddp = Ddp::with_config(wide(), &world, config.clone()).unwrap();
             save_weights(&mut ddp, path.as_path()).unwrap();
             let in_parts = Export::new(&parts).with_file_bytes_max(4000);
             save_weights(&mut ddp, in_parts).unwrap();

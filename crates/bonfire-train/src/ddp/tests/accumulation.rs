@@ -107,7 +107,7 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
         assert_gradients_close(
-            &dealt(config, &[&[2, 2, 2], &[2, 2, 2]], false)[0],
+            &dealt(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false)[0],
             &expected,
         );
         assert_gradients_close(&dealt(config, &[&[3, 3], &[3, 3]], true)[0], &expected);

@@ -160,7 +160,7 @@ fn an_optimizer_of_whole_parameters_keeps_its_state_or_the_change_is_refused() {
     };
     let errors = on_ranks(2, |world| {
         let model = Mlp::new(1, &world.device());
-        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
         ddp.map_module(first_frozen).unwrap();
         two_steps(&mut ddp, &world, 0);
         ddp.map_module(halved).unwrap();

@@ -179,7 +179,7 @@ fn a_lone_rank_compresses_nothing() {
         GradientCompression::PowerSgd(power_sgd(1)),
     ] {
         let config = compressed(compression);
-        let found = on_ranks(1, |world| bits(&train(&world, config, 4, 4, 0.1)));
+        let found = on_ranks(1, |world| bits(&train(&world, config.clone(), 4, 4, 0.1)));
         assert_eq!(found, plain);
     }
 }

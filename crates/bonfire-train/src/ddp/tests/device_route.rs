@@ -23,7 +23,7 @@ fn assert_alike<R: PartialEq + Send + std::fmt::Debug>(
     for bucket_bytes_max in [1, 300, 25 << 20] {
         let with = |route| {
             let config = with_route(route, bucket_bytes_max);
-            let all = on_ranks(ranks, |world| body(&world, config));
+            let all = on_ranks(ranks, |world| body(&world, config.clone()));
             assert_same(&all);
             all
         };

@@ -49,7 +49,7 @@ fn steps(world: &World, placement: Placement, offload: Option<&Offload>, saved: 
     let device = world.device();
     let config = small_buckets().with_placement(placement);
     let model = Halves::new(&device);
-    let mut ddp = Ddp::with_offload(model, world, config, offload.cloned()).unwrap();
+    let mut ddp = Ddp::with_config(model, world, config.with_offload(offload.cloned())).unwrap();
     let adamw = AdamWConfig::new().build().with_offload(offload.cloned());
     let mut optimizer = ModuleOptimizer::from(adamw);
     let checkpoints = Checkpoints::open(world, saved, Keep::last(1)).unwrap();
@@ -105,7 +105,8 @@ fn every_large_parameter_is_in_one_file() {
             let device = world.device();
             let config = small_buckets().with_placement(placement);
             let model = Halves::new(&device);
-            let mut ddp = Ddp::with_offload(model, &world, config, files.clone()).unwrap();
+            let mut ddp =
+                Ddp::with_config(model, &world, config.with_offload(files.clone())).unwrap();
             let adamw = AdamWConfig::new().build().with_offload(files.clone());
             let mut optimizer = ModuleOptimizer::from(adamw);
             let found = || {
@@ -134,7 +135,7 @@ fn placements_that_cut_only_state_are_refused_by_name() {
         let errors = on_ranks(2, |world| {
             let config = small_buckets().with_placement(placement);
             let model = Halves::new(&world.device());
-            let ddp = Ddp::with_offload(model, &world, config, files.clone());
+            let ddp = Ddp::with_config(model, &world, config.with_offload(files.clone()));
             ddp.unwrap_err().to_string()
         });
         for error in errors {

@@ -3,7 +3,7 @@
 use super::*;
 use bonfire_optim::ScalerConfig;
 
-use crate::LossScaler;
+use crate::{LossScaler, StepOptions};
 
 /// The joint norm of a step's gradients over 12 samples before and after clipping, and the gradients.
 fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>) {
@@ -210,4 +210,39 @@ fn new_buckets_have_no_memory_while_gradients_lie_in_the_old_ones() {
         })
     });
     assert_eq!(had, [[true, false, true]; 2]);
+}
+
+/// The parameters after a step with a scaled loss, and true if it was not skipped.
+fn stepped(world: &World, scale: f64, in_one: bool) -> (bool, Bits) {
+    let device = world.device();
+    let mut ddp = Ddp::new(Mlp::new(1, &device), world).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut scaler = LossScaler::new(ScalerConfig::default().with_initial(scale));
+    let indices = share(world, 0, 2);
+    let done = ddp.backward(|model| scaler.scale(model.loss(&indices, &device)));
+    let (gradients, clip) = (done.unwrap().gradients, Clip::Norm(0.01));
+    let stepped = if in_one {
+        let options = StepOptions::default()
+            .with_scaler(&mut scaler)
+            .with_clip(clip);
+        ddp.step_with(&mut optimizer, 0.1, gradients, options)
+            .unwrap()
+    } else {
+        let gradients = scaler.unscale(gradients).unwrap();
+        let clipped = gradients.map(|gradients| gradients.clip(clip).unwrap());
+        let step = clipped.map(|clipped| ddp.step(&mut optimizer, 0.1, clipped).unwrap());
+        step.is_some()
+    };
+    (stepped, bits(ddp.module()))
+}
+
+#[test]
+fn a_step_with_options_is_its_parts_one_after_the_other() {
+    // The second one overflows.
+    for (scale, goes_through) in [(1000.0, true), (1e300, false)] {
+        let in_one = on_ranks(2, |world| stepped(&world, scale, true));
+        assert_same(&in_one);
+        assert_eq!(in_one[0].0, goes_through);
+        assert!(in_one == on_ranks(2, |world| stepped(&world, scale, false)));
+    }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use bonfire_collective::{Rank, ReduceOp};
-use bonfire_plan::{Axis, MeshShape, ShardGroup};
+use bonfire_plan::{Axis, Cut, MeshShape, ShardGroup};
 
 use super::placement::Uneven;
 use super::*;
@@ -200,4 +200,32 @@ fn a_failure_on_one_axis_ends_the_others() {
             assert!(error.contains("no rank had a sample"), "{error}");
         }
     }
+}
+
+/// Both ranks of `tp` have the same values, so the norm differs by the part that each has of the first weight.
+#[test]
+fn a_norm_counts_the_noted_parts_of_all_ranks_and_the_rest_once() {
+    on_ranks(4, |world| {
+        let device = world.device();
+        let mesh = mesh(&world, "dp=2,tp=2");
+        let model = Mlp::new(1, &device);
+        let (dim, sections) = (1, 1);
+        mesh.sub(Axis::Tp)
+            .note_cut(model.first.weight.id, Cut { dim, sections });
+        let norm = |ddp: &mut Ddp<Mlp>| {
+            let indices = share(mesh.data(), 0, 2);
+            let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            let part = done.gradients.get(&ddp.module().first.weight).unwrap();
+            let part: f64 = part.square().sum().into_scalar();
+            let norm = done.gradients.norm().unwrap().unwrap();
+            (norm.into_scalar::<f64>().powi(2), part)
+        };
+        let (found, part) = norm(&mut Ddp::new(model.clone(), mesh.replicas()).unwrap());
+        // A world of the same ranks that belongs to no mesh.
+        let color = mesh.sub(Axis::Tp).rank().get();
+        let alone = world.split(Some(color), 0).unwrap().unwrap();
+        let (once, _) = norm(&mut Ddp::new(model, &alone).unwrap());
+        assert!(part > 0.0);
+        assert!((found - once - part).abs() < 1e-5 * found, "{found} {once}");
+    });
 }

@@ -113,9 +113,9 @@ fn trained(
 fn every_placement_trains_to_the_same_bits() {
     for ranks in [1, 2, 3, 4] {
         for micro_batches in [1, 3] {
-            let with = |config| {
+            let with = |config: DdpConfig| {
                 let models = on_ranks(ranks, |world| {
-                    trained(&world, config, (micro_batches, optimizer()))
+                    trained(&world, config.clone(), (micro_batches, optimizer()))
                 });
                 assert_same(&models);
                 models.into_iter().next().unwrap()
@@ -413,7 +413,7 @@ fn what_goes_with_no_shards_is_refused_by_name() {
         ),
     ] {
         let errors = on_ranks(2, |world| {
-            Ddp::with_config(Mlp::new(1, &world.device()), &world, config)
+            Ddp::with_config(Mlp::new(1, &world.device()), &world, config.clone())
                 .unwrap_err()
                 .to_string()
         });

@@ -89,7 +89,7 @@ fn trained(ranks: u32, config: DdpConfig, blocks: Blocks) -> (Bits, Vec<f64>) {
         if precision == Precision::F32 {
             model = model.frozen();
         }
-        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let mut losses = Vec::new();
         for step in 0..5 {
@@ -130,7 +130,7 @@ fn so_they_do_in_16_bits() {
             precision,
             ..small_buckets()
         };
-        let plain = trained(2, config, Blocks::Plain);
+        let plain = trained(2, config.clone(), Blocks::Plain);
         assert!(
             trained(2, config, Blocks::Segments) == plain,
             "{precision:?}"

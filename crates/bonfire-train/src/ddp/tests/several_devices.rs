@@ -117,7 +117,7 @@ fn allowed(more: usize) -> f64 {
 fn a_model_that_moves_between_layers_trains_as_in_one_place() {
     let (expected, devices) = (expected(), [Device::flex(), Device::flex()]);
     for config in configs() {
-        let body = |world: World| trained_over(&world, &devices, config, BATCH / 2);
+        let body = |world: World| trained_over(&world, &devices, config.clone(), BATCH / 2);
         let found = on_ranks(2, body);
         assert_same(&found);
         assert_close(&found[0], &expected, allowed(0));

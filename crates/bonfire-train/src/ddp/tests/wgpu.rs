@@ -44,7 +44,7 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
             ..small_buckets()
         },
     ] {
-        let trained = on_adapters(2, |world| bits(&train(&world, config, 10, 3, 0.05)));
+        let trained = on_adapters(2, |world| bits(&train(&world, config.clone(), 10, 3, 0.05)));
         let Some(trained) = trained else { return };
         assert_same(&trained);
         assert_ne!(trained[0], start);
@@ -322,7 +322,7 @@ fn offloaded_steps(
     let device = world.device();
     let model = Layers::new(&device.clone().autodiff());
     let config = small_buckets().with_placement(Placement::zero3());
-    let mut ddp = Ddp::with_offload(model, world, config, parameters.cloned()).unwrap();
+    let mut ddp = Ddp::with_config(model, world, config.with_offload(parameters.cloned())).unwrap();
     let place = |param: &Param<Tensor<2>>| param.base().device().without_autodiff();
     let is_away = |ddp: &Ddp<Layers>| {
         let Layers { first, frozen, .. } = ddp.module();
@@ -427,7 +427,7 @@ fn wgpu_parameters_that_are_not_cut_are_not_offloaded() {
             let config = small_buckets().with_placement(placement);
             let model = Mlp::new(1, &world.device());
             let offload = Offload::to_memory().with_parameters();
-            let ddp = Ddp::with_offload(model, &world, config, offload);
+            let ddp = Ddp::with_config(model, &world, config.with_offload(offload));
             ddp.unwrap_err().to_string()
         });
         for error in errors.into_iter().flatten() {

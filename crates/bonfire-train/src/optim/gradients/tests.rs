@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use super::*;
+use crate::World;
 use crate::world::tests::world;
 
 #[derive(Module, Debug)]
@@ -160,7 +161,14 @@ fn numbers_that_are_none_are_found_by_the_names_of_their_parameters() {
     assert_eq!(broken(f64::NAN, f64::NAN), ["matrix", "vector"]);
 }
 
-/// Where ranks have parts of the matrix, and the same vector.
+/// Gradients where the ranks of `world` have parts of the matrix, and the same vector.
+fn divided(gradients: Gradients, module: &Three, world: &World) -> Gradients {
+    let (dim, sections) = (1, 1);
+    world.note_cut(module.matrix.id, Cut { dim, sections });
+    let (group, cuts) = (world.group().clone(), world.cuts().clone());
+    gradients.divided(Some(&Divided { group, cuts }))
+}
+
 #[test]
 fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
     local(2, GroupOptions::default(), |group| {
@@ -170,7 +178,7 @@ fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
         let part = if is_first { [3.0, 0.0] } else { [0.0, 4.0] };
         let divided = |matrix: [f64; 2]| {
             let gradients = module.gradients((matrix, DType::F32), (12.0, DType::F32));
-            gradients.sharded_along(&world, |id| id == module.matrix.id)
+            divided(gradients, &module, &world)
         };
         let norm = divided(part).norm().unwrap().unwrap();
         assert_eq!(norm.into_scalar::<f32>(), 13.0);
@@ -185,30 +193,6 @@ fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
     });
 }
 
-/// Where a program's own layer says so, and nobody else.
-#[test]
-fn a_part_whose_cut_is_noted_counts_on_all_ranks() {
-    local(2, GroupOptions::default(), |group| {
-        let world = world(group);
-        let module = Three::new();
-        world.note_cut(
-            module.matrix.id,
-            Cut {
-                dim: 1,
-                sections: 1,
-            },
-        );
-        let part = if world.is_main() {
-            [3.0, 0.0]
-        } else {
-            [0.0, 4.0]
-        };
-        let gradients = module.gradients((part, DType::F32), (12.0, DType::F32));
-        let norm = gradients.sharded_along(&world, |_| false).norm().unwrap();
-        assert_eq!(norm.unwrap().into_scalar::<f32>(), 13.0);
-    });
-}
-
 #[test]
 fn a_rank_without_gradients_looks_for_infinite_ones_with_the_others() {
     local(2, GroupOptions::default(), |group| {
@@ -219,7 +203,7 @@ fn a_rank_without_gradients_looks_for_infinite_ones_with_the_others() {
         } else {
             module.gradients(([f64::NAN, 0.0], DType::F32), (12.0, DType::F32))
         };
-        let gradients = gradients.sharded_along(&world, |id| id == module.matrix.id);
+        let gradients = divided(gradients, &module, &world);
         assert_eq!(gradients.non_finite().unwrap(), ["matrix"]);
     });
 }

@@ -20,7 +20,7 @@ fn diverging(folder: &Path, words: &[&str], from: u64) -> Result<Vec<u64>> {
     let folder = format!("checkpoints.folder={}", folder.display());
     spawn(2, |world| {
         let device = world.device().autodiff();
-        let data = Data::of_passes(move |pass| {
+        let data = Data::stream(move |pass| {
             let (x, y) = batch(&[pass as usize, 1, 2, 3], &device);
             if pass < from {
                 (x, y)

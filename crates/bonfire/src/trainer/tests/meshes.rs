@@ -1,7 +1,7 @@
 //! Trainings on meshes whose ranks have parts of the model or of the samples.
 
 use bonfire_checkpoint::record::TensorTable;
-use bonfire_parallel::{ColumnParallelLinear, RowParallelLinear, divided_parameters};
+use bonfire_parallel::{ColumnParallelLinear, RowParallelLinear};
 use bonfire_train::{Axis, Mesh};
 
 use super::*;
@@ -103,7 +103,6 @@ fn own_loop_on(mesh: &str, ranks: u32) -> Vec<String> {
         let device = world.device().autodiff();
         let mesh = world.mesh(mesh)?;
         let (part, _) = Mlp::part(&mesh, &world.device());
-        let divided = divided_parameters(&part);
         let mut ddp = Ddp::new(part, mesh.replicas())?;
         let adamw = bonfire_optim::AdamWConfig::new().with_epsilon(1e-8);
         let mut optimizer = adamw.with_weight_decay(0.0).init();
@@ -117,9 +116,7 @@ fn own_loop_on(mesh: &str, ranks: u32) -> Vec<String> {
                 ddp.no_sync(|model| model.loss(batch(indices, &device), cp))?;
             }
             let done = ddp.backward(|model| model.loss(batch(last, &device), cp))?;
-            let tp = mesh.sub(Axis::Tp);
-            let gradients = done.gradients.sharded_along(tp, |id| divided.contains(&id));
-            let gradients = gradients.clip(Clip::Norm(0.01))?;
+            let gradients = done.gradients.clip(Clip::Norm(0.01))?;
             ddp.step(&mut optimizer, schedule.rate(step), gradients)?;
         }
         Ok::<_, Error>(ddp.digest()?.to_string())

@@ -3,7 +3,7 @@
 use bonfire_optim::{DeferredScale, LionConfig, ScalerConfig};
 
 use super::*;
-use crate::LossScaler;
+use crate::{LossScaler, StepOptions};
 
 /// Two groups with one handle, if there is one.
 fn folding_optimizer(factor: Option<&DeferredScale>) -> ModuleOptimizer {
@@ -71,8 +71,8 @@ fn refused(
         let done = ddp.backward(|model| model.loss(&indices, &device));
         // The other rank may have heard already.
         let stepped = done.and_then(|done| {
-            let gradients = done.gradients.defer_scale(&factor);
-            ddp.step(&mut optimizer, 0.01, gradients)
+            let options = StepOptions::default().with_deferred_scale(&factor);
+            ddp.step_with(&mut optimizer, 0.01, done.gradients, options)
         });
         stepped.unwrap_err().to_string()
     })

@@ -69,7 +69,8 @@ fn trained(
     let results = on_ranks(ranks, |world| {
         let device = world.device();
         let model = Cut::new(&device);
-        let mut ddp = Ddp::with_offload(model, &world, config, offload.cloned()).unwrap();
+        let mut ddp =
+            Ddp::with_config(model, &world, config.clone().with_offload(offload.cloned())).unwrap();
         let mut optimizer: ModuleOptimizer = match offload {
             Some(offload) => {
                 let optimizer = bonfire_optim::AdamWConfig::new().build();
@@ -108,11 +109,11 @@ fn trained(
 
 /// Trains sharded to the bits of replicas, and gathers forwards and backwards.
 fn check(ranks: u32, config: DdpConfig, offload: Option<&Offload>) {
-    let sharded = config.with_placement(Placement::zero3());
+    let sharded = config.clone().with_placement(Placement::zero3());
     for blocks in [Blocks::Segments, Blocks::Plain] {
         let what = format!("{blocks:?}, {ranks} ranks, {:?}", config.precision);
-        let (expected, _) = trained(ranks, config, None, blocks);
-        let (found, gathers) = trained(ranks, sharded, offload, blocks);
+        let (expected, _) = trained(ranks, config.clone(), None, blocks);
+        let (found, gathers) = trained(ranks, sharded.clone(), offload, blocks);
         assert!(found == expected, "{what}");
         let cut = |name: &str| gathers.iter().find(|(found, _)| found == name);
         // Each use gathers forwards, and a second run gathers again; so does a backward step that needs the weight.

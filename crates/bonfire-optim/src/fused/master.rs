@@ -1,4 +1,4 @@
-//! Elements as they are stored: optimizers widen them to 32 bits.
+//! Elements as they are stored; optimizers have their master values in 32 bits.
 
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;

@@ -13,10 +13,10 @@ use crate::gradient::Factors;
 /// use bonfire::optim::{AdamWConfig, DeferredScale};
 /// use burn::optim::ModuleOptimizer;
 ///
-/// let factor = DeferredScale::default();
-/// let adamw = AdamWConfig::new().build().with_deferred_scale(factor.clone());
+/// let deferred = DeferredScale::default();
+/// let adamw = AdamWConfig::new().build().with_deferred_scale(deferred.clone());
 /// let optimizer = ModuleOptimizer::from(adamw);
-/// // In each step: ddp.step(&mut optimizer, rate, gradients.clip(Clip::Norm(1.0))?.defer_scale(&factor))
+/// // In each step: ddp.step_with(&mut optimizer, rate, gradients, options.with_deferred_scale(&deferred))
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct DeferredScale(Arc<Mutex<Option<Step>>>);

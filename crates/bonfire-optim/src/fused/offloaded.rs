@@ -6,12 +6,12 @@ use crate::compute::{cast, on};
 use crate::offload::{FileTensor, Offload};
 
 #[derive(Clone)]
-pub(super) enum Kept<const D: usize> {
+pub(super) enum Offloaded<const D: usize> {
     Memory(Tensor<D>),
     File(FileTensor),
 }
 
-impl<const D: usize> Kept<D> {
+impl<const D: usize> Offloaded<D> {
     /// A moment before the first step. Negative zero is the neutral element of addition: after the first step
     /// a moment is what was added, with its sign if it is zero.
     pub(super) fn neutral(parameter: &Tensor<D>, dtype: DType, offload: Option<&Offload>) -> Self {

@@ -1,0 +1,270 @@
+//! Resolves a training: decides all that a configuration, the parts of a program and a rank's place settle, without
+//! communication.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use bonfire_config::{
+    Batches, Best as BestMetric, Config, OffloadSection, OffloadTo, Precision as Compute, Wire,
+};
+use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
+use bonfire_launch::StopRequest;
+use bonfire_optim::{DeferredScale, Offload, ScalerConfig};
+use bonfire_plan::memory::Training;
+use bonfire_report::ModelFlops;
+use bonfire_train::{
+    Best, Clip, DdpConfig, DeviceKind, GradientCompression, Keep, LossScaler, Precision, World,
+};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+
+use super::data::{Feed, Source};
+use super::mesh::{Place, placed};
+use super::parts::Rates;
+use super::{Data, Parts, memory, optimizer};
+use crate::error::{Error, Result};
+
+/// A training before the ranks speak of it.
+pub(super) struct Resolved<M, B> {
+    /// With the placement that follows from the mesh.
+    pub(super) config: Config,
+    pub(super) place: Place,
+    pub(super) batches: Batches,
+    pub(super) feed: Feed<B>,
+    /// Steps of the optimizer; 0 if they are not known.
+    pub(super) steps: u64,
+    pub(super) rates: Rates,
+    pub(super) stop: Option<StopRequest>,
+    pub(super) model: M,
+    pub(super) ddp: DdpConfig,
+    pub(super) optimizer: ModuleOptimizer,
+    /// The optimizer's handle on factors of gradients, if it has one.
+    pub(super) deferred: Option<DeferredScale>,
+    pub(super) flops: Option<ModelFlops>,
+    pub(super) planned: Option<Training>,
+}
+
+/// Resolves a training of this rank. No rank waits for another.
+///
+/// # Errors
+/// Those of a configuration that does not fit the ranks, the model or the data.
+pub(super) fn resolve<M: Module, B: Send + 'static>(
+    world: &World,
+    config: &Config,
+    parts: Parts<M, B>,
+) -> Result<Resolved<M, B>> {
+    let model = parts.model;
+    let (config, grid) = placed(config, world.world_size())?;
+    let place = Place::new(world, grid, parts.mesh, &model)?;
+    let ranks = place.data().world_size().get();
+    let batches = config.batches(u64::from(ranks))?;
+    let flops = model_flops(&config, parts.flops_per_sample)?;
+    let feed = feed(place.data(), &config, parts.data, micro(&batches))?;
+    let steps = total_steps(&config, &feed, batches.accumulation);
+    let rates = parts.rates.unwrap_or_else(|| Arc::new(config.rates(steps)));
+    let offload = Offloads::new(world.device_kind(), &config)?;
+    let (optimizer, deferred) = match parts.optimizer {
+        Some(optimizer) => (optimizer, None),
+        None => {
+            place.check_optimizer(config.optimizer.kind)?;
+            optimizer::build(&config.optimizer, &model, offload.optimizer)?
+        }
+    };
+    let planned = parts.activations.map(|activations| {
+        let replicas = place.replicas();
+        memory::planned(replicas, &config, &model, batches.accumulation, activations)
+    });
+    Ok(Resolved {
+        planned: planned.transpose()?,
+        ddp: ddp_config(&config).with_offload(offload.parameters),
+        stop: parts.stop,
+        config,
+        place,
+        batches,
+        feed,
+        steps,
+        rates,
+        model,
+        optimizer,
+        deferred,
+        flops,
+    })
+}
+
+/// Returns the samples of a forward pass on one rank.
+pub(super) fn micro(batches: &Batches) -> NonZeroUsize {
+    let micro = usize::try_from(batches.micro).unwrap_or(usize::MAX);
+    NonZeroUsize::new(micro).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -> Result<Feed<B>> {
+    let wrong = |cause: String| Err(Error::Usage(cause));
+    let (len, make) = match data.source {
+        Source::Samples(len, make) => (len, make),
+        Source::Passes(_) if config.steps.is_none() => {
+            return wrong("data without end needs `steps` in the configuration".to_owned());
+        }
+        Source::Passes(make) => return Ok(Feed::Passes(make)),
+    };
+    let order = if config.data.shuffle {
+        Order::Shuffled { seed: config.seed }
+    } else {
+        Order::Sequential
+    };
+    let (remainder, last) = if config.data.drop_last {
+        (Remainder::Drop, LastBatch::Drop)
+    } else {
+        (Remainder::Pad, LastBatch::Keep)
+    };
+    let loader = Loader::new(world, len, micro.get())
+        .with_order(order)
+        .with_remainder(remainder)
+        .with_last_batch(last);
+    if loader.batches_per_epoch() == 0 {
+        let ranks = world.world_size();
+        return wrong(format!(
+            "{len} samples make no batch of {micro} on each of {ranks} ranks; choose a smaller batch.micro, fewer \
+             ranks, or data.drop_last=false"
+        ));
+    }
+    Ok(Feed::Dealt {
+        loader,
+        make,
+        prefetch: Prefetch::default().with_workers(config.data.workers),
+        epoch: None,
+    })
+}
+
+/// Combines the program's operations per sample with the configured peak of the device.
+fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
+    match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
+        (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
+        (None, Some(_)) => Err(Error::Usage(
+            "report.peak_flops is for a program that sets the operations of its model; leave it out, or call \
+             Parts::with_flops_per_sample"
+                .to_owned(),
+        )),
+        (flops, None) => Ok(flops),
+    }
+}
+
+fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
+    match (config.steps, feed) {
+        (Some(steps), _) => steps,
+        (None, Feed::Dealt { loader, .. }) => {
+            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(accumulation)
+        }
+        (None, Feed::Passes(_)) => 0,
+    }
+}
+
+/// The state that is kept outside of device memory.
+#[derive(Default)]
+pub(super) struct Offloads {
+    pub(super) parameters: Option<Offload>,
+    pub(super) optimizer: Option<Offload>,
+}
+
+impl Offloads {
+    pub(super) fn new(device: DeviceKind, config: &Config) -> Result<Self> {
+        let OffloadSection {
+            optimizer,
+            parameters,
+            ..
+        } = &config.offload;
+        // In memory is where everything on the CPU is anyway.
+        let in_memory = || (device != DeviceKind::Cpu).then(Offload::to_memory);
+        let of_optimizer = match optimizer {
+            OffloadTo::Files(folder) => Some(files(folder)?),
+            OffloadTo::Memory => in_memory(),
+            OffloadTo::None => None,
+        };
+        match parameters {
+            OffloadTo::Files(folder) => {
+                if matches!(optimizer, OffloadTo::Files(other) if folder != other) {
+                    let cause =
+                        "offload.optimizer and offload.parameters are two folders; choose one";
+                    return Err(Error::Usage(cause.to_owned()));
+                }
+                let both = Some(files(folder)?.with_parameters());
+                Ok(Self {
+                    parameters: both.clone(),
+                    optimizer: both,
+                })
+            }
+            OffloadTo::Memory => Ok(Self {
+                parameters: in_memory().map(Offload::with_parameters),
+                optimizer: of_optimizer.or_else(in_memory),
+            }),
+            OffloadTo::None => Ok(Self {
+                parameters: None,
+                optimizer: of_optimizer,
+            }),
+        }
+    }
+}
+
+fn files(folder: &Path) -> Result<Offload> {
+    std::fs::create_dir_all(folder)?;
+    Ok(Offload::to_files(folder)?)
+}
+
+pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
+    let own = DdpConfig::default();
+    let bytes = config
+        .gradients
+        .bucket_bytes
+        .unwrap_or(own.bucket_bytes_max);
+    own.with_placement(config.placement)
+        .with_bucket_bytes_max(bytes)
+        .with_precision(match config.precision.compute {
+            Compute::F32 => Precision::F32,
+            Compute::Bf16 => Precision::Bf16,
+            Compute::F16 => Precision::F16,
+        })
+        .with_compression(match config.gradients.wire {
+            Wire::Own => GradientCompression::None,
+            Wire::Bf16 => GradientCompression::Bf16,
+            Wire::F16 => GradientCompression::Fp16,
+        })
+}
+
+pub(super) fn keep(config: &Config) -> Keep {
+    let keep = Keep::last(config.checkpoints.keep);
+    match config.checkpoints.best {
+        Some(BestMetric::Lowest) => keep.and_best(Best::Lowest),
+        Some(BestMetric::Highest) => keep.and_best(Best::Highest),
+        None => keep,
+    }
+}
+
+pub(super) fn clip(config: &Config) -> Option<Clip> {
+    match (config.clip.norm, config.clip.value) {
+        (Some(norm), _) => Some(Clip::Norm(norm as f32)),
+        (None, Some(value)) => Some(Clip::Value(value as f32)),
+        (None, None) => None,
+    }
+}
+
+pub(super) fn scaler(config: &Config) -> Option<LossScaler> {
+    let precision = &config.precision;
+    let own = ScalerConfig::default();
+    // It has too much patience ever to change.
+    let fixed = |scale| {
+        let fixed = own.with_initial(scale).with_min(scale);
+        fixed.with_window(u32::MAX).with_hysteresis(u32::MAX)
+    };
+    let scaler = match (precision.compute, precision.loss_scale) {
+        (Compute::F32 | Compute::Bf16, _) if !precision.skip_overflow => return None,
+        (Compute::F32 | Compute::Bf16, _) => fixed(1.0),
+        (Compute::F16, Some(scale)) => fixed(scale),
+        (Compute::F16, None) => own
+            .with_initial(precision.initial_scale)
+            .with_min(precision.min_scale)
+            .with_window(precision.scale_window)
+            .with_hysteresis(precision.hysteresis)
+            .with_consecutive_hysteresis(precision.consecutive_hysteresis),
+    };
+    Some(LossScaler::new(scaler))
+}
