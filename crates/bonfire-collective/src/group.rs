@@ -30,7 +30,6 @@ use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
 use crate::health::failure::Failure;
 use crate::health::flight::Desk;
-use crate::health::inspection::GroupWatch;
 use crate::health::patience::Eagerness;
 use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
@@ -257,16 +256,6 @@ impl ProcessGroup {
             desk,
         };
         poison.accounts().add(me, witness);
-        if let Origin::Processes(home) = &roster.origin
-            && let (Some(inspection), Some(control)) = (&home.inspection, &parts.control)
-        {
-            inspection.add(GroupWatch {
-                number: roster.number,
-                world_size: world_size.get(),
-                poison: Arc::downgrade(&poison),
-                peers: control.peers(),
-            });
-        }
         let bond = Bond {
             domain: Arc::clone(&domain),
             number: roster.number,
@@ -274,6 +263,11 @@ impl ProcessGroup {
             peers: parts.control.as_ref().map(Control::peers),
         };
         Domain::join(&poison, bond);
+        if let Origin::Processes(home) = &roster.origin
+            && let Some(inspection) = &home.inspection
+        {
+            inspection.add(&poison);
+        }
         let seat = Seat {
             me,
             topology: roster.topology.clone(),

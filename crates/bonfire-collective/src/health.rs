@@ -8,5 +8,6 @@ pub(crate) mod flight;
 pub(crate) mod inspection;
 pub(crate) mod patience;
 pub(crate) mod poison;
+pub(crate) mod query;
 pub(crate) mod recorder;
 pub(crate) mod stragglers;

@@ -92,3 +92,42 @@ impl ProcessGroup {
         self.core.poison.accounts().stragglers()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bonfire_plan::WorldSize;
+
+    use crate::health::accounts::GroupReport;
+    use crate::health::query::{report, warning};
+    use crate::{GroupOptions, ProcessGroup};
+
+    #[test]
+    fn a_wait_is_reported_once_with_the_rank_that_is_missing() {
+        let three = WorldSize::new(3).unwrap();
+        let groups = ProcessGroup::local(three, GroupOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            for waiting in &groups[1..] {
+                scope.spawn(|| waiting.barrier().unwrap());
+            }
+            let poison = &groups[0].core.poison;
+            let text = loop {
+                // It is not called a wait before it has lasted for a second.
+                let long_enough = |report: GroupReport| report.verdict().contains("rank 0");
+                if report(poison, 1).is_some_and(long_enough) {
+                    break warning(poison).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            assert!(
+                text.starts_with("ranks 1 and 2 wait in barrier #0"),
+                "{text}"
+            );
+            let culprit = ": rank 0 has not entered it, and has called nothing";
+            assert!(text.contains(culprit), "{text}");
+            assert_eq!(warning(poison), None, "once for each operation");
+            groups[0].barrier().unwrap();
+        });
+    }
+}

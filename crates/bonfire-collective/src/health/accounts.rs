@@ -76,6 +76,10 @@ pub(crate) struct Accounts {
     received: Mutex<BTreeMap<Rank, Account>>,
     /// The answers to the last question that this process asked.
     answers: Mutex<Answers>,
+    /// Held while other processes are asked.
+    asking: Mutex<()>,
+    /// The last operation that a warning named.
+    warned: Mutex<Option<Operation>>,
     /// Who keeps the others waiting, as rank 0 found out last.
     stragglers: Mutex<Option<StragglerReport>>,
     /// The same for every caller, and put together once.
@@ -150,6 +154,21 @@ impl Accounts {
 
     pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
         lock(&self.stragglers).clone()
+    }
+
+    /// Waits until no other thread of this process asks the other processes.
+    pub(crate) fn asking(&self) -> MutexGuard<'_, ()> {
+        lock(&self.asking)
+    }
+
+    /// Returns true if `rank` is a rank of this process.
+    pub(crate) fn has_recorder(&self, rank: Rank) -> bool {
+        lock(&self.witnesses).contains_key(&rank)
+    }
+
+    /// Returns true for the first warning of an operation.
+    pub(crate) fn warns_of(&self, operation: &Operation) -> bool {
+        lock(&self.warned).replace(operation.clone()).as_ref() != Some(operation)
     }
 
     /// This process is about to ask the others; the number of the question.

@@ -71,6 +71,17 @@ impl Domain {
         }
     }
 
+    /// Returns the group of the domain whose state this is.
+    pub(crate) fn group(&self, poison: &Poison) -> Option<Arc<Poison>> {
+        let groups: Vec<Arc<Poison>> = self
+            .state()
+            .groups
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        groups.into_iter().find(|group| ptr::eq(&**group, poison))
+    }
+
     /// Ends all groups with the failure of one of them, unless they have ended. Returns true if that group failed just
     /// now; the caller notifies its peers.
     pub(crate) fn fail(&self, poison: &Poison, bond: &Bond, failure: Failure) -> bool {

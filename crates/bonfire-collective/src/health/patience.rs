@@ -7,6 +7,7 @@ use bonfire_plan::Rank;
 
 use crate::health::failure::Failure;
 use crate::health::poison::Poison;
+use crate::health::query::{self, WARN_AFTER};
 use bonfire_connect::platform::clock;
 
 /// Longest nap before a wait looks at its deadline and at the group's health again.
@@ -69,6 +70,7 @@ pub(crate) struct Patience<'a> {
     looked: Cell<Option<Instant>>,
     /// For how long this process stood still since it was read first.
     stood_still: Cell<Duration>,
+    has_warned: Cell<bool>,
     timeout: Duration,
     eagerness: Eagerness,
     poison: &'a Poison,
@@ -96,6 +98,7 @@ impl<'a> Patience<'a> {
             started: OnceCell::new(),
             looked: Cell::new(None),
             stood_still: Cell::new(Duration::ZERO),
+            has_warned: Cell::new(false),
             timeout,
             eagerness,
             poison,
@@ -151,6 +154,9 @@ impl<'a> Patience<'a> {
         if now.duration_since(started) >= self.timeout.saturating_add(self.standstill(now)) {
             return Err(Interrupt::Expired);
         }
+        if self.is_worth_a_warning(now.duration_since(started)) {
+            query::warn_of_wait(self.poison);
+        }
         match vigil.stage {
             Stage::Fresh => vigil.stage = Stage::Eager { since: now },
             Stage::Eager { since } if now.duration_since(since) >= EAGER_TIME => {
@@ -164,6 +170,11 @@ impl<'a> Patience<'a> {
             Eagerness::Yield => Pause::Yield,
             Eagerness::Sleep => unreachable!("such a wait naps from the start"),
         })
+    }
+
+    /// Returns true once, when the operation has waited for long.
+    fn is_worth_a_warning(&self, waited: Duration) -> bool {
+        waited >= WARN_AFTER && !self.has_warned.replace(true)
     }
 
     /// For how long this process stood still, the time before this moment included.
@@ -237,6 +248,17 @@ mod tests {
         let stood_still =
             [0, 1, 2, 100, 101, 103].map(|seconds| patience.standstill(at(seconds)).as_secs());
         assert_eq!(stood_still, [0, 0, 0, 98, 98, 100]);
+    }
+
+    #[test]
+    fn a_long_wait_is_worth_one_warning() {
+        let poison = poison();
+        let patience = patience(Eagerness::Sleep, Duration::from_secs(600), &poison);
+        let warnings = [1, 59, 60, 61, 300].map(|seconds| {
+            let waited = Duration::from_secs(seconds);
+            patience.is_worth_a_warning(waited)
+        });
+        assert_eq!(warnings, [false, false, true, false, false]);
     }
 
     #[test]

@@ -88,6 +88,14 @@ pub(crate) struct Record {
     pub(crate) ended_ago: Option<Duration>,
 }
 
+impl Call {
+    /// Returns true if another rank's call is the same operation of the group.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (one, two) = (&self.operation, &other.operation);
+        one.seq == two.seq && one.collective == two.collective
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operation)?;

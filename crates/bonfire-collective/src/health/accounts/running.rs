@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bonfire_plan::{Collective, Rank, WorldSize};
+use bonfire_plan::{Collective, Operation, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
 use super::{Account, Standing, Tense, leave_out_who_waits, sentences};
@@ -106,6 +106,16 @@ impl GroupReport {
         missing.into_iter().map(|(rank, _)| rank).collect()
     }
 
+    /// Returns the operation that the running ranks wait in, with the lowest of these ranks.
+    pub(crate) fn waited_in(&self) -> Option<(Rank, Operation)> {
+        let accounts: BTreeMap<Rank, Account> = self.records.iter().map(account).collect();
+        let waits = waits(&accounts);
+        let (_, last) = furthest_wait(&waits)?;
+        let is_in = |(_, record): &&(Rank, &Record)| last.call.is_same(&record.call);
+        let (first, last) = waits.iter().find(is_in)?;
+        Some((*first, last.call.operation.clone()))
+    }
+
     fn running_verdict(&self, world_size: WorldSize) -> String {
         let accounts: BTreeMap<Rank, Account> = self.records.iter().map(account).collect();
         let waits = waits(&accounts);
@@ -177,12 +187,9 @@ impl GroupReport {
         accounts: &BTreeMap<Rank, Account>,
     ) -> String {
         let operation = &last.call.operation;
-        let is_there = |call: &Call| {
-            call.operation.seq == operation.seq && call.operation.collective == operation.collective
-        };
         let there: Vec<(Rank, &Record)> = waits
             .iter()
-            .filter(|(_, record)| is_there(&record.call))
+            .filter(|(_, record)| last.call.is_same(&record.call))
             .copied()
             .collect();
         let longest = there.iter().map(|(_, record)| record.started_ago).max();

@@ -9,9 +9,10 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::de::DeserializeOwned;
 
+use super::TALK_TIMEOUT;
 use super::protocol::{JobMember, Question, SocketName};
-use super::{PEER_PATIENCE, TALK_TIMEOUT};
 use crate::health::accounts::GroupReport;
+use crate::health::query::ANSWER_TIMEOUT;
 use bonfire_connect::platform::net::{connect_abstract, is_of_this_user};
 use bonfire_connect::platform::thread;
 
@@ -118,7 +119,7 @@ impl RunningJob {
                 let Ok(name) = member.socket.parse::<SocketName>() else {
                     continue;
                 };
-                let patience = PEER_PATIENCE + TALK_TIMEOUT;
+                let patience = ANSWER_TIMEOUT + TALK_TIMEOUT;
                 if let Ok(Some(report)) = ask::<Option<GroupReport>>(&name, question, patience) {
                     reports.insert(number, report);
                 }
