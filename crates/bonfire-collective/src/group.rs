@@ -5,12 +5,12 @@ mod background;
 mod blocking;
 pub(crate) mod blocks;
 pub(crate) mod buffer;
-mod commons;
-mod hub;
+mod link_pool;
 mod observing;
 mod operations;
 mod roster;
 mod scratch;
+mod shared_values;
 mod split;
 pub(crate) mod work;
 
@@ -23,18 +23,18 @@ use bonfire_plan::{Algorithm, Rank, WorldSize};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
-use crate::exec::executor::{Executor, Figures, Memory, Request, RunError, Seat};
+use crate::exec::executor::{Executor, ExecutorConfig, Figures, Memory, Request, RunError};
 use crate::group::buffer::GroupBuffer;
-use crate::health::accounts::Witness;
 use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
 use crate::health::failure::Failure;
-use crate::health::flight::Desk;
-use crate::health::patience::Eagerness;
+use crate::health::flight::RecordTarget;
 use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
-use crate::meet::rendezvous::{ConnectError, Met, meet};
+use crate::health::reports::RankRecorder;
+use crate::health::wait::Eagerness;
 use crate::options::GroupOptions;
+use crate::rendezvous::{ConnectError, Met, meet};
 use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
@@ -94,9 +94,9 @@ struct Member {
 /// message that carries it must fit a socket's buffer.
 const CAUSE_BYTES_MAX: usize = 4 << 10;
 
-/// How long the accounts of other ranks may take. They come within milliseconds, but not from a process
+/// How long the reports of other ranks may take. They come within milliseconds, but not from a process
 /// that is stopped.
-const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
+const REPORTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
 const JOBS_MAX: usize = 1024;
@@ -244,18 +244,18 @@ impl ProcessGroup {
             Eagerness::Yield
         };
         let recorder = Arc::new(Recorder::default());
-        let desk = Desk {
+        let target = RecordTarget {
             folder: options.flight_folder(),
             group: roster.number,
             rank: me,
             job_rank: roster.world_rank(me),
             world_size: world_size.get(),
         };
-        let witness = Witness {
+        let rank_recorder = RankRecorder {
             recorder: Arc::clone(&recorder),
-            desk,
+            target,
         };
-        poison.accounts().add(me, witness);
+        poison.reports().add(me, rank_recorder);
         let bond = Bond {
             domain: Arc::clone(&domain),
             number: roster.number,
@@ -268,7 +268,7 @@ impl ProcessGroup {
         {
             inspection.add(&poison);
         }
-        let seat = Seat {
+        let config = ExecutorConfig {
             me,
             topology: roster.topology.clone(),
             group: roster.number,
@@ -281,7 +281,7 @@ impl ProcessGroup {
             world_size,
             eagerness,
             turnstile: Turnstile::default(),
-            executor: Mutex::new(Executor::new(seat, links, board, options, chunk_bytes)),
+            executor: Mutex::new(Executor::new(config, links, board, options, chunk_bytes)),
             roster,
             scratch: Mutex::new(Scratch::new(arena.clone())),
             arena,
@@ -440,27 +440,27 @@ impl Core {
     /// The error that a failure is to callers.
     fn explain(&self, mut failure: Failure) -> CollectiveError {
         if let Failure::Timeout(timeout) = &mut failure {
-            let accounts = self.poison.accounts();
-            timeout.verdict = accounts.verdict(timeout, self.world_size, || self.await_accounts());
+            let reports = self.poison.reports();
+            timeout.verdict = reports.verdict(timeout, self.world_size, || self.await_reports());
         }
         if let Failure::Mismatch(mismatch) = &mut failure {
-            let accounts = self.poison.accounts();
-            accounts.tell_calls(mismatch, || self.await_accounts());
+            let reports = self.poison.reports();
+            reports.name_calls(mismatch, || self.await_reports());
         }
         let error = self.roster.explain(failure);
         self.poison
-            .accounts()
+            .reports()
             .write_flight_records(&error.to_string());
         error
     }
 
     /// Gives the other processes time to say what they were doing.
-    fn await_accounts(&self) {
+    fn await_reports(&self) {
         let started = clock::now();
-        while clock::since(started) < ACCOUNTS_PATIENCE {
-            let accounts = self.poison.accounts().all();
+        while clock::since(started) < REPORTS_TIMEOUT {
+            let reports = self.poison.reports().all();
             let silent =
-                |rank: &Rank| !accounts.contains_key(rank) && !self.poison.has_departed(*rank);
+                |rank: &Rank| !reports.contains_key(rank) && !self.poison.has_departed(*rank);
             if !self.world_size.ranks().any(|rank| silent(&rank)) {
                 return;
             }
@@ -493,7 +493,7 @@ impl Core {
                 .unwrap_or_else(PoisonError::into_inner)
                 .as_ref()
         {
-            control.broadcast(&failure, self.poison.accounts());
+            control.broadcast(&failure, self.poison.reports());
         }
     }
 }

@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use crate::ddp::record::restore::Misfit;
 use crate::ddp::record::{Route, record_of};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::world::patience::patient_with_files;
+use crate::world::timeouts::with_file_timeout;
 use crate::{Ddp, DdpConfig, Mesh, TrainError, World};
 
 const MODEL: &str = "model.bpk";
@@ -181,7 +181,9 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
-        let files = self.files.patient_with(&self.files.group, ddp.module());
+        let files = self
+            .files
+            .with_file_timeout(&self.files.group, ddp.module());
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded("Checkpoints::save", |ddp| {
             let route = ddp.route(files.own());
@@ -230,7 +232,7 @@ impl Checkpoints {
         };
         let mut files = self.files.clone();
         files.parts = parts;
-        let files = files.patient_with(&group, ddp.module());
+        let files = files.with_file_timeout(&group, ddp.module());
         let image = ddp.guarded("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.own())?;
             files.image(&route, milestone, ddp, optimizer, state)
@@ -308,9 +310,11 @@ impl Checkpoints {
         optimizer: &mut ModuleOptimizer,
     ) -> Result<Option<Resumed<S>>, TrainError> {
         self.wait()?;
-        let patient = self.files.patient_with(&self.files.group, ddp.module());
+        let files = self
+            .files
+            .with_file_timeout(&self.files.group, ddp.module());
         let (mut found, mut state) = (None, Vec::new());
-        patient.on_writer(|folder| {
+        files.on_writer(|folder| {
             found = folder.newest()?;
             if let Some(found) = &found {
                 state = found.read(STATE)?;
@@ -320,7 +324,7 @@ impl Checkpoints {
         let told = found
             .as_ref()
             .map(|found| (found.milestone, found.world_size, found.path.clone(), state));
-        let Some((milestone, saved_by, path, state)) = announced(&patient.group, &told)? else {
+        let Some((milestone, saved_by, path, state)) = announced(&files.group, &told)? else {
             return Ok(None);
         };
         let other = |what: &str, cause: String| CheckpointError::Other {
@@ -330,18 +334,18 @@ impl Checkpoints {
         };
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
-        let files = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
-        let restored = ddp.restore(optimizer, &patient.group, patient.parts.as_ref(), files)?;
+        let saved = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
+        let restored = ddp.restore(optimizer, &files.group, files.parts.as_ref(), saved)?;
         let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
             moments::tell_detour(ddp.module());
         }
-        if patient.group.rank() == WRITER {
+        if files.group.rank() == WRITER {
             tracing::info!(
                 step = milestone.step,
                 saved_by,
-                ranks = patient.group.world_size().get(),
+                ranks = files.group.world_size().get(),
                 tensors,
                 "the training continues from {}",
                 path.display()
@@ -366,10 +370,13 @@ impl Drop for Checkpoints {
 
 impl Files {
     /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
-    fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
-        let group = patient_with_files(group, model);
+    fn with_file_timeout<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
+        let group = with_file_timeout(group, model);
         Self {
-            parts: self.parts.clone().map(|parts| parts.as_patient_as(&group)),
+            parts: self
+                .parts
+                .clone()
+                .map(|parts| parts.with_timeout_of(&group)),
             group,
             ..self.clone()
         }

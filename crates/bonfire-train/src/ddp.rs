@@ -22,7 +22,7 @@ use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::world::watchdog::Watchdog;
 use crate::{
     CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Sharding,

@@ -42,7 +42,7 @@ use crate::reducer::spare::Spare;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::{Entering, HostSlice};
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
 

@@ -205,7 +205,7 @@ impl Parts {
 
     /// Sets the timeouts to those of another group.
     #[must_use]
-    pub fn as_patient_as(mut self, group: &ProcessGroup) -> Self {
+    pub fn with_timeout_of(mut self, group: &ProcessGroup) -> Self {
         self.replicas = self.replicas.with_timeout(group.timeout());
         self
     }

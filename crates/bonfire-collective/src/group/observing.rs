@@ -49,7 +49,7 @@ impl ProcessGroup {
     /// inspect`, SIGUSR1, and the report after a failure. Costs some nanoseconds; call it in every
     /// step. `Ddp` does.
     pub fn progress(&self, step: u64) {
-        self.core.recorder.say_step(step);
+        self.core.recorder.set_step(step);
     }
 
     /// Says that this rank's program begins to do this, such as `"data loading"`, until it says
@@ -57,7 +57,7 @@ impl ProcessGroup {
     /// phases at most.
     pub fn phase(&self, name: &str) {
         let recorder = &self.core.recorder;
-        recorder.say_phase(recorder.name(name));
+        recorder.set_phase(recorder.name(name));
     }
 
     /// Until what it returns is dropped, this rank's operations are those of this line of the program, in errors and
@@ -89,7 +89,7 @@ impl ProcessGroup {
     /// seconds; nothing before the first time, and in groups of threads. Rank 0 also says so in a
     /// warning, at most once a minute, when a rank costs the others a tenth of their time.
     pub fn stragglers(&self) -> Option<StragglerReport> {
-        self.core.poison.accounts().stragglers()
+        self.core.poison.reports().stragglers()
     }
 }
 
@@ -99,8 +99,8 @@ mod tests {
 
     use bonfire_plan::WorldSize;
 
-    use crate::health::accounts::GroupReport;
     use crate::health::query::{report, warning};
+    use crate::health::reports::GroupReport;
     use crate::{GroupOptions, ProcessGroup};
 
     #[test]

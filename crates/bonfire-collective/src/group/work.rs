@@ -57,9 +57,9 @@ impl<T> Work<T> {
             .is_some()
     }
 
-    /// Waits until [`wait`](Self::wait) would return at once, but not much longer than `patience`. Whether it
+    /// Waits until [`wait`](Self::wait) would return at once, but not much longer than `timeout`. Whether it
     /// would: for who has to look at something else meanwhile.
-    pub fn wait_for(&self, patience: Duration) -> bool {
+    pub fn wait_for(&self, timeout: Duration) -> bool {
         let result = self
             .outcome
             .result
@@ -68,7 +68,7 @@ impl<T> Work<T> {
         if result.is_some() {
             return true;
         }
-        let waited = self.outcome.done.wait_timeout(result, patience);
+        let waited = self.outcome.done.wait_timeout(result, timeout);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 

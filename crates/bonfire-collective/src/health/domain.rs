@@ -129,7 +129,7 @@ impl Bond {
         let Some(peers) = self.peers.as_ref().and_then(Weak::upgrade) else {
             return;
         };
-        control::tell(&peers, failure, |rank| {
+        control::notify(&peers, failure, |rank| {
             !receives(self.members[rank.index()])
         });
     }

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use bonfire_sys::process::RequestWatch;
 
-use crate::health::accounts::GroupReport;
 use crate::health::poison::Poison;
 use crate::health::query;
+use crate::health::reports::GroupReport;
 use crate::options::RecordOnSignal;
 use crate::options::place::RankEnv;
 use bonfire_connect::platform::clock;
@@ -49,7 +49,7 @@ const QUESTION_BYTES_MAX: u64 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Inspection {
-    desk: Arc<FrontDesk>,
+    inspector: Arc<Inspector>,
     stop: Arc<AtomicBool>,
     /// Of what the thread listens on.
     handle: Handle,
@@ -59,7 +59,7 @@ pub(crate) struct Inspection {
 
 /// What there is to report.
 #[derive(Debug)]
-struct FrontDesk {
+struct Inspector {
     member: JobMember,
     opened: Instant,
     /// The groups that this process has a rank in.
@@ -72,31 +72,31 @@ impl Inspection {
         let listener = listen_abstract(&name.to_string())?;
         listener.set_nonblocking(true)?;
         let (handle, waited_for) = (Handle::of(&listener)?, Handle::of(&listener)?);
-        let desk = Arc::new(FrontDesk {
+        let inspector = Arc::new(Inspector {
             member: JobMember::of(env, &name),
             opened: clock::now(),
             groups: Mutex::default(),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        let (desk_there, stopped) = (Arc::clone(&desk), Arc::clone(&stop));
+        let (inspector_there, stopped) = (Arc::clone(&inspector), Arc::clone(&stop));
         let thread = thread::spawn(&format!("bonfire-ask-{}", env.rank), move || {
             while !stopped.load(Ordering::Acquire) {
-                desk_there.serve(&listener, &waited_for);
+                inspector_there.serve(&listener, &waited_for);
             }
         })?;
-        let desk_there = Arc::clone(&desk);
+        let inspector_there = Arc::clone(&inspector);
         Ok(Self {
-            desk,
+            inspector,
             stop,
             handle,
             thread: Some(thread),
-            _requests: signal::watch(on_signal, env, move || desk_there.record_all()),
+            _requests: signal::watch(on_signal, env, move || inspector_there.record_all()),
         })
     }
 
     /// From now on it reports on this group too.
     pub(crate) fn add(&self, group: &Arc<Poison>) {
-        let mut groups = self.desk.lock();
+        let mut groups = self.inspector.lock();
         groups.retain(|known| known.strong_count() > 0);
         groups.push(Arc::downgrade(group));
     }
@@ -113,7 +113,7 @@ impl Drop for Inspection {
     }
 }
 
-impl FrontDesk {
+impl Inspector {
     /// Answers one question, if one comes.
     fn serve(&self, listener: &UnixListener, handle: &Handle) {
         if await_news(&[handle], SLICE).is_empty() {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bonfire_plan::Rank;
 
-use crate::health::accounts::GroupReport;
 use crate::health::control;
 use crate::health::poison::Poison;
+use crate::health::reports::GroupReport;
 use bonfire_connect::platform::thread;
 
 /// How long an operation waits before the log names the ranks that it waits for. Shorter waits are normal: a
@@ -19,15 +19,15 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Returns what the ranks of a group do, those of other processes included. None before the group is complete.
 pub(crate) fn report(poison: &Poison, operations_max: usize) -> Option<GroupReport> {
     let bond = poison.bond()?;
-    let accounts = poison.accounts();
+    let reports = poison.reports();
     // An answer belongs to the latest question.
-    let _asking = accounts.asking();
+    let _asking = reports.asking();
     if let Some(peers) = bond.peers.as_ref().and_then(|peers| peers.upgrade()) {
         control::ask(&peers, poison, operations_max, ANSWER_TIMEOUT);
     }
     let failure = poison.failure().map(|failure| failure.to_string());
-    let mut records = accounts.answers();
-    let own = accounts.own_records(failure.as_deref(), operations_max);
+    let mut records = reports.answers();
+    let own = reports.own_records(failure.as_deref(), operations_max);
     records.extend(own.into_iter().map(|record| (record.rank, record)));
     let world_size = bond.members.len() as u32;
     let departed = (0..world_size)
@@ -37,7 +37,7 @@ pub(crate) fn report(poison: &Poison, operations_max: usize) -> Option<GroupRepo
         group: bond.number,
         world_size,
         departed: departed.collect(),
-        stragglers: accounts.stragglers(),
+        stragglers: reports.stragglers(),
         records: records.into_values().collect(),
     })
 }
@@ -60,6 +60,6 @@ pub(crate) fn warn_of_wait(poison: &Poison) {
 pub(crate) fn warning(poison: &Poison) -> Option<String> {
     let report = report(poison, 1).filter(|report| report.failure().is_none())?;
     let (first, operation) = report.waited_in()?;
-    let accounts = poison.accounts();
-    (accounts.has_recorder(first) && accounts.warns_of(&operation)).then(|| report.verdict())
+    let reports = poison.reports();
+    (reports.has_recorder(first) && reports.warns_of(&operation)).then(|| report.verdict())
 }

@@ -24,8 +24,8 @@ use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 pub use progress::{PhaseProgress, Progress, StepProgress};
 
+use progress::Current;
 pub(crate) use progress::Entered;
-use progress::Said;
 
 const ENTRIES: u64 = 256;
 
@@ -151,7 +151,7 @@ pub(crate) struct Recorder {
     enqueued: AtomicU64,
     calls: Mutex<Calls>,
     names: Mutex<Names>,
-    said: Said,
+    current: Current,
     /// Nanoseconds of operations, but those of two ranks, since they first waited for another rank.
     waited: AtomicU64,
 }
@@ -165,7 +165,7 @@ impl Default for Recorder {
             enqueued: AtomicU64::new(0),
             calls: Mutex::default(),
             names: Mutex::default(),
-            said: Said::default(),
+            current: Current::default(),
             waited: AtomicU64::new(0),
         }
     }

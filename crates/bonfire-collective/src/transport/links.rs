@@ -12,7 +12,7 @@ use super::memory::MemoryLink;
 use super::readiness::{Origin, Readiness};
 use super::socket::{Dispatch, Due, Receipt, SocketLink};
 use super::traffic::Traffic;
-use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
+use crate::health::wait::{Interrupt, NAP_MAX, Pause, WaitLimits};
 use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
@@ -159,11 +159,11 @@ impl Links {
         peer: Rank,
         header: &[u8; HEADER_BYTES],
         payload: &[u8],
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<(), LinkError> {
-        let mut vigil = patience.vigil();
+        let mut backoff = limits.backoff();
         loop {
-            let departed = patience.has_departed(peer);
+            let departed = limits.has_departed(peer);
             let link = self.link_mut(peer);
             let dispatch = match &mut link.way {
                 Way::Memory(memory) => {
@@ -183,11 +183,11 @@ impl Links {
                 // The peer may be unable to read because it is sending, too.
                 let received = socket.receive();
                 if went > 0 || received > 0 {
-                    vigil = patience.vigil();
+                    backoff = limits.backoff();
                     continue;
                 }
             }
-            let pause = patience.pause(&mut vigil, departed)?;
+            let pause = limits.pause(&mut backoff, departed)?;
             if pause == Pause::Nap
                 && let Some(rank) = self.contradiction(header)
             {
@@ -198,8 +198,8 @@ impl Links {
         }
     }
 
-    pub(crate) fn wait(&mut self, peer: Rank, patience: &Patience<'_>) -> Result<(), LinkError> {
-        self.watch(peer, patience, |socket| Look::News(socket.receive()))
+    pub(crate) fn wait(&mut self, peer: Rank, limits: &WaitLimits<'_>) -> Result<(), LinkError> {
+        self.watch(peer, limits, |socket| Look::News(socket.receive()))
             .map(drop)
     }
 
@@ -210,9 +210,9 @@ impl Links {
         peer: Rank,
         due: &Due<'_>,
         target: &mut [u8],
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Arrival, LinkError> {
-        let arrival = self.watch(peer, patience, |socket| {
+        let arrival = self.watch(peer, limits, |socket| {
             match socket.receive_to(due, target) {
                 Receipt::Bytes(came) => Look::News(came),
                 Receipt::Payload => Look::Enough,
@@ -232,9 +232,9 @@ impl Links {
         peer: Rank,
         due: &Due<'_>,
         payload_bytes: usize,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Arrival, LinkError> {
-        self.watch(peer, patience, |socket| {
+        self.watch(peer, limits, |socket| {
             let arrived = socket.arrived(due).map_or(0, <[u8]>::len);
             if arrived >= payload_bytes {
                 Look::Enough
@@ -257,15 +257,15 @@ impl Links {
     fn watch(
         &mut self,
         peer: Rank,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         mut look: impl FnMut(&mut SocketLink) -> Look,
     ) -> Result<Arrival, LinkError> {
-        let mut vigil = patience.vigil();
+        let mut backoff = limits.backoff();
         loop {
             // Frames in memory are there before the farewell. Those of a socket are sent on another
             // connection than it is and may come later; what comes last there is its end.
             let departed = match self.link(peer).way {
-                Way::Memory(_) => patience.has_departed(peer),
+                Way::Memory(_) => limits.has_departed(peer),
                 Way::Socket(_) => false,
             };
             if self.front(peer).is_some() {
@@ -276,7 +276,7 @@ impl Links {
                     Look::Enough => return Ok(Arrival::Due),
                     Look::News(0) => {}
                     Look::News(_) => {
-                        vigil = patience.vigil();
+                        backoff = limits.backoff();
                         continue;
                     }
                 }
@@ -285,7 +285,7 @@ impl Links {
                     return Err(LinkError::Ended);
                 }
             }
-            let pause = patience.pause(&mut vigil, departed)?;
+            let pause = limits.pause(&mut backoff, departed)?;
             self.pass_time(peer, Need::Frame, pause)?;
         }
     }

@@ -373,7 +373,7 @@ impl TcpStore {
                     source,
                 });
             }
-            wait.tell(|| format!("the store at {address}, on the host of rank 0 ({source})"));
+            wait.log(|| format!("the store at {address}, on the host of rank 0 ({source})"));
             thread::sleep(pause);
         }
     }
@@ -403,8 +403,8 @@ impl TcpStore {
     }
 
     /// From now on the server has so long to answer a request.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.line().stream.set_read_timeout(Some(patience))
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.line().stream.set_read_timeout(Some(timeout))
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
@@ -430,10 +430,10 @@ fn say_hello(
     let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
     let identity = identity(tls, peer.ip())?;
     // Longer than the server waits for us, which may have others to serve first.
-    let patience = HANDSHAKE_TIMEOUT * 2;
+    let timeout = HANDSHAKE_TIMEOUT * 2;
     let secrecy = Secrecy::of(identity.as_ref());
     let stream = Stream::Tcp(stream);
-    let greeted = greet(stream, Role::Connector, token, secrecy, patience);
+    let greeted = greet(stream, Role::Connector, token, secrecy, timeout);
     Ok(greeted.map(|stream| (stream, local)))
 }
 

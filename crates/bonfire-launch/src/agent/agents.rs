@@ -127,7 +127,7 @@ impl Agents {
                     Err(StoreError::Timeout { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
-                wait.tell(|| {
+                wait.log(|| {
                     let (address, port, nnodes) = (&seat.address, seat.port, seat.nnodes);
                     format!("node {node} of {nnodes} (meeting at {address}:{port})")
                 });
@@ -229,8 +229,8 @@ impl Agents {
             // One that is not read yet is reason enough.
             let _ = sender.try_send(wish);
         });
-        let patience = graces.after_failure + graces.after_terminate + REPORT_WAIT;
-        let mut deadline = failed.then(|| Instant::now() + patience);
+        let timeout = graces.after_failure + graces.after_terminate + REPORT_WAIT;
+        let mut deadline = failed.then(|| Instant::now() + timeout);
         let mut ends = Vec::new();
         let mut node = 0;
         while node < self.seat.nnodes {
@@ -249,7 +249,7 @@ impl Agents {
                 Err(StoreError::Timeout { .. }) => {
                     failed = failed || self.store.get(&failed_key(attempt), Duration::ZERO).is_ok();
                     if failed {
-                        deadline.get_or_insert(Instant::now() + patience);
+                        deadline.get_or_insert(Instant::now() + timeout);
                     }
                     if deadline.is_some_and(|deadline| Instant::now() > deadline)
                         || pulse::is_silent(&self.store, node)

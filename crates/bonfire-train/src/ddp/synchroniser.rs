@@ -13,7 +13,7 @@ use crate::reducer::device_route::{Ways, choose};
 use crate::reducer::harvest::{Site, averaged, claimed};
 use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
 
 #[derive(Debug)]

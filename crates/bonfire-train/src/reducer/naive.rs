@@ -13,7 +13,7 @@ use crate::parameters::ParameterTable;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::values::{Entering, Travel, Values};
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use burn::tensor::TensorData;
 
 /// The sums of a step's gradients, then their averages.
