@@ -15,7 +15,7 @@ mod split;
 pub(crate) mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -38,9 +38,7 @@ use crate::rendezvous::{ConnectError, Met, meet};
 use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
-use bonfire_connect::platform::sync::{
-    Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel,
-};
+use bonfire_connect::platform::sync::{Mutex, SyncSender, Ticket, Turnstile, sync_channel};
 use bonfire_connect::platform::thread::{self, JoinHandle};
 use bonfire_connect::platform::{clock, host};
 
@@ -353,17 +351,13 @@ impl ProcessGroup {
     /// What this rank has sent and received since the group was formed. Waits for the
     /// operation that is running.
     pub fn traffic(&self) -> Traffic {
-        let executor = &self.core.executor;
-        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.traffic()
+        self.core.executor.lock().traffic()
     }
 
     /// The algorithm of the last operation that this rank completed: the one asked for, or Bonfire's
     /// choice. Waits for the operation that is running; none before the first.
     pub fn last_algorithm(&self) -> Option<Algorithm> {
-        let executor = &self.core.executor;
-        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.last_algorithm()
+        self.core.executor.lock().last_algorithm()
     }
 
     /// Ends the group on all ranks: every pending and future operation everywhere returns
@@ -417,7 +411,7 @@ impl Core {
         request: &Request,
         memory: Memory<'_, T>,
     ) -> Result<(), CollectiveError> {
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executor = self.executor.lock();
         match executor.run(request, memory, &self.poison) {
             Ok(()) => Ok(()),
             Err(RunError::Usage(error)) => {
@@ -479,28 +473,17 @@ impl Core {
         len: usize,
         body: impl FnOnce(&mut [T]) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        body(scratch.elements(len))
+        body(self.scratch.lock().elements(len))
     }
 
     /// Makes this the failure of the group, on all ranks, unless it has failed already.
     fn fail(&self, failure: Failure) {
         if self.poison.set(failure)
             && let Some(failure) = self.poison.failure()
-            && let Some(control) = self
-                .control
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .as_ref()
+            && let Some(control) = self.control.lock().as_ref()
         {
             control.broadcast(&failure, self.poison.reports());
         }
-    }
-}
-
-impl Member {
-    fn jobs(&self) -> MutexGuard<'_, Option<SyncSender<Job>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -515,12 +498,8 @@ impl Drop for Member {
         }
         // Background operations already issued still run: the other ranks wait for them. Each ends
         // by its deadline.
-        *self.jobs() = None;
-        let communicator = self
-            .communicator
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        *self.jobs.lock() = None;
+        let communicator = self.communicator.lock().take();
         if let Some(communicator) = communicator
             // The last handle may have been in the hands of work in the background.
             && !self.core.is_in_background()
@@ -528,13 +507,7 @@ impl Drop for Member {
             let _ = communicator.join();
         }
         self.core.poison.depart(self.core.me);
-        if let Some(mut control) = self
-            .core
-            .control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(mut control) = self.core.control.lock().take() {
             control.leave();
         }
     }

@@ -4,7 +4,7 @@
 //! take them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bonfire_plan::{Rank, WorldSize};
 
@@ -90,7 +90,7 @@ impl LinkPool {
 
     fn groups(&self) -> MutexGuard<'_, HashMap<u32, GroupLinks>> {
         // Each call leaves the groups complete, so a panic elsewhere does not spoil them.
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock()
     }
 }
 

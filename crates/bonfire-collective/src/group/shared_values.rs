@@ -1,7 +1,6 @@
 //! What the threads of one group have in common: made by the first that asks, taken once by each.
 
 use std::any::Any;
-use std::sync::PoisonError;
 
 use bonfire_plan::{Rank, WorldSize};
 
@@ -33,7 +32,7 @@ impl SharedValues {
         make: impl FnOnce() -> T,
     ) -> T {
         // Each call leaves the list complete, so a panic elsewhere does not spoil it.
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.values.lock();
         let open = |shared: &SharedValue| shared.group == group && !shared.taken[rank.index()];
         let index = values.iter().position(open).unwrap_or_else(|| {
             values.push(SharedValue {
@@ -94,6 +93,6 @@ mod tests {
         assert_eq!([take(0, 1), take(5, 0), take(0, 1)], [1, 2, 3]);
         assert_eq!([take(0, 0), take(0, 0), take(5, 1)], [1, 3, 2]);
         assert_eq!([take(0, 0), take(0, 1)], [4, 4]);
-        assert!(shared_values.values.lock().unwrap().is_empty());
+        assert!(shared_values.values.lock().is_empty());
     }
 }

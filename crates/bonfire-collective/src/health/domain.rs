@@ -5,7 +5,7 @@
 //! share with this rank.
 
 use std::ptr;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bonfire_plan::Rank;
 
@@ -113,7 +113,7 @@ impl Domain {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change leaves it complete.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -15,7 +15,7 @@ mod signal;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bonfire_sys::process::RequestWatch;
@@ -167,6 +167,6 @@ impl Inspector {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Poison>>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock()
     }
 }

@@ -3,8 +3,8 @@
 //! Every wait of the group looks here between two naps, so a failure ends it within
 //! [`NAP_MAX`](crate::health::wait::NAP_MAX).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
@@ -82,7 +82,7 @@ impl Poison {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {

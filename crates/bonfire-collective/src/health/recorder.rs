@@ -11,7 +11,6 @@ mod progress;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -309,11 +308,11 @@ impl Recorder {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock()
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     fn time(&self, bytes: usize) -> u64 {

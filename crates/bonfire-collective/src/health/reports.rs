@@ -14,7 +14,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bonfire_plan::{Operation, Rank, WorldSize};
@@ -106,7 +106,7 @@ struct Answers {
 impl Reports {
     /// A rank of this process, and where it writes down what it does.
     pub(crate) fn add(&self, rank: Rank, recorder: RankRecorder) {
-        lock(&self.recorders).insert(rank, recorder);
+        self.recorders.lock().insert(rank, recorder);
     }
 
     /// Leaves the flight records of this process behind, once.
@@ -134,7 +134,7 @@ impl Reports {
     }
 
     pub(crate) fn recorders(&self) -> Vec<RankRecorder> {
-        lock(&self.recorders).values().cloned().collect()
+        self.recorders.lock().values().cloned().collect()
     }
 
     /// The records of the ranks of this process at this moment.
@@ -151,31 +151,31 @@ impl Reports {
     }
 
     pub(crate) fn keep_stragglers(&self, report: StragglerReport) {
-        *lock(&self.stragglers) = Some(report);
+        *self.stragglers.lock() = Some(report);
     }
 
     pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
-        lock(&self.stragglers).clone()
+        self.stragglers.lock().clone()
     }
 
     /// Waits until no other thread of this process asks the other processes.
     pub(crate) fn asking(&self) -> MutexGuard<'_, ()> {
-        lock(&self.asking)
+        self.asking.lock()
     }
 
     /// Returns true if `rank` is a rank of this process.
     pub(crate) fn has_recorder(&self, rank: Rank) -> bool {
-        lock(&self.recorders).contains_key(&rank)
+        self.recorders.lock().contains_key(&rank)
     }
 
     /// Returns true for the first warning of an operation.
     pub(crate) fn warns_of(&self, operation: &Operation) -> bool {
-        lock(&self.warned).replace(operation.clone()).as_ref() != Some(operation)
+        self.warned.lock().replace(operation.clone()).as_ref() != Some(operation)
     }
 
     /// This process is about to ask the others; the number of the question.
     pub(crate) fn begin_round(&self) -> u64 {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         answers.round += 1;
         answers.records.clear();
         answers.round
@@ -183,20 +183,20 @@ impl Reports {
 
     /// Another process answered. Answers to earlier questions are too late.
     pub(crate) fn answer(&self, round: u64, record: FlightRecord) {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         if answers.round == round {
             answers.records.insert(record.rank, record);
         }
     }
 
     pub(crate) fn answers(&self) -> BTreeMap<Rank, FlightRecord> {
-        lock(&self.answers).records.clone()
+        self.answers.lock().records.clone()
     }
 
     /// What another process said of one of its ranks. The first report counts: it is the closest to
     /// the failure. What a rank says while it joins is replaced by whatever it says next.
     pub(crate) fn receive(&self, report: RankReport) {
-        let mut received = lock(&self.received);
+        let mut received = self.received.lock();
         let known = received.get(&report.rank);
         if known.is_none_or(RankReport::is_of_joining) {
             received.insert(report.rank, report);
@@ -204,7 +204,7 @@ impl Reports {
     }
 
     pub(crate) fn joined(&self, rank: Rank) {
-        let mut received = lock(&self.received);
+        let mut received = self.received.lock();
         if received.get(&rank).is_some_and(RankReport::is_of_joining) {
             received.remove(&rank);
         }
@@ -218,12 +218,12 @@ impl Reports {
             progress: own.recorder.progress(),
             awaited: Vec::new(),
         };
-        lock(&self.recorders).iter().map(report).collect()
+        self.recorders.lock().iter().map(report).collect()
     }
 
     /// Everybody's report, as far as it is known.
     pub(crate) fn all(&self) -> BTreeMap<Rank, RankReport> {
-        let mut all = lock(&self.received).clone();
+        let mut all = self.received.lock().clone();
         all.extend(self.own().into_iter().map(|report| (report.rank, report)));
         all
     }
@@ -256,10 +256,6 @@ impl Reports {
         });
         verdict.clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a rank's program says of an operation within a call of it, as far as is known: what calls it, and of what.

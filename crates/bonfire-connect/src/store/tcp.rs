@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::place::{Clients, LOOKUP_PAUSE, await_addresses, check_name, is_address, look_up};
@@ -186,7 +186,7 @@ fn accept(
             let id = connections;
             connections += 1;
             {
-                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut open = open.lock();
                 if open.len() >= CONNECTIONS_MAX {
                     lobby.leave(place);
                     continue;
@@ -198,21 +198,19 @@ fn accept(
                 lobby.leave(place);
                 // A broken connection concerns its client only, who sees it too.
                 let _ = proven.map(|stream| serve(stream, tables, stop));
-                open.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&id);
+                open.lock().remove(&id);
             });
             if started.is_err() {
                 // No thread is left for it. A client of the job tries again.
                 lobby.leave(place);
-                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut open = open.lock();
                 open.remove(&id);
             }
         }
         lobby.clear();
         // No more requests: this ends the threads that wait for one. The answer to the last request
         // still goes out, for what it asked is done, and perhaps is why the server stops.
-        for stream in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for stream in open.lock().values() {
             let _ = stream.shutdown(Shutdown::Read);
         }
     });
@@ -417,7 +415,7 @@ impl TcpStore {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 }
 

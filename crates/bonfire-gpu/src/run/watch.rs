@@ -1,12 +1,12 @@
 //! What the guard of a group's rank looks at.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bonfire_cuda::{Event, EventState};
 use bonfire_kernels::launch::flags::AbortFlag;
+use bonfire_sys::lock::Mutex;
 
-use crate::life::guard::unless_busy;
 use crate::run::State;
 use crate::run::core::Core;
 
@@ -51,7 +51,8 @@ impl Watch {
             self.abort.raise();
         }
         let state = Arc::clone(&self.state);
-        let Some(mut state) = unless_busy(&state) else {
+        // A busy rank looks itself whenever it waits.
+        let Some(mut state) = state.try_lock() else {
             return;
         };
         if has_failed {

@@ -4,8 +4,9 @@
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.
 
+use bonfire_sys::lock::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -118,7 +119,7 @@ impl Drop for Watch {
 
 impl Post {
     fn lock(&self) -> MutexGuard<'_, Duty> {
-        self.duty.lock().unwrap_or_else(PoisonError::into_inner)
+        self.duty.lock()
     }
 }
 

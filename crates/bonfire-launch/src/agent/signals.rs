@@ -3,8 +3,9 @@
 //! While ranks run, the supervisor heeds it. When nothing is there to end, it ends this process at once: also
 //! as the first process of a container, which the kernel ends for no signal without a handler.
 
+use bonfire_sys::lock::Mutex;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
@@ -47,14 +48,14 @@ impl Signals {
         let (ends, stops) = (Arc::clone(&desk), Arc::clone(&desk));
         Ok(Self {
             desk,
-            _ends: InterruptWatch::start(move |by| end(&mut lock(&ends), by))?,
-            _stops: StopWatch::start(move || stop(&mut lock(&stops)))?,
+            _ends: InterruptWatch::start(move |by| end(&mut ends.lock(), by))?,
+            _stops: StopWatch::start(move || stop(&mut stops.lock()))?,
         })
     }
 
     /// Hands wishes to a function until what this returns is dropped.
     pub(crate) fn listen(&self, listener: impl FnMut(Wish) + Send + 'static) -> Listening {
-        lock(&self.desk).listener = Some(Box::new(listener));
+        self.desk.lock().listener = Some(Box::new(listener));
         Listening {
             desk: Arc::clone(&self.desk),
         }
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Desk {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        lock(&self.desk).listener = None;
+        self.desk.lock().listener = None;
     }
 }
 
@@ -93,8 +94,4 @@ fn stop(desk: &mut Desk) {
         // Raising a signal in this thread cannot fail.
         None => drop(stop_this_process()),
     }
-}
-
-fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
 }

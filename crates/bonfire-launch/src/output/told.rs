@@ -2,9 +2,9 @@
 //!
 //! Must never keep a line from a log file, nor the first of its kind from the screen.
 
+use bonfire_sys::lock::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bonfire_plan::Rank;
 
@@ -48,7 +48,7 @@ impl Told {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Vec<Rank>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,12 +5,12 @@
 //! holds the reading end of a pipe. When the launcher is gone, however it went, the pipe ends, and the
 //! guard kills every group that was not released before.
 
+use crate::lock::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -93,7 +93,7 @@ impl Guard {
     }
 
     fn lock(&self) -> MutexGuard<'_, Post> {
-        self.post.lock().unwrap_or_else(PoisonError::into_inner)
+        self.post.lock()
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Both all-gathers are one turn of the old group: no other operation of this rank comes between.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_plan::{Partition, Rank, WorldSize};
@@ -346,7 +346,6 @@ impl Attempt<'_> {
             && old.chunk_bytes == new.chunk_bytes
             && old.streams_per_link == new.streams_per_link;
         let executor = self.core.executor.lock();
-        let executor = executor.unwrap_or_else(PoisonError::into_inner);
         executor.figures().filter(|_| alike)
     }
 

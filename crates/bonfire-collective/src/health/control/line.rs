@@ -6,7 +6,7 @@
 //! stays here and goes out when it takes more.
 
 use std::io::{self, Read, Write};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bonfire_plan::Rank;
 
@@ -142,7 +142,7 @@ impl Peer {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -108,12 +107,12 @@ impl Recorder {
     /// The program has entered a call, or left it.
     pub(crate) fn enter(&self, call: Option<Entered>) {
         let entered = &self.current.entered;
-        *entered.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        *entered.lock() = call;
     }
 
     pub(crate) fn entered(&self) -> Option<Entered> {
         let entered = &self.current.entered;
-        *entered.lock().unwrap_or_else(PoisonError::into_inner)
+        *entered.lock()
     }
 
     pub(crate) fn step(&self) -> Option<u64> {

@@ -1,6 +1,5 @@
 //! Where connections from higher ranks prove themselves.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::hello::{Hello, settle};
@@ -40,13 +39,13 @@ impl<'a> Acceptor<'a> {
         let accepted = self.accept(stream);
         self.lobby.leave(place);
         if let Ok(accepted) = accepted {
-            let mut proven = self.proven.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut proven = self.proven.lock();
             proven.push(accepted);
         }
     }
 
     pub(super) fn take_proven(&self) -> Vec<(Hello, Stream)> {
-        std::mem::take(&mut self.proven.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.proven.lock())
     }
 
     fn accept(&self, stream: Stream) -> Result<(Hello, Stream), HandshakeError> {

@@ -2,7 +2,6 @@
 //! is made. A rank that cannot be reached keeps no other waiting.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -65,7 +64,7 @@ impl<'a> Dialer<'a> {
             let hello = call.hello;
             match self.dial(hello) {
                 Ok(stream) => {
-                    let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut made = self.made.lock();
                     made.push((hello, stream));
                 }
                 Err(error) => {
@@ -89,7 +88,7 @@ impl<'a> Dialer<'a> {
     }
 
     pub(super) fn take_made(&self) -> Vec<(Hello, Stream)> {
-        std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.made.lock())
     }
 
     pub(super) fn reason(&self, hello: Hello) -> String {
@@ -147,7 +146,7 @@ impl<'a> Dialer<'a> {
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Dial>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     fn has_stopped(&self) -> bool {
