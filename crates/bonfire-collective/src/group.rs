@@ -8,6 +8,7 @@ pub(crate) mod buffer;
 mod link_pool;
 mod observing;
 mod operations;
+mod outcome;
 mod roster;
 mod scratch;
 mod shared_values;
@@ -23,7 +24,7 @@ use bonfire_plan::{Algorithm, Rank, WorldSize};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
-use crate::exec::executor::{Executor, ExecutorConfig, Figures, Memory, Request, RunError};
+use crate::exec::executor::{Executor, ExecutorConfig, Figures};
 use crate::group::buffer::GroupBuffer;
 use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
@@ -38,9 +39,9 @@ use crate::rendezvous::{ConnectError, Met, meet};
 use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
+use bonfire_connect::platform::host;
 use bonfire_connect::platform::sync::{Mutex, SyncSender, Ticket, Turnstile, sync_channel};
 use bonfire_connect::platform::thread::{self, JoinHandle};
-use bonfire_connect::platform::{clock, host};
 
 pub use agreement::{Agreement, Disagreement, Proposal};
 pub use observing::Inside;
@@ -91,10 +92,6 @@ struct Member {
 /// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
 /// message that carries it must fit a socket's buffer.
 const CAUSE_BYTES_MAX: usize = 4 << 10;
-
-/// How long the reports of other ranks may take. They come within milliseconds, but not from a process
-/// that is stopped.
-const REPORTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
 const JOBS_MAX: usize = 1024;
@@ -398,92 +395,6 @@ impl ProcessGroup {
         let _turn = core.turnstile.enter(core.turnstile.issue());
         core.recorder.dequeue(enqueued);
         body(core)
-    }
-}
-
-impl Core {
-    fn is_in_background(&self) -> bool {
-        self.communicator.get() == Some(&std::thread::current().id())
-    }
-
-    fn run<T: Element>(
-        &self,
-        request: &Request,
-        memory: Memory<'_, T>,
-    ) -> Result<(), CollectiveError> {
-        let mut executor = self.executor.lock();
-        match executor.run(request, memory, &self.poison) {
-            Ok(()) => Ok(()),
-            Err(RunError::Usage(error)) => {
-                // The others must not wait for it.
-                let (rank, cause) = (self.me, error.to_string());
-                self.fail(Failure::Peer { rank, cause });
-                Err(error.into())
-            }
-            Err(RunError::Failed(failure)) => Err(self.end(failure)),
-        }
-    }
-
-    /// As [`fail`](Self::fail); the error that callers see from now on.
-    fn end(&self, failure: Failure) -> CollectiveError {
-        self.fail(failure);
-        let first = self.poison.failure();
-        self.explain(first.expect("fail() recorded one at the latest"))
-    }
-
-    /// The error that a failure is to callers.
-    fn explain(&self, mut failure: Failure) -> CollectiveError {
-        if let Failure::Timeout(timeout) = &mut failure {
-            let reports = self.poison.reports();
-            timeout.verdict = reports.verdict(timeout, self.world_size, || self.await_reports());
-        }
-        if let Failure::Mismatch(mismatch) = &mut failure {
-            let reports = self.poison.reports();
-            reports.name_calls(mismatch, || self.await_reports());
-        }
-        let error = self.roster.explain(failure);
-        self.poison
-            .reports()
-            .write_flight_records(&error.to_string());
-        error
-    }
-
-    /// Gives the other processes time to say what they were doing.
-    fn await_reports(&self) {
-        let started = clock::now();
-        while clock::since(started) < REPORTS_TIMEOUT {
-            let reports = self.poison.reports().all();
-            let silent =
-                |rank: &Rank| !reports.contains_key(rank) && !self.poison.has_departed(*rank);
-            if !self.world_size.ranks().any(|rank| silent(&rank)) {
-                return;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Ends the group because of what this rank's caller did: the others must not wait for it.
-    fn refuse(&self, cause: String) -> CollectiveError {
-        let rank = self.me;
-        self.end(Failure::Peer { rank, cause })
-    }
-
-    fn with_scratch<T: Element + Pod, R>(
-        &self,
-        len: usize,
-        body: impl FnOnce(&mut [T]) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
-        body(self.scratch.lock().elements(len))
-    }
-
-    /// Makes this the failure of the group, on all ranks, unless it has failed already.
-    fn fail(&self, failure: Failure) {
-        if self.poison.set(failure)
-            && let Some(failure) = self.poison.failure()
-            && let Some(control) = self.control.lock().as_ref()
-        {
-            control.broadcast(&failure, self.poison.reports());
-        }
     }
 }
 
