@@ -82,7 +82,7 @@ enum NodeEnd {
 
 /// What the agent of a host has reported.
 #[derive(Debug)]
-struct Told {
+struct ReportedEnd {
     node: u32,
     is_last: bool,
     end: NodeEnd,
@@ -223,7 +223,7 @@ impl Agents {
         mut failed: bool,
         graces: Graces,
         signals: &Signals,
-    ) -> Result<Vec<Told>, LaunchError> {
+    ) -> Result<Vec<ReportedEnd>, LaunchError> {
         let (sender, wishes) = sync_channel(1);
         let _listening = signals.listen(move |wish| {
             // One that is not read yet is reason enough.
@@ -243,7 +243,7 @@ impl Agents {
                 Ok(bytes) => {
                     let (order, is_last, end): (i64, bool, NodeEnd) =
                         decode(&bytes).map_err(|error| self.lost(node, &error))?;
-                    ends.push((order, Told { node, is_last, end }));
+                    ends.push((order, ReportedEnd { node, is_last, end }));
                     node += 1;
                 }
                 Err(StoreError::Timeout { .. }) => {
@@ -261,16 +261,16 @@ impl Agents {
             }
         }
         ends.sort_by_key(|(order, ..)| *order);
-        Ok(ends.into_iter().map(|(_, told)| told).collect())
+        Ok(ends.into_iter().map(|(_, end)| end).collect())
     }
 
     /// The verdict of all hosts: the most suspect failure anywhere, by the order of the reports where
     /// two are equally suspect.
-    fn judge(&self, own: End, ends: Vec<Told>) -> End {
-        let is_last = own.is_last || ends.iter().any(|told| told.is_last);
+    fn judge(&self, own: End, ends: Vec<ReportedEnd>) -> End {
+        let is_last = own.is_last || ends.iter().any(|end| end.is_last);
         let mut worst: Option<Report> = None;
         let mut other = None;
-        for Told { node, end, .. } in ends {
+        for ReportedEnd { node, end, .. } in ends {
             match end {
                 NodeEnd::Done => {}
                 NodeEnd::Failed(report) => {

@@ -26,7 +26,9 @@ use crate::environment::{LauncherOutput, OUTPUT};
 use crate::error::LaunchError;
 use crate::failure::{BadEnd, Exit, JobFailure, root_cause};
 use crate::flights::Flights;
-use crate::output::{self, Channel, LogPlace, Logs, Relay, Screen, Tail, TerminalWatch, Told};
+use crate::output::{
+    self, Channel, ErrorDedup, LogPlace, Logs, Relay, Screen, Tail, TerminalWatch,
+};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
@@ -96,7 +98,7 @@ pub(super) struct Supervisor {
     interrupted: Option<Interrupt>,
     events: Receiver<Event>,
     screen: Arc<Screen>,
-    told: Arc<Told>,
+    dedup: Arc<ErrorDedup>,
     /// Lent to rank 0, if this host has it and a terminal.
     terminal: Option<TerminalWatch>,
     is_one_host: bool,
@@ -132,7 +134,7 @@ impl Supervisor {
             interrupted: None,
             events,
             screen,
-            told: Arc::default(),
+            dedup: Arc::default(),
             terminal,
             is_one_host: meeting.is_one_host(),
             guard: Arc::new(Guard::start()?),
@@ -297,7 +299,7 @@ impl Supervisor {
                 prefix,
                 channel,
                 screen: Arc::clone(&self.screen),
-                told: Arc::clone(&self.told),
+                dedup: Arc::clone(&self.dedup),
                 tail,
                 sink,
             })
@@ -428,7 +430,7 @@ impl Supervisor {
                 let _ = thread.join();
             }
         }
-        for note in self.told.take_notes() {
+        for note in self.dedup.take_notes() {
             self.screen.line(Channel::Error, "", note.as_bytes());
         }
         self.screen.release();

@@ -22,7 +22,7 @@ use crate::agent::{Signals, Wish};
 use crate::environment::{JOB_TOKEN, JOB_TOKEN_FILE, job_token_from_env};
 use crate::error::LaunchError;
 use crate::failure::Exit;
-use crate::output::{Channel, Relay, Screen, Sink, Tail, Told};
+use crate::output::{Channel, ErrorDedup, Relay, Screen, Sink, Tail};
 use crate::ranks::VISIBLE_DEVICES;
 
 /// The port at which the ranks meet unless the user says another, as DeepSpeed's launcher has it.
@@ -135,7 +135,7 @@ impl HostsOfFile {
             prefix: format!("[{}] ", host.name),
             channel,
             screen: Arc::clone(screen),
-            told: Arc::new(Told::default()),
+            dedup: Arc::new(ErrorDedup::default()),
             tail: Tail::default(),
             sink: Sink {
                 file: None,

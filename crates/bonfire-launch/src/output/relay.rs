@@ -10,10 +10,10 @@ use std::thread::{self, JoinHandle};
 use bonfire_plan::Rank;
 use tracing::warn;
 
+use super::error_dedup::ErrorDedup;
 use super::lines::{Lines, Piece};
 use super::logs::Sink;
 use super::screen::{Channel, Screen};
-use super::told::Told;
 
 const READ_BYTES: usize = 16 << 10;
 
@@ -54,7 +54,7 @@ pub(crate) struct Relay {
     pub(crate) channel: Channel,
     pub(crate) screen: Arc<Screen>,
     /// What ranks have ended with.
-    pub(crate) told: Arc<Told>,
+    pub(crate) dedup: Arc<ErrorDedup>,
     pub(crate) tail: Tail,
     pub(crate) sink: Sink,
 }
@@ -90,7 +90,7 @@ impl Relay {
         match piece {
             Piece::Line(text) => {
                 self.tail.push(text);
-                if self.sink.is_shown && !self.is_told(text) {
+                if self.sink.is_shown && !self.is_repeated(text) {
                     self.screen.line(self.channel, &self.prefix, text);
                 }
             }
@@ -101,8 +101,8 @@ impl Relay {
     }
 
     /// Whether the screen has it from another rank.
-    fn is_told(&self, text: &[u8]) -> bool {
-        self.channel == Channel::Error && self.told.is_known(self.rank, text)
+    fn is_repeated(&self, text: &[u8]) -> bool {
+        self.channel == Channel::Error && self.dedup.is_known(self.rank, text)
     }
 }
 

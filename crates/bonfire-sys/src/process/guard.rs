@@ -71,7 +71,7 @@ impl Guard {
         post.process = process;
         post.messages = Some(writer);
         for group in post.groups.clone() {
-            post.tell(group);
+            post.send(group);
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Guard {
         let mut post = self.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.insert(group);
-        post.tell(group);
+        post.send(group);
     }
 
     /// The group has ended, and its number may soon be another's.
@@ -89,7 +89,7 @@ impl Guard {
         let mut post = self.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.remove(&group);
-        post.tell(-group);
+        post.send(-group);
     }
 
     fn lock(&self) -> MutexGuard<'_, Post> {
@@ -98,7 +98,7 @@ impl Guard {
 }
 
 impl Post {
-    fn tell(&self, message: i32) {
+    fn send(&self, message: i32) {
         // A killed guard receives nothing; `renew` sends it to the next one.
         if let Some(mut messages) = self.messages.as_ref() {
             let _ = messages.write_all(&message.to_ne_bytes());

@@ -17,33 +17,33 @@ const TEXTS_MAX: usize = 64;
 
 /// Who has said which error so far, the first to say it first.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<BTreeMap<Vec<u8>, Vec<Rank>>>);
+pub(crate) struct ErrorDedup(Mutex<BTreeMap<Vec<u8>, Vec<Rank>>>);
 
-impl Told {
+impl ErrorDedup {
     /// Notes a line of a rank's error stream. Whether another rank has said it before, and this one says it
     /// for the first time.
     pub(crate) fn is_known(&self, rank: Rank, text: &[u8]) -> bool {
         if !text.starts_with(ERROR) {
             return false;
         }
-        let mut told = self.lock();
-        if let Some(ranks) = told.get_mut(text) {
+        let mut known = self.lock();
+        if let Some(ranks) = known.get_mut(text) {
             let is_new = !ranks.contains(&rank);
             if is_new {
                 ranks.push(rank);
             }
             return is_new;
         }
-        if told.len() < TEXTS_MAX {
-            told.insert(text.to_vec(), vec![rank]);
+        if known.len() < TEXTS_MAX {
+            known.insert(text.to_vec(), vec![rank]);
         }
         false
     }
 
     /// What was kept from the screen, a line for each error, and forgets it.
     pub(crate) fn take_notes(&self) -> Vec<String> {
-        let told = std::mem::take(&mut *self.lock());
-        let several = told.into_values().filter(|ranks| ranks.len() > 1);
+        let known = std::mem::take(&mut *self.lock());
+        let several = known.into_values().filter(|ranks| ranks.len() > 1);
         several.map(|ranks| note(&ranks)).collect()
     }
 
@@ -81,38 +81,41 @@ mod tests {
 
     #[test]
     fn an_error_of_several_ranks_is_known_after_the_first() {
-        let told = Told::default();
-        assert!(!told.is_known(rank(2), b"error: no such file"));
-        assert!(told.is_known(rank(3), b"error: no such file"));
-        assert!(told.is_known(rank(0), b"error: no such file"));
-        assert!(!told.is_known(rank(1), b"error: disk full"));
+        let dedup = ErrorDedup::default();
+        assert!(!dedup.is_known(rank(2), b"error: no such file"));
+        assert!(dedup.is_known(rank(3), b"error: no such file"));
+        assert!(dedup.is_known(rank(0), b"error: no such file"));
+        assert!(!dedup.is_known(rank(1), b"error: disk full"));
         assert_eq!(
-            told.take_notes(),
+            dedup.take_notes(),
             ["ranks 0 and 3 had the same error as rank 2"]
         );
-        assert!(told.take_notes().is_empty());
-        assert!(!told.is_known(rank(0), b"error: no such file"), "forgotten");
+        assert!(dedup.take_notes().is_empty());
+        assert!(
+            !dedup.is_known(rank(0), b"error: no such file"),
+            "forgotten"
+        );
     }
 
     #[test]
     fn what_a_rank_says_again_and_what_is_no_error_is_always_shown() {
-        let told = Told::default();
+        let dedup = ErrorDedup::default();
         for _ in 0..3 {
             for who in 0..3 {
-                assert!(!told.is_known(rank(who), b"loss 0.5"));
+                assert!(!dedup.is_known(rank(who), b"loss 0.5"));
             }
-            assert!(!told.is_known(rank(1), b"error: still waiting"));
+            assert!(!dedup.is_known(rank(1), b"error: still waiting"));
         }
-        assert!(told.take_notes().is_empty());
+        assert!(dedup.take_notes().is_empty());
     }
 
     #[test]
     fn a_program_whose_every_line_is_an_error_is_not_remembered_for_ever() {
-        let told = Told::default();
+        let dedup = ErrorDedup::default();
         for line in 0..10 * TEXTS_MAX {
-            assert!(!told.is_known(rank(0), format!("error: {line}").as_bytes()));
+            assert!(!dedup.is_known(rank(0), format!("error: {line}").as_bytes()));
         }
-        assert_eq!(told.lock().len(), TEXTS_MAX);
+        assert_eq!(dedup.lock().len(), TEXTS_MAX);
     }
 
     #[test]
