@@ -217,7 +217,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
     "crates/bonfire-cuda/",
     "tests/cuda-stand-in/",
-    "crates/bonfire-collective/src/meet/rendezvous/descriptors.rs",
+    "crates/bonfire-collective/src/rendezvous/descriptors.rs",
     "kernels/src/launch/",
     "crates/bonfire-train/src/reducer/readback/raw.rs",
 ];

@@ -5,17 +5,18 @@ mod background;
 mod blocking;
 pub(crate) mod blocks;
 pub(crate) mod buffer;
-mod commons;
-mod hub;
+mod link_pool;
 mod observing;
 mod operations;
+mod outcome;
 mod roster;
 mod scratch;
+mod shared_values;
 mod split;
 pub(crate) mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -23,27 +24,24 @@ use bonfire_plan::{Algorithm, Rank, WorldSize};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
-use crate::exec::executor::{Executor, Figures, Memory, Request, RunError, Seat};
+use crate::exec::executor::{Executor, ExecutorConfig, Figures};
 use crate::group::buffer::GroupBuffer;
-use crate::health::accounts::Witness;
 use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
 use crate::health::failure::Failure;
-use crate::health::flight::Desk;
-use crate::health::inspection::GroupWatch;
-use crate::health::patience::Eagerness;
+use crate::health::flight::RecordTarget;
 use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
-use crate::meet::rendezvous::{ConnectError, Met, meet};
+use crate::health::reports::RankRecorder;
+use crate::health::wait::Eagerness;
 use crate::options::GroupOptions;
+use crate::rendezvous::{ConnectError, Met, meet};
 use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
-use bonfire_connect::platform::sync::{
-    Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel,
-};
+use bonfire_connect::platform::host;
+use bonfire_connect::platform::sync::{Mutex, SyncSender, Ticket, Turnstile, sync_channel};
 use bonfire_connect::platform::thread::{self, JoinHandle};
-use bonfire_connect::platform::{clock, host};
 
 pub use agreement::{Agreement, Disagreement, Proposal};
 pub use observing::Inside;
@@ -94,10 +92,6 @@ struct Member {
 /// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
 /// message that carries it must fit a socket's buffer.
 const CAUSE_BYTES_MAX: usize = 4 << 10;
-
-/// How long the accounts of other ranks may take. They come within milliseconds, but not from a process
-/// that is stopped.
-const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
 const JOBS_MAX: usize = 1024;
@@ -245,28 +239,18 @@ impl ProcessGroup {
             Eagerness::Yield
         };
         let recorder = Arc::new(Recorder::default());
-        let desk = Desk {
+        let target = RecordTarget {
             folder: options.flight_folder(),
             group: roster.number,
             rank: me,
             job_rank: roster.world_rank(me),
             world_size: world_size.get(),
         };
-        let witness = Witness {
+        let rank_recorder = RankRecorder {
             recorder: Arc::clone(&recorder),
-            desk,
+            target,
         };
-        poison.accounts().add(me, witness);
-        if let Origin::Processes(home) = &roster.origin
-            && let (Some(inspection), Some(control)) = (&home.inspection, &parts.control)
-        {
-            inspection.add(GroupWatch {
-                number: roster.number,
-                world_size: world_size.get(),
-                poison: Arc::downgrade(&poison),
-                peers: control.peers(),
-            });
-        }
+        poison.reports().add(me, rank_recorder);
         let bond = Bond {
             domain: Arc::clone(&domain),
             number: roster.number,
@@ -274,7 +258,12 @@ impl ProcessGroup {
             peers: parts.control.as_ref().map(Control::peers),
         };
         Domain::join(&poison, bond);
-        let seat = Seat {
+        if let Origin::Processes(home) = &roster.origin
+            && let Some(inspection) = &home.inspection
+        {
+            inspection.add(&poison);
+        }
+        let config = ExecutorConfig {
             me,
             topology: roster.topology.clone(),
             group: roster.number,
@@ -287,7 +276,7 @@ impl ProcessGroup {
             world_size,
             eagerness,
             turnstile: Turnstile::default(),
-            executor: Mutex::new(Executor::new(seat, links, board, options, chunk_bytes)),
+            executor: Mutex::new(Executor::new(config, links, board, options, chunk_bytes)),
             roster,
             scratch: Mutex::new(Scratch::new(arena.clone())),
             arena,
@@ -359,17 +348,13 @@ impl ProcessGroup {
     /// What this rank has sent and received since the group was formed. Waits for the
     /// operation that is running.
     pub fn traffic(&self) -> Traffic {
-        let executor = &self.core.executor;
-        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.traffic()
+        self.core.executor.lock().traffic()
     }
 
     /// The algorithm of the last operation that this rank completed: the one asked for, or Bonfire's
     /// choice. Waits for the operation that is running; none before the first.
     pub fn last_algorithm(&self) -> Option<Algorithm> {
-        let executor = &self.core.executor;
-        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.last_algorithm()
+        self.core.executor.lock().last_algorithm()
     }
 
     /// Ends the group on all ranks: every pending and future operation everywhere returns
@@ -413,103 +398,6 @@ impl ProcessGroup {
     }
 }
 
-impl Core {
-    fn is_in_background(&self) -> bool {
-        self.communicator.get() == Some(&std::thread::current().id())
-    }
-
-    fn run<T: Element>(
-        &self,
-        request: &Request,
-        memory: Memory<'_, T>,
-    ) -> Result<(), CollectiveError> {
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        match executor.run(request, memory, &self.poison) {
-            Ok(()) => Ok(()),
-            Err(RunError::Usage(error)) => {
-                // The others must not wait for it.
-                let (rank, cause) = (self.me, error.to_string());
-                self.fail(Failure::Peer { rank, cause });
-                Err(error.into())
-            }
-            Err(RunError::Failed(failure)) => Err(self.end(failure)),
-        }
-    }
-
-    /// As [`fail`](Self::fail); the error that callers see from now on.
-    fn end(&self, failure: Failure) -> CollectiveError {
-        self.fail(failure);
-        let first = self.poison.failure();
-        self.explain(first.expect("fail() recorded one at the latest"))
-    }
-
-    /// The error that a failure is to callers.
-    fn explain(&self, mut failure: Failure) -> CollectiveError {
-        if let Failure::Timeout(timeout) = &mut failure {
-            let accounts = self.poison.accounts();
-            timeout.verdict = accounts.verdict(timeout, self.world_size, || self.await_accounts());
-        }
-        if let Failure::Mismatch(mismatch) = &mut failure {
-            let accounts = self.poison.accounts();
-            accounts.tell_calls(mismatch, || self.await_accounts());
-        }
-        let error = self.roster.explain(failure);
-        self.poison
-            .accounts()
-            .write_flight_records(&error.to_string());
-        error
-    }
-
-    /// Gives the other processes time to say what they were doing.
-    fn await_accounts(&self) {
-        let started = clock::now();
-        while clock::since(started) < ACCOUNTS_PATIENCE {
-            let accounts = self.poison.accounts().all();
-            let silent =
-                |rank: &Rank| !accounts.contains_key(rank) && !self.poison.has_departed(*rank);
-            if !self.world_size.ranks().any(|rank| silent(&rank)) {
-                return;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Ends the group because of what this rank's caller did: the others must not wait for it.
-    fn refuse(&self, cause: String) -> CollectiveError {
-        let rank = self.me;
-        self.end(Failure::Peer { rank, cause })
-    }
-
-    fn with_scratch<T: Element + Pod, R>(
-        &self,
-        len: usize,
-        body: impl FnOnce(&mut [T]) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        body(scratch.elements(len))
-    }
-
-    /// Makes this the failure of the group, on all ranks, unless it has failed already.
-    fn fail(&self, failure: Failure) {
-        if self.poison.set(failure)
-            && let Some(failure) = self.poison.failure()
-            && let Some(control) = self
-                .control
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .as_ref()
-        {
-            control.broadcast(&failure, self.poison.accounts());
-        }
-    }
-}
-
-impl Member {
-    fn jobs(&self) -> MutexGuard<'_, Option<SyncSender<Job>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -521,12 +409,8 @@ impl Drop for Member {
         }
         // Background operations already issued still run: the other ranks wait for them. Each ends
         // by its deadline.
-        *self.jobs() = None;
-        let communicator = self
-            .communicator
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        *self.jobs.lock() = None;
+        let communicator = self.communicator.lock().take();
         if let Some(communicator) = communicator
             // The last handle may have been in the hands of work in the background.
             && !self.core.is_in_background()
@@ -534,13 +418,7 @@ impl Drop for Member {
             let _ = communicator.join();
         }
         self.core.poison.depart(self.core.me);
-        if let Some(mut control) = self
-            .core
-            .control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(mut control) = self.core.control.lock().take() {
             control.leave();
         }
     }

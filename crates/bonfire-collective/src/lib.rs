@@ -26,8 +26,8 @@
 mod exec;
 mod group;
 mod health;
-mod meet;
 mod options;
+mod rendezvous;
 mod transport;
 
 pub use bonfire_connect::connections::{Checksums, Connections, Tls};
@@ -43,14 +43,12 @@ pub use group::blocks::Blocks;
 pub use group::buffer::GroupBuffer;
 pub use group::work::Work;
 pub use group::{Agreement, Disagreement, Inside, ProcessGroup, Proposal};
-pub use health::accounts::GroupReport;
 pub use health::failure::{Corruption, Mismatch, Timeout, panic_message};
 pub use health::flight::{FlightOperation, FlightRecord, read_flight_records};
 pub use health::inspection::{InspectError, JobMember, RunningJob, SilentProcess, running_jobs};
 pub use health::recorder::{PhaseProgress, Progress, StepProgress};
+pub use health::reports::GroupReport;
 pub use health::stragglers::{Straggler, StragglerReport};
-pub use meet::error::CollectiveError;
-pub use meet::rendezvous::{ConnectError, RESTARTS_KEY, Reach};
 pub use options::builds::{Build, Builds};
 pub use options::call_sites::CallSites;
 pub use options::overrides::{AlgorithmOverrides, OverrideError};
@@ -59,6 +57,8 @@ pub use options::settings::{EnvSettings, SettingError};
 pub use options::stream_threads::StreamThreads;
 pub use options::transport_kind::TransportKind;
 pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
+pub use rendezvous::group_error::CollectiveError;
+pub use rendezvous::{ConnectError, RESTARTS_KEY, Reach};
 
 pub use transport::Traffic;
 pub use transport::topology::Topology;

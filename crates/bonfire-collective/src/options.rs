@@ -59,9 +59,9 @@ pub enum FoldOrder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupOptions {
-    /// How long one operation may take before it fails on every rank. Default 60 s; for single ones,
-    /// [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout). It may differ between ranks: who
-    /// loses patience first fails for all.
+    /// How long one operation may take before it fails on every rank. Default 600 s, as in PyTorch; for
+    /// single ones, [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout). After 60 s a warning names
+    /// the ranks that are missing. It may differ between ranks: the shortest one ends the operation for all.
     pub timeout: Duration,
     /// How long ranks may take to meet, and each operation of the first steps of a training on a device
     /// whose kernels are compiled then. Default 600 s. It may differ between ranks.
@@ -244,8 +244,8 @@ pub enum RecordOnSignal {
 }
 
 /// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping),
-/// and what a silent host is given, too; a quarter of the time after which an operation fails, which
-/// knows less of why.
+/// and what a silent host is given, too; much less than an operation's timeout, whose error knows less of
+/// why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The smallest and the largest `chunk_bytes`.
@@ -255,7 +255,7 @@ const CHUNK_BYTES_MAX: usize = 64 << 20;
 impl Default for GroupOptions {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(600),
             startup_timeout: Duration::from_secs(600),
             algorithm: None,
             overrides: AlgorithmOverrides::default(),

@@ -31,7 +31,7 @@ impl Carrier {
     }
 
     /// Whether the socket also reports room for more bytes. Otherwise ask the kernel.
-    pub fn tells_of_room(&self) -> bool {
+    pub fn reports_room(&self) -> bool {
         !matches!(self, Self::Own(_))
     }
 }

@@ -3,11 +3,12 @@
 //! It never carries data of the step path. Values are bytes; keys are text; nothing received is
 //! interpreted here.
 
+mod client;
 mod long_wait;
 mod memory;
 mod place;
 mod protocol;
-mod tcp;
+mod server;
 
 use std::io;
 use std::net::IpAddr;
@@ -15,10 +16,11 @@ use std::time::Duration;
 
 use crate::secure::handshake::TLS_CHOICE;
 
+pub use client::TcpStore;
 pub use long_wait::LongWait;
 pub use memory::MemoryStore;
 pub use place::Clients;
-pub use tcp::{TcpStore, TcpStoreServer};
+pub use server::TcpStoreServer;
 
 pub const KEY_BYTES_MAX: usize = 1 << 10;
 

@@ -64,7 +64,8 @@ pub enum CudaGroupError {
     Usage(#[from] PlanError),
 }
 
-fn ranks(ranks: &[Rank]) -> String {
+/// Lists the ranks that are waited for.
+pub(crate) fn ranks(ranks: &[Rank]) -> String {
     if ranks.is_empty() {
         return "the device".to_owned();
     }

@@ -7,9 +7,10 @@ mod operations;
 #[cfg(test)]
 mod tests;
 
+use bonfire_sys::lock::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
@@ -292,7 +293,7 @@ impl Inner {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     #[track_caller]

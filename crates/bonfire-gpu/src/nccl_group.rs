@@ -14,13 +14,14 @@ mod movement;
 mod occupancy;
 mod operations;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_cuda::nccl::{Nccl, UniqueId};
 use bonfire_cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span, Stream};
 use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::lock::Mutex;
 
 use crate::error::CudaGroupError;
 use crate::life::agree;

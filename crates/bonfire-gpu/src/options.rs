@@ -50,7 +50,7 @@ pub enum CudaPath {
 #[non_exhaustive]
 pub struct CudaOptions {
     /// How long what is queued on a device may wait there for other ranks before it fails on every rank,
-    /// whether or not the rank waits for its device. Default 60 s.
+    /// whether or not the rank waits for its device. Default 600 s; after 60 s a warning names the missing ranks.
     pub timeout: Duration,
     /// The way that data take; `None` takes the devices' own where every pair of them was seen to
     /// exchange data, and the host's where one does not.
@@ -138,7 +138,7 @@ impl CudaOptions {
 impl Default for CudaOptions {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(600),
             path: None,
             algorithm: None,
             sync: None,

@@ -27,9 +27,9 @@ pub(crate) type Ranks = SmallVec<[Rank; 8]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Notifies the peer of everything that was done so far.
-    Tell(Rank),
+    Signal(Rank),
     /// Waits until the peer has sent its notification.
-    Hear(Rank),
+    Wait(Rank),
     Fold(Fold),
 }
 
@@ -92,7 +92,7 @@ impl Program {
     pub(crate) fn folds(&self) -> impl Iterator<Item = &Fold> {
         self.actions.iter().filter_map(|action| match action {
             Action::Fold(fold) => Some(fold),
-            Action::Tell(_) | Action::Hear(_) => None,
+            Action::Signal(_) | Action::Wait(_) => None,
         })
     }
 }
@@ -101,9 +101,9 @@ fn action(step: Step, place_of: impl Fn(ElemRange) -> ElemRange) -> Option<Actio
     match step {
         Step::Put { peer, source } => {
             assert!(source.is_empty(), "a frame of {source} is not in place");
-            Some(Action::Tell(peer))
+            Some(Action::Signal(peer))
         }
-        Step::Wait { peer } => Some(Action::Hear(peer)),
+        Step::Wait { peer } => Some(Action::Wait(peer)),
         Step::Release { .. } => None,
         Step::ReduceDirect {
             range,

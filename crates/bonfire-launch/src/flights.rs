@@ -115,7 +115,7 @@ impl Flights {
             // A verdict that a rank has printed says who did what already.
             if !said.iter().any(|line| line.contains(beginning(failure))) {
                 let _ = writeln!(text, "  {group}{failure}");
-                for doing in report.doings() {
+                for doing in report.statuses() {
                     let _ = writeln!(text, "  {group}{doing}");
                 }
             }

@@ -15,7 +15,7 @@ use burn_train::metric::store::EventStoreClient;
 
 use crate::error::LearnerError;
 use crate::records::passed_on;
-use bonfire_train::{CompressionState, Ddp, World, patient_with_files};
+use bonfire_train::{CompressionState, Ddp, World, with_file_timeout};
 
 const MAIN: Rank = Rank::new(0);
 
@@ -133,7 +133,7 @@ impl CompressionCheckpoints {
             Vec::new()
         };
         // Rank 0 has just written the learner's files.
-        let group = patient_with_files(world.group(), ddp.module());
+        let group = with_file_timeout(world.group(), ddp.module());
         let mut saves = [i64::from(actions.contains(&CheckpointingAction::Save))];
         group.broadcast(&mut saves, MAIN)?;
         if saves[0] != 0 {

@@ -5,7 +5,7 @@ mod setup;
 use std::ops::ControlFlow;
 
 use bonfire_collective::ProcessGroup;
-use bonfire_train::{Ddp, Last, World, is_autodiff, patient_with_files};
+use bonfire_train::{Ddp, Last, World, is_autodiff, with_file_timeout};
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::{
     EventProcessorError, EventProcessorTraining, InferenceStep, Learner, LearnerEvent,
@@ -241,7 +241,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             checkpoints.end_epoch(epoch, asked, ddp, self.world)?;
         }
         // The early stop of rank 0 is sent as that rank having no more batches.
-        let patient = patient_with_files(self.world.group(), ddp.module());
+        let patient = with_file_timeout(self.world.group(), ddp.module());
         let agreement = self.agree_in(&patient, usize::from(early), false)?;
         if agreement.stop.is_some() || agreement.total() > 0 {
             return Ok(Next::Stop);

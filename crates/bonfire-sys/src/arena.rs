@@ -4,6 +4,7 @@
 //! dropped. This module hands out each byte to one block at a time. What peers may do with the bytes
 //! of a block, and when, is said and proved in [`window`](crate::window).
 
+use crate::lock::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
 use rustix::io::Errno;
@@ -194,7 +195,7 @@ impl Arena {
 
 impl Inner {
     fn gaps<R>(&self, body: impl FnOnce(&mut Gaps) -> R) -> R {
-        body(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
+        body(&mut self.free.lock())
     }
 }
 

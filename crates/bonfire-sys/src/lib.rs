@@ -32,6 +32,7 @@ mod doorbell;
 #[cfg(not(loom))]
 mod file_memory;
 mod lease;
+pub mod lock;
 pub mod process;
 mod region;
 #[cfg(not(loom))]

@@ -23,7 +23,7 @@ use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::Divided;
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::world::watchdog::Watchdog;
 use crate::{DdpConfig, DeviceKind, Placement, Precision, Sharding, TrainError, World};
 

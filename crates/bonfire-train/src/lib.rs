@@ -77,7 +77,7 @@ pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;
 #[doc(hidden)]
-pub use world::patience::patient_with_files;
+pub use world::timeouts::with_file_timeout;
 pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::record::TensorTable;

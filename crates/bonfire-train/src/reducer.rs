@@ -43,7 +43,7 @@ use crate::reducer::parameter_gather::ParameterGather;
 use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
 use crate::values::Scale;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use buckets::{Buckets, Home};
 use step::Step;
 use step_flags::StepFlags;

@@ -4,7 +4,7 @@ pub(crate) mod device;
 pub(crate) mod exchange;
 pub(crate) mod failures;
 pub(crate) mod mesh;
-pub(crate) mod patience;
+pub(crate) mod timeouts;
 pub(crate) mod watchdog;
 
 use bonfire_checkpoint::record::Cuts;
@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
 /// The position of a rank on its host.

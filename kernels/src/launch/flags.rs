@@ -199,9 +199,9 @@ impl Waiter<'_> {
 #[derive(Clone, Debug)]
 pub enum Signal {
     /// Raises the word to this value, after everything that the stream did before.
-    Tell(Span, u32),
+    Set(Span, u32),
     /// Waits until the word has reached this value, counted round its 32 bits.
-    Hear(Span, u32),
+    Wait(Span, u32),
 }
 
 /// The kernel of one warp that raises words and waits for them.
@@ -272,11 +272,11 @@ impl SignalKernel {
                 ..SignalsArgs::default()
             };
             for (index, signal) in batch.iter().enumerate() {
-                let (Signal::Tell(word, value) | Signal::Hear(word, value)) = signal;
+                let (Signal::Set(word, value) | Signal::Wait(word, value)) = signal;
                 word.used_by(stream.context());
                 args.words[index] = word.word_address();
                 args.values[index] = *value;
-                args.awaited |= u32::from(matches!(signal, Signal::Hear(..))) << index;
+                args.awaited |= u32::from(matches!(signal, Signal::Wait(..))) << index;
             }
             let grid = Grid {
                 blocks: 1,

@@ -3,7 +3,7 @@
 mod channel;
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::simulation::place::{Look, here, try_here};
@@ -25,26 +25,19 @@ impl<T> Mutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// Waits for the lock.
-    ///
-    /// # Errors
-    /// If somebody panicked while holding it.
-    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    /// Waits for the lock. A panic of another thread does not spoil it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         if let Some(place) = try_here() {
             place.give_way();
             return place.wait_to_the_end(|_| match self.0.try_lock() {
-                Ok(held) => Look::Done(Ok(self.guard(held))),
+                Ok(held) => Look::Done(self.guard(held)),
                 Err(TryLockError::Poisoned(poisoned)) => {
-                    let guard = self.guard(poisoned.into_inner());
-                    Look::Done(Err(PoisonError::new(guard)))
+                    Look::Done(self.guard(poisoned.into_inner()))
                 }
                 Err(TryLockError::WouldBlock) => Look::Wait(vec![self.key()]),
             });
         }
-        match self.0.lock() {
-            Ok(held) => Ok(self.guard(held)),
-            Err(poisoned) => Err(PoisonError::new(self.guard(poisoned.into_inner()))),
-        }
+        self.guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn guard<'a>(&'a self, held: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
@@ -89,16 +82,6 @@ pub struct Condvar {
     _room: u8,
 }
 
-/// Whether a wait ended because its time was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitTimeoutResult(bool);
-
-impl WaitTimeoutResult {
-    pub fn timed_out(self) -> bool {
-        self.0
-    }
-}
-
 impl Condvar {
     pub fn new() -> Self {
         Self::default()
@@ -111,38 +94,29 @@ impl Condvar {
     }
 
     /// Lets go of the lock until somebody wakes this thread.
-    ///
-    /// # Errors
-    /// If somebody panicked while holding the lock.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = guard.mutex;
         self.sleep(guard, None);
         mutex.lock()
     }
 
     /// The same, for `span` at most.
-    ///
-    /// # Errors
-    /// If somebody panicked while holding the lock.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         span: Duration,
-    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+    ) -> MutexGuard<'a, T> {
         let mutex = guard.mutex;
-        let late = WaitTimeoutResult(!self.sleep(guard, Some(span)));
-        match mutex.lock() {
-            Ok(guard) => Ok((guard, late)),
-            Err(poisoned) => Err(PoisonError::new((poisoned.into_inner(), late))),
-        }
+        self.sleep(guard, Some(span));
+        mutex.lock()
     }
 
-    /// Whether somebody woke it. Nobody comes between the end of the lock and the sleep, for only this
-    /// thread runs.
-    fn sleep<T>(&self, guard: MutexGuard<'_, T>, span: Option<Duration>) -> bool {
+    /// Sleeps until somebody wakes it, or for `span`. Nobody comes between the end of the lock and the sleep, for only
+    /// this thread runs.
+    fn sleep<T>(&self, guard: MutexGuard<'_, T>, span: Option<Duration>) {
         let mut guard = Some(guard);
         let place = here();
-        let slept = place.wait(span, |state| match guard.take() {
+        let _ = place.wait(span, |state| match guard.take() {
             Some(mut guard) => {
                 let key = guard.mutex.key();
                 guard.held = None;
@@ -153,7 +127,6 @@ impl Condvar {
             }
             None => Look::Done(()),
         });
-        slept.is_ok()
     }
 
     fn key(&self) -> Key {
@@ -187,8 +160,7 @@ impl Turnstile {
     pub fn enter(&self, Ticket(ticket): Ticket) -> Turn<'_> {
         let mut tickets = self.tickets();
         while tickets.1 != ticket {
-            let woken = self.moved.wait(tickets);
-            tickets = woken.unwrap_or_else(PoisonError::into_inner);
+            tickets = self.moved.wait(tickets);
         }
         Turn(self)
     }
@@ -199,7 +171,7 @@ impl Turnstile {
     }
 
     fn tickets(&self) -> MutexGuard<'_, (u64, u64)> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tickets.lock()
     }
 }
 

@@ -64,12 +64,12 @@ struct State {
 fn counted(world: &World) -> bonfire::Result<usize> {
     let mut count = [if world.is_main() { SAMPLES as u64 } else { 0 }];
     let group = world.group();
-    // ANCHOR: patience
+    // ANCHOR: timeout
     // Rank 0 reads all files, which takes minutes; the others wait here.
     group
         .with_timeout(Duration::from_secs(1800))
         .broadcast(&mut count, Rank::new(0))?;
-    // ANCHOR_END: patience
+    // ANCHOR_END: timeout
     Ok(count[0] as usize)
 }
 

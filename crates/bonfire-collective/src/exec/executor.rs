@@ -24,9 +24,9 @@ use bonfire_sys::window::{Board, View};
 use crate::Element;
 use crate::exec::select::{Question, Selector};
 use crate::health::failure::Failure;
-use crate::health::patience::{Eagerness, Patience};
 use crate::health::poison::Poison;
 use crate::health::recorder::{Name, Recorder};
+use crate::health::wait::{Eagerness, WaitLimits};
 use crate::options::GroupOptions;
 use crate::options::call_sites::CallSites;
 use crate::transport::topology::Topology;
@@ -75,7 +75,7 @@ impl From<Failure> for RunError {
 
 /// Which rank of which group an executor works for.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct ExecutorConfig {
     pub(crate) me: Rank,
     pub(crate) topology: Topology,
     /// Number of the group, with which every frame is stamped.
@@ -124,20 +124,20 @@ pub(crate) struct Executor {
 
 impl Executor {
     pub(crate) fn new(
-        seat: Seat,
+        config: ExecutorConfig,
         links: Links,
         board: Option<Board>,
         options: GroupOptions,
         chunk_bytes: usize,
     ) -> Self {
-        let Seat {
+        let ExecutorConfig {
             me,
             topology,
             group,
             eagerness,
             figures,
             recorder,
-        } = seat;
+        } = config;
         let mut selector = Selector::new(me, topology, options.clone(), chunk_bytes);
         if let Some(figures) = figures {
             selector.learn(figures);
@@ -183,10 +183,10 @@ impl Executor {
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE)?;
         }
-        let patience = Patience::new(request.timeout, request.eagerness, poison);
+        let limits = WaitLimits::new(request.timeout, request.eagerness, poison);
         if let Some(view) = view::<T>(request.collective, &mut memory)
             && self.may_share(request, size_of_val(view.target))
-            && self.run_shared(request, view, &patience)?
+            && self.run_shared(request, view, &limits)?
         {
             self.advance(request.collective);
             self.last_algorithm = Some(Algorithm::ZeroCopy);
@@ -203,12 +203,12 @@ impl Executor {
         if let Some(failure) = poison.failure() {
             return Err(failure.into());
         }
-        let prepared = self.prepare_frames::<T>(request, &patience)?;
+        let prepared = self.prepare_frames::<T>(request, &limits)?;
         let seq = self.advance(request.collective);
         let bytes = request.count * size_of::<T>();
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
-        let mut run = Run::new(self, &prepared, seq, request.step, &patience);
+        let mut run = Run::new(self, &prepared, seq, request.step, &limits);
         let mut steps = &prepared.steps[..];
         while let Some(step) = steps.first() {
             let mut done = run.use_frame(steps, request.reduce, &mut space)?;
@@ -223,7 +223,7 @@ impl Executor {
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
         self.recorder
-            .end(request.collective, bytes, patience.elapsed());
+            .end(request.collective, bytes, limits.elapsed());
         Ok(())
     }
 
@@ -231,13 +231,13 @@ impl Executor {
     fn prepare_frames<T: Element>(
         &mut self,
         request: &Request,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Arc<Prepared>, RunError> {
         let key = Key::new::<T>(request, Place::Frames);
         if let Some(prepared) = self.plans.get(&key) {
             return Ok(prepared);
         }
-        let algorithm = self.select::<T>(request, patience)?;
+        let algorithm = self.select::<T>(request, limits)?;
         let operation = self.operation::<T>(request, algorithm);
         Ok(self.plans.prepare(key, operation, &self.recorder)?)
     }
@@ -260,7 +260,7 @@ impl Executor {
     fn select<T: Element>(
         &mut self,
         request: &Request,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Algorithm, RunError> {
         let question = Question {
             collective: request.collective,
@@ -277,14 +277,14 @@ impl Executor {
             let algorithm = Algorithm::candidates(request.collective)[0];
             let operation = self.operation::<T>(request, algorithm);
             let seq = *self.seq(request.collective);
-            let patience = patience.with_eagerness(self.eagerness);
+            let limits = limits.with_eagerness(self.eagerness);
             let header = wire::encode_header(&operation, 0);
             // Who waits for another rank's measurement has entered the operation, and must be seen to.
             let call = self.recorder.learn(operation.clone(), request.name);
             let bytes = request.count * size_of::<T>();
             self.recorder.begin(call, seq, bytes);
             let figures =
-                Run::of(self, &operation, header, seq, request.step, &patience).measure()?;
+                Run::of(self, &operation, header, seq, request.step, &limits).measure()?;
             self.recorder.withdraw();
             self.selector.learn(figures);
         }

@@ -56,7 +56,7 @@ impl ProcessGroup {
         };
         match &self.member {
             Some(member) if !self.core.is_in_background() => {
-                let jobs = member.jobs();
+                let jobs = member.jobs.lock();
                 let jobs = jobs.as_ref().expect("jobs end with the last clone");
                 // Under the lock, so that jobs are passed on in the order of their tickets. The thread
                 // that takes them ends after the last one.

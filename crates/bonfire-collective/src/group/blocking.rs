@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::ProcessGroup;
 use super::operations::Caller;
 use crate::group::blocks::Blocks;
-use crate::health::patience::Eagerness;
+use crate::health::wait::Eagerness;
 use crate::{CollectiveError, Element};
 
 impl ProcessGroup {

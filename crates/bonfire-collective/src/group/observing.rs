@@ -49,7 +49,7 @@ impl ProcessGroup {
     /// inspect`, SIGUSR1, and the report after a failure. Costs some nanoseconds; call it in every
     /// step. `Ddp` does.
     pub fn progress(&self, step: u64) {
-        self.core.recorder.say_step(step);
+        self.core.recorder.set_step(step);
     }
 
     /// Says that this rank's program begins to do this, such as `"data loading"`, until it says
@@ -57,7 +57,7 @@ impl ProcessGroup {
     /// phases at most.
     pub fn phase(&self, name: &str) {
         let recorder = &self.core.recorder;
-        recorder.say_phase(recorder.name(name));
+        recorder.set_phase(recorder.name(name));
     }
 
     /// Until what it returns is dropped, this rank's operations are those of this line of the program, in errors and
@@ -89,6 +89,45 @@ impl ProcessGroup {
     /// seconds; nothing before the first time, and in groups of threads. Rank 0 also says so in a
     /// warning, at most once a minute, when a rank costs the others a tenth of their time.
     pub fn stragglers(&self) -> Option<StragglerReport> {
-        self.core.poison.accounts().stragglers()
+        self.core.poison.reports().stragglers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bonfire_plan::WorldSize;
+
+    use crate::health::query::{report, warning};
+    use crate::health::reports::GroupReport;
+    use crate::{GroupOptions, ProcessGroup};
+
+    #[test]
+    fn a_wait_is_reported_once_with_the_rank_that_is_missing() {
+        let three = WorldSize::new(3).unwrap();
+        let groups = ProcessGroup::local(three, GroupOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            for waiting in &groups[1..] {
+                scope.spawn(|| waiting.barrier().unwrap());
+            }
+            let poison = &groups[0].core.poison;
+            let text = loop {
+                // It is not called a wait before it has lasted for a second.
+                let long_enough = |report: GroupReport| report.verdict().contains("rank 0");
+                if report(poison, 1).is_some_and(long_enough) {
+                    break warning(poison).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            assert!(
+                text.starts_with("ranks 1 and 2 wait in barrier #0"),
+                "{text}"
+            );
+            let culprit = ": rank 0 has not entered it, and has called nothing";
+            assert!(text.contains(culprit), "{text}");
+            assert_eq!(warning(poison), None, "once for each operation");
+            groups[0].barrier().unwrap();
+        });
     }
 }

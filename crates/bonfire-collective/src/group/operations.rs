@@ -13,8 +13,8 @@ use bytemuck::Pod;
 use super::Core;
 use crate::exec::executor::{Memory, Request};
 use crate::group::blocks::Blocks;
-use crate::health::patience::Eagerness;
 use crate::health::recorder::Name;
+use crate::health::wait::Eagerness;
 use crate::{CollectiveError, Element};
 
 /// Who asks, and how it waits.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bonfire_plan::{Rank, WorldSize};
 
-use super::hub::Hub;
+use super::link_pool::LinkPool;
 use crate::CollectiveError;
 use crate::health::failure::Failure;
-use crate::meet::rendezvous::Home;
 use crate::options::GroupOptions;
+use crate::rendezvous::Home;
 use crate::transport::topology::Topology;
 
 /// A group's place in its job, as one of its ranks knows it.
@@ -39,7 +39,7 @@ pub(crate) struct Roster {
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     /// They are threads of this process.
-    Threads(Arc<Hub>),
+    Threads(Arc<LinkPool>),
     Processes(Arc<Home>),
 }
 

@@ -10,8 +10,8 @@ use ring::digest::{Context, SHA256};
 use super::ProcessGroup;
 use super::roster::Roster;
 use crate::CollectiveError;
-use crate::meet::rendezvous::ConnectError;
 use crate::options::GroupOptions;
+use crate::rendezvous::ConnectError;
 use crate::transport::topology::Topology;
 
 use attempt::Attempt;

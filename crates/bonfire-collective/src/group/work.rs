@@ -1,6 +1,6 @@
 //! The handle of an operation that runs in the background.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_plan::Rank;
@@ -35,7 +35,7 @@ impl<T> Work<T> {
     pub(crate) fn new(me: Rank) -> (Self, Completion<T>) {
         let outcome = Arc::new(Outcome {
             result: Mutex::new(None),
-            done: Condvar::new(),
+            done: Condvar::default(),
         });
         (
             Self {
@@ -50,26 +50,17 @@ impl<T> Work<T> {
 
     /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_completed(&self) -> bool {
-        self.outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        self.outcome.result.lock().is_some()
     }
 
-    /// Waits until [`wait`](Self::wait) would return at once, but not much longer than `patience`. Whether it
+    /// Waits until [`wait`](Self::wait) would return at once, but not much longer than `timeout`. Whether it
     /// would: for who has to look at something else meanwhile.
-    pub fn wait_for(&self, patience: Duration) -> bool {
-        let result = self
-            .outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        let result = self.outcome.result.lock();
         if result.is_some() {
             return true;
         }
-        let waited = self.outcome.done.wait_timeout(result, patience);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
+        self.outcome.done.wait_timeout(result, timeout).is_some()
     }
 
     /// Waits for the result. Ends by the deadlines of this operation and of those issued before it.
@@ -77,20 +68,12 @@ impl<T> Work<T> {
     /// # Errors
     /// Whatever ended the operation; see [`CollectiveError`].
     pub fn wait(self) -> Result<T, CollectiveError> {
-        let mut result = self
-            .outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.outcome.result.lock();
         loop {
             if let Some(result) = result.take() {
                 return result;
             }
-            result = self
-                .outcome
-                .done
-                .wait(result)
-                .unwrap_or_else(PoisonError::into_inner);
+            result = self.outcome.done.wait(result);
         }
     }
 }
@@ -102,10 +85,7 @@ impl<T> Completion<T> {
 
     fn fill(&mut self, result: impl FnOnce() -> Result<T, CollectiveError>) {
         if let Some(outcome) = self.outcome.take() {
-            let mut place = outcome
-                .result
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut place = outcome.result.lock();
             *place = Some(result());
             outcome.done.notify_all();
         }

@@ -1,6 +1,6 @@
 //! The control channel: one connection to every peer beside the data path, read by one thread.
 //!
-//! It carries failures, accounts of what the ranks were doing, what they do at the moment when somebody
+//! It carries failures, reports of what the ranks were doing, what they do at the moment when somebody
 //! asks, heartbeats, and farewells; and its end of stream is how the death of a process is seen: the operating system
 //! closes the connection even after SIGKILL. Nothing on the step path touches it.
 
@@ -18,18 +18,18 @@ use bonfire_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::health::accounts::{Account, Accounts};
 use crate::health::failure::Failure;
 use crate::health::flight::FlightRecord;
 use crate::health::poison::Poison;
 use crate::health::recorder::Progress;
+use crate::health::reports::{RankReport, Reports};
 use crate::health::stragglers::{Heartbeat, Stragglers};
 use crate::options::GroupOptions;
 use bonfire_connect::platform::clock;
 use bonfire_connect::platform::net::{Handle, await_news};
 use bonfire_connect::platform::thread::{self, JoinHandle};
 
-pub(crate) use early::{Early, Hearing};
+pub(crate) use early::{Early, Reading};
 pub(crate) use line::Peer;
 use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
 use pulse::Pulse;
@@ -44,7 +44,7 @@ const BACKLOG_SLICE: Duration = Duration::from_millis(5);
 const HANGING: Duration = Duration::from_secs(1);
 
 /// How long a rank that leaves tries to say so to peers that take nothing.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause between two looks for answers.
 const ANSWER_LOOK: Duration = Duration::from_millis(2);
@@ -140,9 +140,9 @@ impl Control {
 
     /// Reports to every peer why the group failed, and what the ranks of this process were doing. A
     /// peer that cannot be notified has failed itself.
-    pub(crate) fn broadcast(&self, failure: &Failure, accounts: &Accounts) {
+    pub(crate) fn broadcast(&self, failure: &Failure, reports: &Reports) {
         send_all(&self.peers, Kind::Failure, failure);
-        testify(&self.peers, failure, accounts);
+        send_reports(&self.peers, failure, reports);
     }
 
     /// Says farewell and stops watching. Peers keep what was sent before.
@@ -156,8 +156,7 @@ impl Control {
             peer.send(Kind::Farewell, &[]);
         }
         let started = clock::now();
-        while self.peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_PATIENCE
-        {
+        while self.peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_TIMEOUT {
             // The thread that watches sends the rest.
             thread::sleep(ANSWER_LOOK);
         }
@@ -182,18 +181,18 @@ impl Drop for Control {
     }
 }
 
-/// Asks every peer what its ranks do, and waits until all have said it, or for `patience`: a process
-/// that is stopped says nothing. The answers are in the accounts.
-pub(crate) fn ask(peers: &[Peer], poison: &Poison, operations_max: usize, patience: Duration) {
-    let round = poison.accounts().begin_round();
+/// Asks every peer what its ranks do, and waits until all have said it, or for `timeout`: a process
+/// that is stopped says nothing. The answers are in the reports.
+pub(crate) fn ask(peers: &[Peer], poison: &Poison, operations_max: usize, timeout: Duration) {
+    let round = poison.reports().begin_round();
     let question = Question {
         round,
         operations_max,
     };
     send_all(peers, Kind::Question, &question);
     let started = clock::now();
-    while clock::since(started) < patience {
-        let answers = poison.accounts().answers();
+    while clock::since(started) < timeout {
+        let answers = poison.reports().answers();
         let owes =
             |peer: &&Peer| !answers.contains_key(&peer.rank) && !poison.has_departed(peer.rank);
         if !peers.iter().any(|peer| owes(&peer)) {
@@ -219,20 +218,20 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
 }
 
 /// Tells some of the peers of a failure that is not their group's own.
-pub(crate) fn tell(peers: &[Peer], failure: &Failure, is_told: impl Fn(Rank) -> bool) {
+pub(crate) fn notify(peers: &[Peer], failure: &Failure, is_notified: impl Fn(Rank) -> bool) {
     let text = encode(failure);
-    for peer in peers.iter().filter(|peer| is_told(peer.rank)) {
+    for peer in peers.iter().filter(|peer| is_notified(peer.rank)) {
         peer.send(Kind::Failure, &text);
     }
 }
 
 /// Tells every peer what this process was doing, where that can say who is to blame.
-fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
+fn send_reports(peers: &[Peer], failure: &Failure, reports: &Reports) {
     if !matches!(failure, Failure::Timeout(_) | Failure::Mismatch(_)) {
         return;
     }
-    for account in accounts.own() {
-        send_all(peers, Kind::Account, &account);
+    for report in reports.own() {
+        send_all(peers, Kind::Report, &report);
     }
 }
 
@@ -240,7 +239,7 @@ fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
 fn answer(peer: &Peer, question: &Question, poison: &Poison) {
     let failure = poison.failure().map(|failure| failure.to_string());
     let records = poison
-        .accounts()
+        .reports()
         .own_records(failure.as_deref(), question.operations_max);
     for record in records {
         let round = question.round;
@@ -296,13 +295,13 @@ impl Watcher {
             };
             match failed {
                 None => {
-                    testify(&self.peers, &failure, self.poison.accounts());
+                    send_reports(&self.peers, &failure, self.poison.reports());
                     failed = Some(clock::now());
                 }
                 // The program hangs, or it would have written them itself, with the verdict.
                 Some(since) if clock::since(since) >= HANGING => {
-                    let accounts = self.poison.accounts();
-                    accounts.write_flight_records(&failure.to_string());
+                    let reports = self.poison.reports();
+                    reports.write_flight_records(&failure.to_string());
                 }
                 Some(_) => {}
             }
@@ -349,20 +348,18 @@ impl Watcher {
                 tracing::warn!(target: "bonfire", "{report}");
             }
             send_all(&self.peers, Kind::Stragglers, &report);
-            self.poison.accounts().keep_stragglers(report);
+            self.poison.reports().keep_stragglers(report);
         }
     }
 
     fn beat(&mut self, now: Instant) {
-        let witnesses = self.poison.accounts().witnesses();
-        let witness = witnesses
-            .iter()
-            .find(|witness| witness.desk.rank == self.me);
+        let recorders = self.poison.reports().recorders();
+        let own = recorders.iter().find(|known| known.target.rank == self.me);
         // Before the group is complete there is nothing to report but that this rank is there.
-        let heartbeat = witness.map_or_else(Heartbeat::default, |witness| {
-            let (waited, alive) = witness.recorder.waited();
+        let heartbeat = own.map_or_else(Heartbeat::default, |own| {
+            let (waited, alive) = own.recorder.waited();
             Heartbeat {
-                step: witness.recorder.step(),
+                step: own.recorder.step(),
                 waited,
                 alive,
             }
@@ -375,7 +372,7 @@ impl Watcher {
             }
         }
         if let Some(stragglers) = &mut self.stragglers {
-            stragglers.hear(self.me, heartbeat);
+            stragglers.receive_beat(self.me, heartbeat);
         }
     }
 
@@ -408,10 +405,10 @@ impl Watcher {
         peer.expect("only peers are heard")
     }
 
-    fn hear(&mut self, rank: Rank, heartbeat: Heartbeat) {
-        self.pulse.hear(rank, clock::now());
+    fn receive_beat(&mut self, rank: Rank, heartbeat: Heartbeat) {
+        self.pulse.receive_beat(rank, clock::now());
         if let Some(stragglers) = &mut self.stragglers {
-            stragglers.hear(rank, heartbeat);
+            stragglers.receive_beat(rank, heartbeat);
         }
     }
 
@@ -462,18 +459,18 @@ impl Watcher {
                     poison.depart(peer.rank);
                     self.pulse.forget(peer.rank);
                 }
-                Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
-                Kind::Joined => poison.accounts().joined(peer.rank),
+                Kind::Report => poison.reports().receive(decode::<RankReport>(&text)?),
+                Kind::Joined => poison.reports().joined(peer.rank),
                 Kind::Failure => {
                     poison.set(decode(&text)?);
                 }
                 Kind::Question => answer(peer, &decode(&text)?, poison),
                 Kind::Answer => {
                     let Answer { round, record } = decode(&text)?;
-                    poison.accounts().answer(round, record);
+                    poison.reports().answer(round, record);
                 }
-                Kind::Heartbeat => self.hear(peer.rank, decode(&text)?),
-                Kind::Stragglers => poison.accounts().keep_stragglers(decode(&text)?),
+                Kind::Heartbeat => self.receive_beat(peer.rank, decode(&text)?),
+                Kind::Stragglers => poison.reports().keep_stragglers(decode(&text)?),
             }
         }
         Ok(())
@@ -481,108 +478,4 @@ impl Watcher {
 }
 
 #[cfg(test)]
-mod tests {
-    use bonfire_plan::WorldSize;
-
-    use super::*;
-    use crate::health::accounts::Witness;
-    use crate::health::flight::Desk;
-    use crate::health::recorder::Recorder;
-    use bonfire_connect::platform::net::UnixStream;
-    use bonfire_connect::secure::stream::Stream;
-
-    /// A connection of rank 0 to a peer, and the other end of it.
-    fn connection(peer: u32) -> (Early, Peer) {
-        let (near, far) = UnixStream::pair().unwrap();
-        far.set_nonblocking(true).unwrap();
-        let early = Early::new(Rank::new(peer), Stream::Unix(near), Hearing::Heard).unwrap();
-        (early, Peer::new(Rank::new(0), Stream::Unix(far)))
-    }
-
-    /// What the other end hears first of this kind.
-    fn heard(far: &Peer, kind: Kind) -> Vec<u8> {
-        let mut inbox = far.with_stream(Inbox::new).unwrap();
-        let mut buffer = [0; 4096];
-        let started = clock::now();
-        loop {
-            assert!(
-                clock::since(started) < Duration::from_secs(60),
-                "nothing came"
-            );
-            match far.read(&mut buffer) {
-                Ok(count) => inbox.feed(&buffer[..count]),
-                Err(_) => thread::sleep(ANSWER_LOOK),
-            }
-            if let Some(text) = inbox.first(kind).unwrap() {
-                return text.to_vec();
-            }
-        }
-    }
-
-    #[test]
-    fn a_lost_connection_is_told_to_those_who_still_have_theirs() {
-        let ((first, cut), (second, far)) = (connection(1), connection(2));
-        let poison = Arc::new(Poison::new(WorldSize::new(3).unwrap()));
-        let (peers, options) = (vec![first, second], GroupOptions::default());
-        let _control = Control::start(Rank::new(0), peers, poison, &options).unwrap();
-        drop(cut);
-        let failure: Failure = decode(&heard(&far, Kind::Failure)).unwrap();
-        let Failure::Peer { rank, .. } = &failure else {
-            panic!("{failure}");
-        };
-        assert_eq!(*rank, Rank::new(1));
-    }
-
-    /// Whoever drops a group waits for the thread, which must not sleep to the end of its slice.
-    #[test]
-    fn the_end_of_a_group_wakes_the_thread_that_watches() {
-        let (peer, far) = connection(1);
-        let poison = Arc::new(Poison::new(WorldSize::new(2).unwrap()));
-        let (peers, options) = (vec![peer], GroupOptions::default());
-        let (mut control, mut watcher) =
-            Control::prepare(Rank::new(0), peers, poison, &options).unwrap();
-        watcher.look_slice = Duration::from_secs(24 * 3600);
-        control.watcher = Some(thread::spawn("watcher", move || watcher.run()).unwrap());
-        // Its first beat comes right before it sleeps.
-        heard(&far, Kind::Heartbeat);
-        thread::sleep(Duration::from_millis(50));
-        let (done, is_done) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            drop(control);
-            let _ = done.send(());
-        });
-        let ended = is_done.recv_timeout(Duration::from_secs(60));
-        assert!(ended.is_ok(), "the thread sleeps on");
-    }
-
-    #[test]
-    fn an_answer_has_room_whatever_the_program_calls_its_phases() {
-        let recorder = Arc::new(Recorder::default());
-        recorder.say_phase(recorder.name(&"x".repeat(2 * MESSAGE_BYTES_MAX)));
-        let poison = Poison::new(WorldSize::new(2).unwrap());
-        let desk = Desk {
-            folder: None,
-            group: 0,
-            rank: Rank::new(0),
-            job_rank: Rank::new(0),
-            world_size: 2,
-        };
-        poison
-            .accounts()
-            .add(Rank::new(0), Witness { recorder, desk });
-        let (near, far) = UnixStream::pair().unwrap();
-        far.set_nonblocking(true).unwrap();
-        let question = Question {
-            round: 7,
-            operations_max: 4,
-        };
-        let peer = Peer::new(Rank::new(1), Stream::Unix(near));
-        answer(&peer, &question, &poison);
-        let far = Peer::new(Rank::new(0), Stream::Unix(far));
-        let answer: Answer = decode(&heard(&far, Kind::Answer)).unwrap();
-        assert_eq!(
-            (answer.round, answer.record.progress),
-            (7, Progress::default())
-        );
-    }
-}
+mod tests;

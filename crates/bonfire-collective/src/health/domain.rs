@@ -5,7 +5,7 @@
 //! share with this rank.
 
 use std::ptr;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bonfire_plan::Rank;
 
@@ -71,6 +71,17 @@ impl Domain {
         }
     }
 
+    /// Returns the group of the domain whose state this is.
+    pub(crate) fn group(&self, poison: &Poison) -> Option<Arc<Poison>> {
+        let groups: Vec<Arc<Poison>> = self
+            .state()
+            .groups
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        groups.into_iter().find(|group| ptr::eq(&**group, poison))
+    }
+
     /// Ends all groups with the failure of one of them, unless they have ended. Returns true if that group failed just
     /// now; the caller notifies its peers.
     pub(crate) fn fail(&self, poison: &Poison, bond: &Bond, failure: Failure) -> bool {
@@ -102,7 +113,7 @@ impl Domain {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change leaves it complete.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -118,7 +129,7 @@ impl Bond {
         let Some(peers) = self.peers.as_ref().and_then(Weak::upgrade) else {
             return;
         };
-        control::tell(&peers, failure, |rank| {
+        control::notify(&peers, failure, |rank| {
             !receives(self.members[rank.index()])
         });
     }

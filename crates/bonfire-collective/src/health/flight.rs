@@ -108,7 +108,7 @@ impl From<Record> for FlightOperation {
 
 /// What a flight record says of the rank that it is from, and where it is left.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct RecordTarget {
     /// Without one, it is only sent to those who ask.
     pub(crate) folder: Option<PathBuf>,
     pub(crate) group: u32,
@@ -117,7 +117,7 @@ pub(crate) struct Desk {
     pub(crate) world_size: u32,
 }
 
-impl Desk {
+impl RecordTarget {
     pub(crate) fn record(
         &self,
         failure: Option<String>,
@@ -208,14 +208,14 @@ mod tests {
     use super::*;
 
     fn leave(folder: &Path, rank: u32, failure: &str) -> PathBuf {
-        let desk = Desk {
+        let target = RecordTarget {
             folder: None,
             group: 0,
             rank: Rank::new(rank),
             job_rank: Rank::new(rank),
             world_size: 3,
         };
-        let record = desk.record(Some(failure.to_owned()), &Recorder::default(), 1);
+        let record = target.record(Some(failure.to_owned()), &Recorder::default(), 1);
         write_flight_record(folder, &record).unwrap()
     }
 

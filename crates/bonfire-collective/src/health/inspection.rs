@@ -12,17 +12,17 @@ mod client;
 mod protocol;
 mod signal;
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bonfire_plan::Rank;
 use bonfire_sys::process::RequestWatch;
 
-use crate::health::accounts::GroupReport;
-use crate::health::control::{self, Peer};
 use crate::health::poison::Poison;
+use crate::health::query;
+use crate::health::reports::GroupReport;
 use crate::options::RecordOnSignal;
 use crate::options::place::RankEnv;
 use bonfire_connect::platform::clock;
@@ -39,10 +39,6 @@ use protocol::{Question, SocketName};
 /// How long either end may take over what it says at once.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long other processes may take to answer. They need milliseconds; one that is stopped answers
-/// never.
-const PEER_PATIENCE: Duration = Duration::from_secs(2);
-
 /// Longest sleep of the thread that answers, which is woken when it is to end.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -53,7 +49,7 @@ const QUESTION_BYTES_MAX: u64 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Inspection {
-    desk: Arc<FrontDesk>,
+    inspector: Arc<Inspector>,
     stop: Arc<AtomicBool>,
     /// Of what the thread listens on.
     handle: Handle,
@@ -63,21 +59,11 @@ pub(crate) struct Inspection {
 
 /// What there is to report.
 #[derive(Debug)]
-struct FrontDesk {
+struct Inspector {
     member: JobMember,
     opened: Instant,
-    groups: Mutex<Vec<GroupWatch>>,
-    /// Held by the thread that asks the other processes: an answer belongs to the latest question.
-    asking: Mutex<()>,
-}
-
-/// A group that this process has a rank in. It keeps nothing of the group alive.
-#[derive(Clone, Debug)]
-pub(crate) struct GroupWatch {
-    pub(crate) number: u32,
-    pub(crate) world_size: u32,
-    pub(crate) poison: Weak<Poison>,
-    pub(crate) peers: Weak<Vec<Peer>>,
+    /// The groups that this process has a rank in.
+    groups: Mutex<Vec<Weak<Poison>>>,
 }
 
 impl Inspection {
@@ -86,34 +72,33 @@ impl Inspection {
         let listener = listen_abstract(&name.to_string())?;
         listener.set_nonblocking(true)?;
         let (handle, waited_for) = (Handle::of(&listener)?, Handle::of(&listener)?);
-        let desk = Arc::new(FrontDesk {
+        let inspector = Arc::new(Inspector {
             member: JobMember::of(env, &name),
             opened: clock::now(),
             groups: Mutex::default(),
-            asking: Mutex::default(),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        let (desk_there, stopped) = (Arc::clone(&desk), Arc::clone(&stop));
+        let (inspector_there, stopped) = (Arc::clone(&inspector), Arc::clone(&stop));
         let thread = thread::spawn(&format!("bonfire-ask-{}", env.rank), move || {
             while !stopped.load(Ordering::Acquire) {
-                desk_there.serve(&listener, &waited_for);
+                inspector_there.serve(&listener, &waited_for);
             }
         })?;
-        let desk_there = Arc::clone(&desk);
+        let inspector_there = Arc::clone(&inspector);
         Ok(Self {
-            desk,
+            inspector,
             stop,
             handle,
             thread: Some(thread),
-            _requests: signal::watch(on_signal, env, move || desk_there.record_all()),
+            _requests: signal::watch(on_signal, env, move || inspector_there.record_all()),
         })
     }
 
     /// From now on it reports on this group too.
-    pub(crate) fn add(&self, group: GroupWatch) {
-        let mut groups = self.desk.lock();
-        groups.retain(|watch| watch.poison.strong_count() > 0);
-        groups.push(group);
+    pub(crate) fn add(&self, group: &Arc<Poison>) {
+        let mut groups = self.inspector.lock();
+        groups.retain(|known| known.strong_count() > 0);
+        groups.push(Arc::downgrade(group));
     }
 }
 
@@ -128,7 +113,7 @@ impl Drop for Inspection {
     }
 }
 
-impl FrontDesk {
+impl Inspector {
     /// Answers one question, if one comes.
     fn serve(&self, listener: &UnixListener, handle: &Handle) {
         if await_news(&[handle], SLICE).is_empty() {
@@ -164,55 +149,24 @@ impl FrontDesk {
     fn member(&self) -> JobMember {
         JobMember {
             age: clock::since(self.opened),
-            groups: self.groups().iter().map(|group| group.number).collect(),
+            groups: self.groups().keys().copied().collect(),
             ..self.member.clone()
         }
     }
 
     /// What the ranks of a group do; nothing if this process is in none with this number any more.
     fn report(&self, number: u32, operations_max: usize) -> Option<GroupReport> {
-        let groups = self.groups();
-        let group = groups.iter().find(|group| group.number == number)?;
-        self.ask(group, operations_max)
+        query::report(self.groups().get(&number)?, operations_max)
     }
 
-    /// What the ranks of a group do, those of other processes included.
-    fn ask(&self, group: &GroupWatch, operations_max: usize) -> Option<GroupReport> {
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        group.report(operations_max)
+    /// The groups that live, by their numbers.
+    fn groups(&self) -> BTreeMap<u32, Arc<Poison>> {
+        let groups: Vec<Arc<Poison>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let numbered = |group: Arc<Poison>| Some((group.bond()?.number, group));
+        groups.into_iter().filter_map(numbered).collect()
     }
 
-    fn groups(&self) -> Vec<GroupWatch> {
-        let mut groups = self.lock();
-        groups.retain(|watch| watch.poison.strong_count() > 0);
-        groups.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<GroupWatch>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl GroupWatch {
-    fn report(&self, operations_max: usize) -> Option<GroupReport> {
-        let poison = self.poison.upgrade()?;
-        if let Some(peers) = self.peers.upgrade() {
-            control::ask(&peers, &poison, operations_max, PEER_PATIENCE);
-        }
-        let failure = poison.failure().map(|failure| failure.to_string());
-        let accounts = poison.accounts();
-        let mut records = accounts.answers();
-        let own = accounts.own_records(failure.as_deref(), operations_max);
-        records.extend(own.into_iter().map(|record| (record.rank, record)));
-        let ranks = (0..self.world_size).map(Rank::new);
-        let departed =
-            ranks.filter(|rank| poison.has_departed(*rank) && !records.contains_key(rank));
-        Some(GroupReport {
-            group: self.number,
-            world_size: self.world_size,
-            departed: departed.collect(),
-            stragglers: accounts.stragglers(),
-            records: records.into_values().collect(),
-        })
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Poison>>> {
+        self.groups.lock()
     }
 }

@@ -1,16 +1,16 @@
 //! The state that ends a group: the first failure anywhere, and who has left in peace.
 //!
 //! Every wait of the group looks here between two naps, so a failure ends it within
-//! [`NAP_MAX`](crate::health::patience::NAP_MAX).
+//! [`NAP_MAX`](crate::health::wait::NAP_MAX).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
-use crate::health::accounts::Accounts;
 use crate::health::domain::Bond;
 use crate::health::failure::Failure;
+use crate::health::reports::Reports;
 use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Poison {
     failed: AtomicBool,
     state: Mutex<State>,
     departed: Vec<AtomicBool>,
-    accounts: Accounts,
+    reports: Reports,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Poison {
             failed: AtomicBool::new(false),
             state: Mutex::default(),
             departed: world_size.ranks().map(|_| AtomicBool::new(false)).collect(),
-            accounts: Accounts::default(),
+            reports: Reports::default(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Poison {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
@@ -99,8 +99,8 @@ impl Poison {
         self.departed[rank.index()].store(true, Ordering::Release);
     }
 
-    pub(crate) fn accounts(&self) -> &Accounts {
-        &self.accounts
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     pub(crate) fn has_departed(&self, rank: Rank) -> bool {

@@ -11,7 +11,6 @@ mod progress;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,8 @@ use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 pub use progress::{PhaseProgress, Progress, StepProgress};
 
+use progress::Current;
 pub(crate) use progress::Entered;
-use progress::Said;
 
 const ENTRIES: u64 = 256;
 
@@ -88,6 +87,14 @@ pub(crate) struct Record {
     pub(crate) ended_ago: Option<Duration>,
 }
 
+impl Call {
+    /// Returns true if another rank's call is the same operation of the group.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (one, two) = (&self.operation, &other.operation);
+        one.seq == two.seq && one.collective == two.collective
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operation)?;
@@ -143,7 +150,7 @@ pub(crate) struct Recorder {
     enqueued: AtomicU64,
     calls: Mutex<Calls>,
     names: Mutex<Names>,
-    said: Said,
+    current: Current,
     /// Nanoseconds of operations, but those of two ranks, since they first waited for another rank.
     waited: AtomicU64,
 }
@@ -157,7 +164,7 @@ impl Default for Recorder {
             enqueued: AtomicU64::new(0),
             calls: Mutex::default(),
             names: Mutex::default(),
-            said: Said::default(),
+            current: Current::default(),
             waited: AtomicU64::new(0),
         }
     }
@@ -301,11 +308,11 @@ impl Recorder {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock()
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     fn time(&self, bytes: usize) -> u64 {

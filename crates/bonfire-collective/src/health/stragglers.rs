@@ -23,7 +23,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 const LOST_SHARE_MIN: f64 = 0.1;
 
 /// Time between two lines that say so.
-const TELL_PERIOD: Duration = Duration::from_secs(60);
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// The part of the ranks that wait less than what counts as usual.
 const USUAL_QUANTILE: f64 = 0.75;
@@ -111,7 +111,7 @@ pub(crate) struct Stragglers {
     /// Of each rank, its first heartbeat in the window and its latest.
     ranks: Vec<Option<(Heartbeat, Heartbeat)>>,
     began: Instant,
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl Stragglers {
@@ -119,11 +119,11 @@ impl Stragglers {
         Self {
             ranks: vec![None; world_size as usize],
             began: now,
-            told: None,
+            logged: None,
         }
     }
 
-    pub(crate) fn hear(&mut self, rank: Rank, heartbeat: Heartbeat) {
+    pub(crate) fn receive_beat(&mut self, rank: Rank, heartbeat: Heartbeat) {
         let place = &mut self.ranks[rank.index()];
         match place {
             Some((first, latest)) => {
@@ -155,11 +155,13 @@ impl Stragglers {
 
     /// Whether it is time to say so again.
     pub(crate) fn is_worth_a_line(&mut self, report: &StragglerReport, now: Instant) -> bool {
-        let told = self.told.map(|told| now.saturating_duration_since(told));
-        if report.stragglers.is_empty() || told.is_some_and(|ago| ago < TELL_PERIOD) {
+        let logged = self
+            .logged
+            .map(|logged| now.saturating_duration_since(logged));
+        if report.stragglers.is_empty() || logged.is_some_and(|ago| ago < LOG_PERIOD) {
             return false;
         }
-        self.told = Some(now);
+        self.logged = Some(now);
         true
     }
 
@@ -222,7 +224,7 @@ mod tests {
                     // Clocks of ranks begin at different times.
                     alive: Duration::from_millis(100 * steps + 7_000 * u64::from(rank.get())),
                 };
-                stragglers.hear(rank, heartbeat);
+                stragglers.receive_beat(rank, heartbeat);
             }
             assert_eq!(stragglers.report(start + WINDOW / 2), None);
         }
@@ -294,7 +296,7 @@ mod tests {
             beat(Some(0), 5),
             beat(Some(4), 9),
         ] {
-            stragglers.hear(Rank::new(0), heartbeat);
+            stragglers.receive_beat(Rank::new(0), heartbeat);
         }
         let report = stragglers.report(start + WINDOW).unwrap();
         assert_eq!(report.step_time, Some(Duration::from_secs(1)));
@@ -307,7 +309,7 @@ mod tests {
         let slow = report(&[30, 5]);
         assert!(!stragglers.is_worth_a_line(&report(&[5, 5]), start));
         assert!(stragglers.is_worth_a_line(&slow, start));
-        assert!(!stragglers.is_worth_a_line(&slow, start + TELL_PERIOD / 2));
-        assert!(stragglers.is_worth_a_line(&slow, start + TELL_PERIOD));
+        assert!(!stragglers.is_worth_a_line(&slow, start + LOG_PERIOD / 2));
+        assert!(stragglers.is_worth_a_line(&slow, start + LOG_PERIOD));
     }
 }

@@ -12,7 +12,7 @@ use super::memory::MemoryLink;
 use super::readiness::{Origin, Readiness};
 use super::socket::{Dispatch, Due, Receipt, SocketLink};
 use super::traffic::Traffic;
-use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
+use crate::health::wait::{Interrupt, NAP_MAX, Pause, WaitLimits};
 use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
@@ -48,21 +48,21 @@ impl From<Interrupt> for LinkError {
 
 #[derive(Debug)]
 struct Link {
-    way: Way,
+    kind: LinkKind,
     traffic: Traffic,
 }
 
 impl Link {
     fn front(&self) -> Option<Frame<'_>> {
-        match &self.way {
-            Way::Memory(memory) => memory.front(),
-            Way::Socket(socket) => socket.front(),
+        match &self.kind {
+            LinkKind::Memory(memory) => memory.front(),
+            LinkKind::Socket(socket) => socket.front(),
         }
     }
 }
 
 #[derive(Debug)]
-enum Way {
+enum LinkKind {
     Memory(MemoryLink),
     Socket(Box<SocketLink>),
 }
@@ -114,7 +114,7 @@ impl Links {
     }
 
     pub(crate) fn add_memory(&mut self, peer: Rank, link: MemoryLink) {
-        self.add(peer, Way::Memory(link));
+        self.add(peer, LinkKind::Memory(link));
     }
 
     pub(crate) fn add_socket(&mut self, peer: Rank, link: SocketLink) -> io::Result<()> {
@@ -126,13 +126,13 @@ impl Links {
             readiness.add(Origin::new(peer, index), stream)?;
         }
         self.sockets.push(peer);
-        self.add(peer, Way::Socket(Box::new(link)));
+        self.add(peer, LinkKind::Socket(Box::new(link)));
         Ok(())
     }
 
-    fn add(&mut self, peer: Rank, way: Way) {
+    fn add(&mut self, peer: Rank, kind: LinkKind) {
         let traffic = Traffic::default();
-        self.by_rank[peer.index()] = Some(Link { way, traffic });
+        self.by_rank[peer.index()] = Some(Link { kind, traffic });
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -159,35 +159,35 @@ impl Links {
         peer: Rank,
         header: &[u8; HEADER_BYTES],
         payload: &[u8],
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<(), LinkError> {
-        let mut vigil = patience.vigil();
+        let mut backoff = limits.backoff();
         loop {
-            let departed = patience.has_departed(peer);
+            let departed = limits.has_departed(peer);
             let link = self.link_mut(peer);
-            let dispatch = match &mut link.way {
-                Way::Memory(memory) => {
+            let dispatch = match &mut link.kind {
+                LinkKind::Memory(memory) => {
                     if memory.try_put(header, payload) {
                         Dispatch::Frame
                     } else {
                         Dispatch::Bytes(0)
                     }
                 }
-                Way::Socket(socket) => socket.send(peer, header, payload)?,
+                LinkKind::Socket(socket) => socket.send(peer, header, payload)?,
             };
             let Dispatch::Bytes(went) = dispatch else {
                 link.traffic.count_sent(payload);
                 return Ok(());
             };
-            if let Way::Socket(socket) = &mut link.way {
+            if let LinkKind::Socket(socket) = &mut link.kind {
                 // The peer may be unable to read because it is sending, too.
                 let received = socket.receive();
                 if went > 0 || received > 0 {
-                    vigil = patience.vigil();
+                    backoff = limits.backoff();
                     continue;
                 }
             }
-            let pause = patience.pause(&mut vigil, departed)?;
+            let pause = limits.pause(&mut backoff, departed)?;
             if pause == Pause::Nap
                 && let Some(rank) = self.contradiction(header)
             {
@@ -198,8 +198,8 @@ impl Links {
         }
     }
 
-    pub(crate) fn wait(&mut self, peer: Rank, patience: &Patience<'_>) -> Result<(), LinkError> {
-        self.watch(peer, patience, |socket| Look::News(socket.receive()))
+    pub(crate) fn wait(&mut self, peer: Rank, limits: &WaitLimits<'_>) -> Result<(), LinkError> {
+        self.watch(peer, limits, |socket| Look::News(socket.receive()))
             .map(drop)
     }
 
@@ -210,9 +210,9 @@ impl Links {
         peer: Rank,
         due: &Due<'_>,
         target: &mut [u8],
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Arrival, LinkError> {
-        let arrival = self.watch(peer, patience, |socket| {
+        let arrival = self.watch(peer, limits, |socket| {
             match socket.receive_to(due, target) {
                 Receipt::Bytes(came) => Look::News(came),
                 Receipt::Payload => Look::Enough,
@@ -232,9 +232,9 @@ impl Links {
         peer: Rank,
         due: &Due<'_>,
         payload_bytes: usize,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Arrival, LinkError> {
-        self.watch(peer, patience, |socket| {
+        self.watch(peer, limits, |socket| {
             let arrived = socket.arrived(due).map_or(0, <[u8]>::len);
             if arrived >= payload_bytes {
                 Look::Enough
@@ -246,10 +246,10 @@ impl Links {
 
     /// What is there of the payload of the frame that is due, whether it lies in its slot or arrives.
     pub(crate) fn payload(&self, peer: Rank, due: &Due<'_>) -> Option<&[u8]> {
-        match (self.front(peer), &self.link(peer).way) {
+        match (self.front(peer), &self.link(peer).kind) {
             (Some(frame), _) => Some(frame.payload()),
-            (None, Way::Socket(socket)) => socket.arrived(due),
-            (None, Way::Memory(_)) => None,
+            (None, LinkKind::Socket(socket)) => socket.arrived(due),
+            (None, LinkKind::Memory(_)) => None,
         }
     }
 
@@ -257,26 +257,26 @@ impl Links {
     fn watch(
         &mut self,
         peer: Rank,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         mut look: impl FnMut(&mut SocketLink) -> Look,
     ) -> Result<Arrival, LinkError> {
-        let mut vigil = patience.vigil();
+        let mut backoff = limits.backoff();
         loop {
             // Frames in memory are there before the farewell. Those of a socket are sent on another
             // connection than it is and may come later; what comes last there is its end.
-            let departed = match self.link(peer).way {
-                Way::Memory(_) => patience.has_departed(peer),
-                Way::Socket(_) => false,
+            let departed = match self.link(peer).kind {
+                LinkKind::Memory(_) => limits.has_departed(peer),
+                LinkKind::Socket(_) => false,
             };
             if self.front(peer).is_some() {
                 return Ok(Arrival::Whole);
             }
-            if let Way::Socket(socket) = &mut self.link_mut(peer).way {
+            if let LinkKind::Socket(socket) = &mut self.link_mut(peer).kind {
                 match look(socket) {
                     Look::Enough => return Ok(Arrival::Due),
                     Look::News(0) => {}
                     Look::News(_) => {
-                        vigil = patience.vigil();
+                        backoff = limits.backoff();
                         continue;
                     }
                 }
@@ -285,7 +285,7 @@ impl Links {
                     return Err(LinkError::Ended);
                 }
             }
-            let pause = patience.pause(&mut vigil, departed)?;
+            let pause = limits.pause(&mut backoff, departed)?;
             self.pass_time(peer, Need::Frame, pause)?;
         }
     }
@@ -319,13 +319,13 @@ impl Links {
     }
 
     pub(crate) fn release(&mut self, peer: Rank) {
-        let Link { way, traffic } = self.link_mut(peer);
-        match way {
-            Way::Memory(memory) => {
+        let Link { kind, traffic } = self.link_mut(peer);
+        match kind {
+            LinkKind::Memory(memory) => {
                 traffic.count_received(payload_bytes(memory.front()));
                 memory.inbox.release();
             }
-            Way::Socket(socket) => {
+            LinkKind::Socket(socket) => {
                 traffic.count_received(payload_bytes(socket.front()));
                 socket.release();
             }
@@ -355,8 +355,8 @@ impl Links {
     }
 
     fn nap(&mut self, peer: Rank, need: Need) -> Result<(), LinkError> {
-        match (&self.link(peer).way, need) {
-            (Way::Memory(memory), need) => {
+        match (&self.link(peer).kind, need) {
+            (LinkKind::Memory(memory), need) => {
                 let nap = if self.sockets.is_empty() {
                     NAP_MAX
                 } else {
@@ -368,8 +368,8 @@ impl Links {
                 }
                 self.move_bytes(Duration::ZERO, None)
             }
-            (Way::Socket(_), Need::Room) => self.move_bytes(NAP_MAX, Some(peer)),
-            (Way::Socket(_), Need::Frame) => self.move_bytes(NAP_MAX, None),
+            (LinkKind::Socket(_), Need::Room) => self.move_bytes(NAP_MAX, Some(peer)),
+            (LinkKind::Socket(_), Need::Frame) => self.move_bytes(NAP_MAX, None),
         }
     }
 
@@ -418,7 +418,7 @@ fn payload_bytes(frame: Option<Frame<'_>>) -> usize {
 fn socket(by_rank: &[Option<Link>], rank: Rank) -> &SocketLink {
     match &by_rank[rank.index()] {
         Some(Link {
-            way: Way::Socket(socket),
+            kind: LinkKind::Socket(socket),
             ..
         }) => socket,
         _ => unreachable!("rank {rank} is listed as a socket"),
@@ -428,7 +428,7 @@ fn socket(by_rank: &[Option<Link>], rank: Rank) -> &SocketLink {
 fn socket_mut(by_rank: &mut [Option<Link>], rank: Rank) -> &mut SocketLink {
     match &mut by_rank[rank.index()] {
         Some(Link {
-            way: Way::Socket(socket),
+            kind: LinkKind::Socket(socket),
             ..
         }) => socket,
         _ => unreachable!("rank {rank} is listed as a socket"),

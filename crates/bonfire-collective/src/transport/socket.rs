@@ -143,7 +143,7 @@ impl SocketLink {
     /// have.
     pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Carrier> {
         let blocked = self.flows.iter().filter(|flow| flow.blocked);
-        let silent = blocked.filter(|flow| !flow.carrier.tells_of_room());
+        let silent = blocked.filter(|flow| !flow.carrier.reports_room());
         silent.map(|flow| &flow.carrier)
     }
 

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::platform::clock;
@@ -64,7 +63,7 @@ impl Lobby {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

@@ -20,7 +20,7 @@ impl LongWait {
     }
 
     /// Reports what is waited for, if the wait is long or has doubled since the last report.
-    pub fn tell(&mut self, awaited: impl FnOnce() -> String) {
+    pub fn log(&mut self, awaited: impl FnOnce() -> String) {
         let waited = clock::since(self.started);
         if waited >= self.tell_after {
             self.tell_after = 2 * waited;

@@ -1,7 +1,6 @@
 //! The store of one process; also the state behind the TCP store's server.
 
 use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::{Store, StoreError, check_lengths};
@@ -27,7 +26,7 @@ impl MemoryStore {
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         // Each call leaves the tables complete, so a panic elsewhere does not spoil them.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock()
     }
 }
 
@@ -55,11 +54,7 @@ impl Store for MemoryStore {
                     waited,
                 });
             };
-            tables = self
-                .changed
-                .wait_timeout(tables, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            tables = self.changed.wait_timeout(tables, left);
         }
     }
 

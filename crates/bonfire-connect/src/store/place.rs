@@ -71,7 +71,7 @@ pub(super) fn await_addresses(
                 source,
             });
         }
-        wait.tell(|| format!("an address of {host}, the host of rank 0 ({source})"));
+        wait.log(|| format!("an address of {host}, the host of rank 0 ({source})"));
         thread::sleep(LOOKUP_PAUSE);
     }
 }

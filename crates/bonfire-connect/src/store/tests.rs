@@ -229,8 +229,8 @@ fn frames_that_make_no_sense_end_their_connection_only() {
     frames.extend((0..200).map(|_| (0..5).flat_map(|_| random()).collect()));
     for frame in frames {
         let stream = Stream::Tcp(TcpStream::connect(server.local_addr()).unwrap());
-        let patience = Duration::from_secs(30);
-        let stream = greet(stream, Role::Connector, &token, Secrecy::Plain, patience).unwrap();
+        let timeout = Duration::from_secs(30);
+        let stream = greet(stream, Role::Connector, &token, Secrecy::Plain, timeout).unwrap();
         let Stream::Tcp(mut stream) = stream else {
             panic!("{stream:?}");
         };
@@ -297,8 +297,8 @@ fn a_thread_that_cannot_be_started_does_not_end_the_store() {
 fn a_store_for_other_hosts_is_not_served_on_the_loopback_address_of_a_name() {
     let token = JobToken::random().unwrap();
     let serve = |host, clients| {
-        let patience = Duration::from_secs(60);
-        TcpStoreServer::bind_host(host, 0, &token, Tls::Off, clients, patience)
+        let timeout = Duration::from_secs(60);
+        TcpStoreServer::bind_host(host, 0, &token, Tls::Off, clients, timeout)
     };
     let error = serve("127.1", Clients::Hosts).unwrap_err();
     assert!(

@@ -1,8 +1,9 @@
 //! A range of device memory, with what keeps it allocated.
 
+use bonfire_sys::lock::Mutex;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::driver::context::Context;
 use crate::error::CudaError;
@@ -130,7 +131,7 @@ impl Users {
         if user.is_same(home) {
             return;
         }
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = self.others.lock();
         if !others.iter().any(|other| other.is_same(user)) {
             others.push(user.clone());
         }
@@ -143,7 +144,7 @@ impl Users {
     /// current. A context that is lost does no more work, so its errors are not needed.
     pub(crate) fn synchronize_with(&self, home: &Context) {
         if self.any.load(Ordering::Relaxed) {
-            let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = self.others.lock();
             for other in others.iter() {
                 let _ = other.synchronize();
             }

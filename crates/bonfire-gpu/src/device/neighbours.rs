@@ -1,9 +1,10 @@
 //! What the ranks of one process share: the memory they open to each other, and compiled kernels.
 
+use bonfire_sys::lock::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion};
@@ -45,7 +46,7 @@ impl<K: Eq + Hash, C: Clone> Compiled<K, C> {
         compile: impl FnOnce() -> Result<C, E>,
     ) -> Result<C, E> {
         // Held while it compiles: the others wait for the same kernel.
-        let mut by_device = lock(&self.by_device);
+        let mut by_device = self.by_device.lock();
         match by_device.entry((key, capability)) {
             Entry::Occupied(found) => Ok(found.get().clone()),
             Entry::Vacant(place) => Ok(place.insert(compile()?).clone()),
@@ -98,7 +99,7 @@ impl Neighbours {
 
     /// Opens a region to the other ranks of this process, under the number of the sharing.
     pub(crate) fn put(&self, share: u64, rank: Rank, region: Arc<DeviceRegion>) {
-        let mut shelf = lock(&self.inner.shelf);
+        let mut shelf = self.inner.shelf.lock();
         let before = shelf.insert((share, rank), region);
         assert!(
             before.is_none(),
@@ -108,12 +109,12 @@ impl Neighbours {
 
     /// The region that a rank of this process opened.
     pub(crate) fn get(&self, share: u64, rank: Rank) -> Option<Arc<DeviceRegion>> {
-        lock(&self.inner.shelf).get(&(share, rank)).cloned()
+        self.inner.shelf.lock().get(&(share, rank)).cloned()
     }
 
     /// Closes the own region to those that have not taken it yet.
     pub(crate) fn take_back(&self, share: u64, rank: Rank) {
-        lock(&self.inner.shelf).remove(&(share, rank));
+        self.inner.shelf.lock().remove(&(share, rank));
     }
 
     pub(crate) fn reductions(&self) -> &Compiled<ReduceKey, ReduceCode> {
@@ -133,8 +134,4 @@ impl Default for Neighbours {
     fn default() -> Self {
         Self::new()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

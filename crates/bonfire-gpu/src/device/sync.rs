@@ -137,7 +137,7 @@ impl Flags {
     }
 
     /// Notes that the peer is to be notified of what `channel`'s stream did so far.
-    pub(crate) fn tell(&mut self, channel: u32, peer: Rank) {
+    pub(crate) fn signal(&mut self, channel: u32, peer: Rank) {
         let index = self.index(channel, peer);
         let told = &mut self.told[index];
         *told = told.wrapping_add(1);
@@ -146,11 +146,11 @@ impl Flags {
             peer: self.me.get(),
         };
         let word = self.pages[peer.index()].link(link);
-        note(&mut self.noted, Signal::Tell(word, *told));
+        note(&mut self.noted, Signal::Set(word, *told));
     }
 
     /// Notes that the stream wait for the next message of the peer.
-    pub(crate) fn hear(&mut self, channel: u32, peer: Rank) {
+    pub(crate) fn wait(&mut self, channel: u32, peer: Rank) {
         let index = self.index(channel, peer);
         let heard = &mut self.heard[index];
         *heard = heard.wrapping_add(1);
@@ -159,10 +159,10 @@ impl Flags {
             peer: peer.get(),
         };
         let word = self.pages[self.me.index()].link(link);
-        note(&mut self.noted, Signal::Hear(word, *heard));
+        note(&mut self.noted, Signal::Wait(word, *heard));
     }
 
-    /// Queues what `tell` and `hear` noted, in that order. Lanes always wait in their streams: as many
+    /// Queues what `signal` and `wait` noted, in that order. Lanes always wait in their streams: as many
     /// kernels that wait as there are lanes and ranks might not fit on a device beside each other.
     pub(crate) fn queue(&mut self, channel: u32, stream: &Stream) -> Result<(), CudaError> {
         if self.noted.is_empty() {
@@ -175,8 +175,8 @@ impl Flags {
             self.ops.clear();
             for signal in &self.noted {
                 match signal {
-                    Signal::Tell(word, value) => self.ops.write(word, *value),
-                    Signal::Hear(word, value) => self.ops.wait(word, *value),
+                    Signal::Set(word, value) => self.ops.write(word, *value),
+                    Signal::Wait(word, value) => self.ops.wait(word, *value),
                 };
             }
             self.ops.queue(stream)
@@ -263,7 +263,7 @@ impl Flags {
 fn note(noted: &mut Vec<Signal>, signal: Signal) {
     let kind = std::mem::discriminant(&signal);
     let word = |signal: &Signal| match signal {
-        Signal::Tell(word, _) | Signal::Hear(word, _) => word.address(),
+        Signal::Set(word, _) | Signal::Wait(word, _) => word.address(),
     };
     let mut run = noted
         .iter_mut()

@@ -1,8 +1,7 @@
 //! The collectives of a group.
 
-use std::sync::MutexGuard;
-
 use bonfire_plan::{Collective, Rank, ReduceOp};
+use bonfire_sys::lock::MutexGuard;
 
 use crate::device::Lanes;
 use crate::device::kernels::{KernelKey, ReduceKey};

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -50,15 +49,6 @@ impl Drop for Guard {
     }
 }
 
-/// What a rank shares with its guard, unless the rank is about it: then it looks itself whenever it waits.
-pub(crate) fn unless_busy<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match state.try_lock() {
-        Ok(state) => Some(state),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -82,14 +72,5 @@ mod tests {
         }
         drop(guard);
         assert_eq!(Arc::strong_count(&looks), 1, "its thread has ended");
-    }
-
-    #[test]
-    fn what_a_rank_is_about_is_left_to_it() {
-        let state = Mutex::new(1);
-        let held = state.lock().unwrap();
-        assert!(unless_busy(&state).is_none());
-        drop(held);
-        assert_eq!(unless_busy(&state).map(|state| *state), Some(1));
     }
 }

@@ -1,7 +1,8 @@
 //! What the clones of a membership share: its communicator, and how it waits and ends.
 
+use bonfire_sys::lock::{Mutex, MutexGuard};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use bonfire_cuda::nccl::NcclRank;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Span, Stream};
 
 use crate::error::CudaGroupError;
-use crate::life::guard::{Guard, unless_busy};
+use crate::life::guard::Guard;
 use crate::life::wait::{Wait, Waited};
 
 pub(crate) struct Inner {
@@ -51,7 +52,7 @@ impl fmt::Debug for Inner {
 
 impl Inner {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A failure of this rank's device is the failure of all ranks.
@@ -124,7 +125,8 @@ impl Inner {
 /// What the guard of a rank does: what waits on the device of one whose group has failed is freed.
 pub(crate) fn leave_if_failed(group: &ProcessGroup, state: &Mutex<State>) {
     if group.failure().is_some()
-        && let Some(mut state) = unless_busy(state)
+        // A busy rank looks itself whenever it waits.
+        && let Some(mut state) = state.try_lock()
     {
         state.member = None;
     }

@@ -86,8 +86,8 @@ fn what_a_rank_tells_a_peer_hears() {
                 for from in 0..world {
                     let mut told = 0;
                     for to in (0..world).filter(|to| *to != from) {
-                        let tells = number(from as usize, Action::Tell(Rank::new(to)));
-                        let hears = number(to as usize, Action::Hear(Rank::new(from)));
+                        let tells = number(from as usize, Action::Signal(Rank::new(to)));
+                        let hears = number(to as usize, Action::Wait(Rank::new(from)));
                         assert_eq!(tells, hears, "{world} ranks, {layout:?}, {from} to {to}");
                         told += tells;
                     }
@@ -116,10 +116,10 @@ fn folded(programs: &[Arc<[Program]>], count: usize) -> Vec<Vec<Vec<u32>>> {
                     continue;
                 };
                 match action {
-                    Action::Tell(peer) => {
+                    Action::Signal(peer) => {
                         *words.entry((rank as u32, peer.index())).or_default() += 1;
                     }
-                    Action::Hear(peer) => {
+                    Action::Wait(peer) => {
                         let word = words.entry((peer.get(), rank)).or_default();
                         if *word == 0 {
                             continue;
@@ -233,8 +233,11 @@ fn a_barrier_is_one_hop_in_which_all_tell_all() {
         let programs = all(world, key(Collective::Barrier, Layout::Direct, 0));
         for program in &programs {
             let (told, heard) = program[0].actions.split_at(world as usize - 1);
-            assert!(told.iter().all(|action| matches!(action, Action::Tell(_))));
-            assert!(heard.iter().all(|action| matches!(action, Action::Hear(_))));
+            assert!(
+                told.iter()
+                    .all(|action| matches!(action, Action::Signal(_)))
+            );
+            assert!(heard.iter().all(|action| matches!(action, Action::Wait(_))));
             assert_eq!(told.len(), heard.len(), "{world} ranks");
         }
         // One before the kernel of an all-reduce and one behind it.

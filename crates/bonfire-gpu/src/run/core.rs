@@ -11,7 +11,7 @@ use bonfire_kernels::launch::flags::FlagPage;
 
 use crate::device::kernels::KernelKey;
 use crate::device::sync::{Missing, is_marked};
-use crate::error::CudaGroupError;
+use crate::error::{self, CudaGroupError};
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 use crate::run::State;
@@ -19,6 +19,9 @@ use crate::run::engine::Need;
 
 /// How long the news of a failure may take from one rank of a host to another.
 const NEWS: Duration = Duration::from_secs(5);
+
+/// How long a rank whose group has failed may take until its device is done.
+const FREE_MAX: Duration = Duration::from_secs(60);
 
 /// How long a rank that was freed is waited for before it is freed again.
 const FREE_AGAIN: Duration = Duration::from_millis(10);
@@ -154,6 +157,22 @@ impl Core {
         is_somebody_missing
     }
 
+    /// Logs which ranks this one waits for on its device, if there are such.
+    pub(crate) fn warn_of_wait(&self, state: &State, waited: Duration) {
+        if let Ok(Missing::Ranks(missing)) = self.missing(state)
+            && !missing.is_empty()
+        {
+            tracing::warn!(
+                target: "bonfire",
+                "rank {} waits on its device in {} for {:.1} s: {} has not entered it",
+                self.group.rank(),
+                state.last,
+                waited.as_secs_f64(),
+                error::ranks(&missing)
+            );
+        }
+    }
+
     /// Who keeps the others waiting: read from the flags of all ranks, beside the stream that waits. Nothing
     /// is allocated or freed on the device here, since both may wait for that stream.
     fn missing(&self, state: &State) -> Result<Missing, CudaError> {
@@ -180,7 +199,7 @@ impl Core {
     /// Frees this rank's streams and kernels from whatever they wait for, and waits until they are done. The
     /// group has failed.
     pub(crate) fn free(&self, state: &mut State) {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.min(FREE_MAX);
         while Instant::now() < deadline && !self.free_once(state) {}
     }
 

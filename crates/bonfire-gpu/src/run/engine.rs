@@ -137,8 +137,8 @@ impl State {
         }
         for action in &program.actions {
             match (action, job) {
-                (Action::Tell(peer), _) => self.flags.tell(channel, *peer),
-                (Action::Hear(peer), _) => self.flags.hear(channel, *peer),
+                (Action::Signal(peer), _) => self.flags.signal(channel, *peer),
+                (Action::Wait(peer), _) => self.flags.wait(channel, *peer),
                 (Action::Fold(fold), Some(job)) => {
                     self.flags.queue(channel, stream)?;
                     self.fold(job, fold, stream)?;

@@ -1,14 +1,17 @@
 //! What the guard of a group's rank looks at.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bonfire_cuda::{Event, EventState};
 use bonfire_kernels::launch::flags::AbortFlag;
+use bonfire_sys::lock::Mutex;
 
-use crate::life::guard::unless_busy;
 use crate::run::State;
 use crate::run::core::Core;
+
+/// How long a device waits before the log names the ranks that it waits for.
+const WARN_AFTER: Duration = Duration::from_secs(60);
 
 /// How far the rank's device is, seen from beside.
 pub(crate) struct Watch {
@@ -18,6 +21,8 @@ pub(crate) struct Watch {
     mark: Event,
     /// When the event was recorded that is waited for, behind everything queued by then.
     marked: Option<Instant>,
+    /// Whether that wait is in the log.
+    has_warned: bool,
 }
 
 impl Watch {
@@ -34,6 +39,7 @@ impl Watch {
             abort,
             mark,
             marked: None,
+            has_warned: false,
         }
     }
 
@@ -45,7 +51,8 @@ impl Watch {
             self.abort.raise();
         }
         let state = Arc::clone(&self.state);
-        let Some(mut state) = unless_busy(&state) else {
+        // A busy rank looks itself whenever it waits.
+        let Some(mut state) = state.try_lock() else {
             return;
         };
         if has_failed {
@@ -65,11 +72,16 @@ impl Watch {
         };
         let waited: Duration = marked.elapsed();
         let is_pending = matches!(self.mark.state(), Ok(EventState::Pending));
+        if is_pending && waited >= WARN_AFTER && !self.has_warned {
+            self.has_warned = true;
+            self.core.warn_of_wait(state, waited);
+        }
         // A device that is merely slow itself is given as long again.
         let is_over =
             !is_pending || waited >= self.core.timeout && !self.core.accuse(state, waited);
         if is_over {
             self.marked = None;
+            self.has_warned = false;
             state.has_queued |= is_pending;
         }
     }

@@ -82,7 +82,7 @@ enum NodeEnd {
 
 /// What the agent of a host has reported.
 #[derive(Debug)]
-struct Told {
+struct ReportedEnd {
     node: u32,
     is_last: bool,
     end: NodeEnd,
@@ -127,7 +127,7 @@ impl Agents {
                     Err(StoreError::Timeout { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
-                wait.tell(|| {
+                wait.log(|| {
                     let (address, port, nnodes) = (&seat.address, seat.port, seat.nnodes);
                     format!("node {node} of {nnodes} (meeting at {address}:{port})")
                 });
@@ -223,14 +223,14 @@ impl Agents {
         mut failed: bool,
         graces: Graces,
         signals: &Signals,
-    ) -> Result<Vec<Told>, LaunchError> {
+    ) -> Result<Vec<ReportedEnd>, LaunchError> {
         let (sender, wishes) = sync_channel(1);
         let _listening = signals.listen(move |wish| {
             // One that is not read yet is reason enough.
             let _ = sender.try_send(wish);
         });
-        let patience = graces.after_failure + graces.after_terminate + REPORT_WAIT;
-        let mut deadline = failed.then(|| Instant::now() + patience);
+        let timeout = graces.after_failure + graces.after_terminate + REPORT_WAIT;
+        let mut deadline = failed.then(|| Instant::now() + timeout);
         let mut ends = Vec::new();
         let mut node = 0;
         while node < self.seat.nnodes {
@@ -243,13 +243,13 @@ impl Agents {
                 Ok(bytes) => {
                     let (order, is_last, end): (i64, bool, NodeEnd) =
                         decode(&bytes).map_err(|error| self.lost(node, &error))?;
-                    ends.push((order, Told { node, is_last, end }));
+                    ends.push((order, ReportedEnd { node, is_last, end }));
                     node += 1;
                 }
                 Err(StoreError::Timeout { .. }) => {
                     failed = failed || self.store.get(&failed_key(attempt), Duration::ZERO).is_ok();
                     if failed {
-                        deadline.get_or_insert(Instant::now() + patience);
+                        deadline.get_or_insert(Instant::now() + timeout);
                     }
                     if deadline.is_some_and(|deadline| Instant::now() > deadline)
                         || pulse::is_silent(&self.store, node)
@@ -261,16 +261,16 @@ impl Agents {
             }
         }
         ends.sort_by_key(|(order, ..)| *order);
-        Ok(ends.into_iter().map(|(_, told)| told).collect())
+        Ok(ends.into_iter().map(|(_, end)| end).collect())
     }
 
     /// The verdict of all hosts: the most suspect failure anywhere, by the order of the reports where
     /// two are equally suspect.
-    fn judge(&self, own: End, ends: Vec<Told>) -> End {
-        let is_last = own.is_last || ends.iter().any(|told| told.is_last);
+    fn judge(&self, own: End, ends: Vec<ReportedEnd>) -> End {
+        let is_last = own.is_last || ends.iter().any(|end| end.is_last);
         let mut worst: Option<Report> = None;
         let mut other = None;
-        for Told { node, end, .. } in ends {
+        for ReportedEnd { node, end, .. } in ends {
             match end {
                 NodeEnd::Done => {}
                 NodeEnd::Failed(report) => {

@@ -4,13 +4,14 @@
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use bonfire_collective::{Store, StoreError, TcpStore};
+use bonfire_sys::lock::{Mutex, MutexGuard};
 
 use super::agents::{SLICE, decode, encode, end_key, failed_key};
 
@@ -77,7 +78,7 @@ impl Pulse {
                 tracing::debug!("node {node_rank}: {error}");
                 let mut duty = heart.post.lock();
                 duty.is_lost = true;
-                duty.tell();
+                duty.report_failure();
             }
         })?;
         Ok(Self {
@@ -92,7 +93,7 @@ impl Pulse {
         duty.attempt = attempt;
         duty.on_failure = Some(Box::new(on_failure));
         if duty.is_lost {
-            duty.tell();
+            duty.report_failure();
         }
         Watch {
             post: Arc::clone(&self.post),
@@ -118,12 +119,12 @@ impl Drop for Watch {
 
 impl Post {
     fn lock(&self) -> MutexGuard<'_, Duty> {
-        self.duty.lock().unwrap_or_else(PoisonError::into_inner)
+        self.duty.lock()
     }
 }
 
 impl Duty {
-    fn tell(&mut self) {
+    fn report_failure(&mut self) {
         if let Some(on_failure) = self.on_failure.take() {
             on_failure();
         }
@@ -162,7 +163,7 @@ impl Heart {
                 Ok(_) => {
                     let mut duty = self.post.lock();
                     if duty.attempt == attempt {
-                        duty.tell();
+                        duty.report_failure();
                     }
                 }
                 Err(StoreError::Timeout { .. }) => {}

@@ -3,8 +3,9 @@
 //! While ranks run, the supervisor heeds it. When nothing is there to end, it ends this process at once: also
 //! as the first process of a container, which the kernel ends for no signal without a handler.
 
+use bonfire_sys::lock::Mutex;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
@@ -22,12 +23,12 @@ pub(crate) enum Wish {
 /// The signals of this process, which are the agent's while it lives.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    desk: Arc<Mutex<Desk>>,
+    state: Arc<Mutex<State>>,
     _ends: InterruptWatch,
     _stops: StopWatch,
 }
 
-struct Desk {
+struct State {
     listener: Option<Box<dyn FnMut(Wish) + Send>>,
     echoes: Echoes,
 }
@@ -35,50 +36,52 @@ struct Desk {
 /// Somebody listens while this lives.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    desk: Arc<Mutex<Desk>>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Signals {
     pub(crate) fn watch() -> io::Result<Self> {
-        let desk = Arc::new(Mutex::new(Desk {
+        let state = Arc::new(Mutex::new(State {
             listener: None,
             echoes: Echoes::default(),
         }));
-        let (ends, stops) = (Arc::clone(&desk), Arc::clone(&desk));
+        let (ends, stops) = (Arc::clone(&state), Arc::clone(&state));
         Ok(Self {
-            desk,
-            _ends: InterruptWatch::start(move |by| end(&mut lock(&ends), by))?,
-            _stops: StopWatch::start(move || stop(&mut lock(&stops)))?,
+            state,
+            _ends: InterruptWatch::start(move |by| end(&mut ends.lock(), by))?,
+            _stops: StopWatch::start(move || stop(&mut stops.lock()))?,
         })
     }
 
     /// Hands wishes to a function until what this returns is dropped.
     pub(crate) fn listen(&self, listener: impl FnMut(Wish) + Send + 'static) -> Listening {
-        lock(&self.desk).listener = Some(Box::new(listener));
+        self.state.lock().listener = Some(Box::new(listener));
         Listening {
-            desk: Arc::clone(&self.desk),
+            state: Arc::clone(&self.state),
         }
     }
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let is_heard = self.listener.is_some();
-        f.debug_struct("Desk").field("is_heard", &is_heard).finish()
+        let has_listener = self.listener.is_some();
+        f.debug_struct("State")
+            .field("has_listener", &has_listener)
+            .finish()
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        lock(&self.desk).listener = None;
+        self.state.lock().listener = None;
     }
 }
 
-fn end(desk: &mut Desk, by: Interrupt) {
-    if desk.echoes.contain(Instant::now()) {
+fn end(state: &mut State, by: Interrupt) {
+    if state.echoes.contain(Instant::now()) {
         return;
     }
-    if let Some(listener) = &mut desk.listener {
+    if let Some(listener) = &mut state.listener {
         return listener(Wish::End(by));
     }
     let interrupted = LaunchError::Interrupted { by };
@@ -87,14 +90,10 @@ fn end(desk: &mut Desk, by: Interrupt) {
     std::process::exit(interrupted.exit_code().into());
 }
 
-fn stop(desk: &mut Desk) {
-    match &mut desk.listener {
+fn stop(state: &mut State) {
+    match &mut state.listener {
         Some(listener) => listener(Wish::Stop),
         // Raising a signal in this thread cannot fail.
         None => drop(stop_this_process()),
     }
-}
-
-fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -98,7 +98,7 @@ pub(super) struct Supervisor {
     interrupted: Option<Interrupt>,
     events: Receiver<Event>,
     screen: Arc<Screen>,
-    errors: Arc<ErrorDedup>,
+    dedup: Arc<ErrorDedup>,
     /// Lent to rank 0, if this host has it and a terminal.
     terminal: Option<TerminalWatch>,
     is_one_host: bool,
@@ -134,7 +134,7 @@ impl Supervisor {
             interrupted: None,
             events,
             screen,
-            errors: Arc::default(),
+            dedup: Arc::default(),
             terminal,
             is_one_host: meeting.is_one_host(),
             guard: Arc::new(Guard::start()?),
@@ -299,7 +299,7 @@ impl Supervisor {
                 prefix,
                 channel,
                 screen: Arc::clone(&self.screen),
-                errors: Arc::clone(&self.errors),
+                dedup: Arc::clone(&self.dedup),
                 tail,
                 sink,
             })
@@ -430,7 +430,7 @@ impl Supervisor {
                 let _ = thread.join();
             }
         }
-        for note in self.errors.take_notes() {
+        for note in self.dedup.take_notes() {
             self.screen.line(Channel::Error, "", note.as_bytes());
         }
         self.screen.release();

@@ -135,7 +135,7 @@ impl HostsOfFile {
             prefix: format!("[{}] ", host.name),
             channel,
             screen: Arc::clone(screen),
-            errors: Arc::new(ErrorDedup::default()),
+            dedup: Arc::new(ErrorDedup::default()),
             tail: Tail::default(),
             sink: Sink {
                 file: None,

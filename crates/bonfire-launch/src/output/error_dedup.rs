@@ -2,9 +2,9 @@
 //!
 //! Must never keep a line from a log file, nor the first of its kind from the screen.
 
+use bonfire_sys::lock::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bonfire_plan::Rank;
 
@@ -26,29 +26,29 @@ impl ErrorDedup {
         if !text.starts_with(ERROR) {
             return false;
         }
-        let mut errors = self.lock();
-        if let Some(ranks) = errors.get_mut(text) {
+        let mut known = self.lock();
+        if let Some(ranks) = known.get_mut(text) {
             let is_new = !ranks.contains(&rank);
             if is_new {
                 ranks.push(rank);
             }
             return is_new;
         }
-        if errors.len() < TEXTS_MAX {
-            errors.insert(text.to_vec(), vec![rank]);
+        if known.len() < TEXTS_MAX {
+            known.insert(text.to_vec(), vec![rank]);
         }
         false
     }
 
     /// What was kept from the screen, a line for each error, and forgets it.
     pub(crate) fn take_notes(&self) -> Vec<String> {
-        let errors = std::mem::take(&mut *self.lock());
-        let several = errors.into_values().filter(|ranks| ranks.len() > 1);
+        let known = std::mem::take(&mut *self.lock());
+        let several = known.into_values().filter(|ranks| ranks.len() > 1);
         several.map(|ranks| note(&ranks)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Vec<Rank>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -81,41 +81,41 @@ mod tests {
 
     #[test]
     fn an_error_of_several_ranks_is_known_after_the_first() {
-        let errors = ErrorDedup::default();
-        assert!(!errors.is_known(rank(2), b"error: no such file"));
-        assert!(errors.is_known(rank(3), b"error: no such file"));
-        assert!(errors.is_known(rank(0), b"error: no such file"));
-        assert!(!errors.is_known(rank(1), b"error: disk full"));
+        let dedup = ErrorDedup::default();
+        assert!(!dedup.is_known(rank(2), b"error: no such file"));
+        assert!(dedup.is_known(rank(3), b"error: no such file"));
+        assert!(dedup.is_known(rank(0), b"error: no such file"));
+        assert!(!dedup.is_known(rank(1), b"error: disk full"));
         assert_eq!(
-            errors.take_notes(),
+            dedup.take_notes(),
             ["ranks 0 and 3 had the same error as rank 2"]
         );
-        assert!(errors.take_notes().is_empty());
+        assert!(dedup.take_notes().is_empty());
         assert!(
-            !errors.is_known(rank(0), b"error: no such file"),
+            !dedup.is_known(rank(0), b"error: no such file"),
             "forgotten"
         );
     }
 
     #[test]
     fn what_a_rank_says_again_and_what_is_no_error_is_always_shown() {
-        let errors = ErrorDedup::default();
+        let dedup = ErrorDedup::default();
         for _ in 0..3 {
             for who in 0..3 {
-                assert!(!errors.is_known(rank(who), b"loss 0.5"));
+                assert!(!dedup.is_known(rank(who), b"loss 0.5"));
             }
-            assert!(!errors.is_known(rank(1), b"error: still waiting"));
+            assert!(!dedup.is_known(rank(1), b"error: still waiting"));
         }
-        assert!(errors.take_notes().is_empty());
+        assert!(dedup.take_notes().is_empty());
     }
 
     #[test]
     fn a_program_whose_every_line_is_an_error_is_not_remembered_for_ever() {
-        let errors = ErrorDedup::default();
+        let dedup = ErrorDedup::default();
         for line in 0..10 * TEXTS_MAX {
-            assert!(!errors.is_known(rank(0), format!("error: {line}").as_bytes()));
+            assert!(!dedup.is_known(rank(0), format!("error: {line}").as_bytes()));
         }
-        assert_eq!(errors.lock().len(), TEXTS_MAX);
+        assert_eq!(dedup.lock().len(), TEXTS_MAX);
     }
 
     #[test]

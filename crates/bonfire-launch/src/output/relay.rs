@@ -1,9 +1,10 @@
 //! Reads what one rank writes to one stream, on a thread of its own, and puts it on the screen.
 
+use bonfire_sys::lock::Mutex;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use bonfire_plan::Rank;
@@ -29,7 +30,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) fn lines(&self) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock();
         lines.iter().cloned().collect()
     }
 
@@ -38,7 +39,7 @@ impl Tail {
             return;
         }
         let line = String::from_utf8_lossy(&line[..line.len().min(TAIL_LINE_BYTES)]).into_owned();
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
@@ -53,7 +54,7 @@ pub(crate) struct Relay {
     pub(crate) channel: Channel,
     pub(crate) screen: Arc<Screen>,
     /// What ranks have ended with.
-    pub(crate) errors: Arc<ErrorDedup>,
+    pub(crate) dedup: Arc<ErrorDedup>,
     pub(crate) tail: Tail,
     pub(crate) sink: Sink,
 }
@@ -101,7 +102,7 @@ impl Relay {
 
     /// Whether the screen has it from another rank.
     fn is_repeated(&self, text: &[u8]) -> bool {
-        self.channel == Channel::Error && self.errors.is_known(self.rank, text)
+        self.channel == Channel::Error && self.dedup.is_known(self.rank, text)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! While a rank draws on the terminal, what the others say is held back.
 
+use bonfire_sys::lock::Mutex;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::held::Held;
 use super::terminal::Terminal;
@@ -147,7 +148,7 @@ impl Screen {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Streams> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock()
     }
 }
 
@@ -219,7 +220,7 @@ mod tests {
 
     impl Write for Paper {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -250,7 +251,7 @@ mod tests {
     }
 
     fn text(paper: &Paper) -> String {
-        String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(paper.0.lock().clone()).unwrap()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::error::LearnerError;
 use crate::model::DistributedModel;
 use crate::records::{self, Restoring};
 use crate::run::Run;
-use bonfire_train::{Ddp, GradientCompression, Precision, patient_with_files};
+use bonfire_train::{Ddp, GradientCompression, Precision, with_file_timeout};
 
 impl<M: DistributedModel> Run<'_, M> {
     /// Checks that the learner can train with this configuration, and warns of state that it cannot save.
@@ -37,7 +37,7 @@ impl<M: DistributedModel> Run<'_, M> {
 
     pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
-        let group = patient_with_files(self.world.group(), &self.learner.model());
+        let group = with_file_timeout(self.world.group(), &self.learner.model());
         let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
         let store = &self.components.event_store;
         match (self.world.is_main(), restored) {

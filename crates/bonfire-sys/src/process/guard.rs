@@ -5,12 +5,12 @@
 //! holds the reading end of a pipe. When the launcher is gone, however it went, the pipe ends, and the
 //! guard kills every group that was not released before.
 
+use crate::lock::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -71,7 +71,7 @@ impl Guard {
         post.process = process;
         post.messages = Some(writer);
         for group in post.groups.clone() {
-            post.tell(group);
+            post.send(group);
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Guard {
         let mut post = self.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.insert(group);
-        post.tell(group);
+        post.send(group);
     }
 
     /// The group has ended, and its number may soon be another's.
@@ -89,16 +89,16 @@ impl Guard {
         let mut post = self.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.remove(&group);
-        post.tell(-group);
+        post.send(-group);
     }
 
     fn lock(&self) -> MutexGuard<'_, Post> {
-        self.post.lock().unwrap_or_else(PoisonError::into_inner)
+        self.post.lock()
     }
 }
 
 impl Post {
-    fn tell(&self, message: i32) {
+    fn send(&self, message: i32) {
         // A killed guard receives nothing; `renew` sends it to the next one.
         if let Some(mut messages) = self.messages.as_ref() {
             let _ = messages.write_all(&message.to_ne_bytes());

@@ -3,9 +3,10 @@
 //! The signal's own handler only wakes that thread. It is installed only where the program has not
 //! arranged for the signal itself, and a handler that the program installs later takes its place.
 
+use crate::lock::{Mutex, MutexGuard};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use signal_hook::consts::SIGUSR1;
@@ -90,7 +91,7 @@ impl Drop for RequestWatch {
 }
 
 fn watchers() -> MutexGuard<'static, Watchers> {
-    WATCHERS.lock().unwrap_or_else(PoisonError::into_inner)
+    WATCHERS.lock()
 }
 
 /// What a signal does at present: a function of the program's, or one of the system's marks.

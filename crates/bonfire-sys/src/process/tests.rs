@@ -222,12 +222,12 @@ fn every_watch_hears_of_requests() {
         let me = rustix::process::getpid();
         rustix::process::kill_process(me, Signal::USR1).unwrap();
     };
-    let patience = Duration::from_secs(60);
+    let timeout = Duration::from_secs(60);
     ask();
-    one_heard.recv_timeout(patience).unwrap();
-    other_heard.recv_timeout(patience).unwrap();
+    one_heard.recv_timeout(timeout).unwrap();
+    other_heard.recv_timeout(timeout).unwrap();
     drop(one);
     ask();
-    other_heard.recv_timeout(patience).unwrap();
+    other_heard.recv_timeout(timeout).unwrap();
     assert!(one_heard.try_recv().is_err());
 }

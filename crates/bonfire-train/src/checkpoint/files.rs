@@ -10,7 +10,7 @@ use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 
 use crate::ddp::record::{Route, record_of};
-use crate::world::patience::patient_with_files;
+use crate::world::timeouts::with_file_timeout;
 use crate::{Ddp, TrainError};
 
 pub(super) const MODEL: &str = "model.bpk";
@@ -53,7 +53,7 @@ impl Files {
 
     /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
     pub(super) fn with_file_timeout<M: Module>(&self, model: &M) -> Self {
-        let group = patient_with_files(&self.group, model);
+        let group = with_file_timeout(&self.group, model);
         Self {
             sharded: self
                 .sharded

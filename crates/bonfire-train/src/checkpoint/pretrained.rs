@@ -16,7 +16,7 @@ use crate::ddp::record::NamedTensor;
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
-use crate::world::patience::patient_with_files;
+use crate::world::timeouts::with_file_timeout;
 use crate::{Ddp, DdpConfig, World};
 
 pub use error::WeightsError;
@@ -71,7 +71,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = broadcast_value(&patient_with_files(group, &model), &outcome)??;
+    let report = broadcast_value(&with_file_timeout(group, &model), &outcome)??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -91,7 +91,7 @@ pub fn load_weights_into<M: Module>(
     file: impl Into<WeightsFile>,
 ) -> Result<LoadReport, WeightsError> {
     let file: WeightsFile = file.into();
-    let group = ddp.patient();
+    let group = ddp.file_group();
     let mut loader = match group.rank() {
         READER => Some(file.loader(ddp.module())),
         _ => None,
@@ -139,7 +139,7 @@ pub fn save_weights<M: Module>(
     export: impl Into<Export>,
 ) -> Result<(), WeightsError> {
     let export: Export = export.into();
-    let group = ddp.patient();
+    let group = ddp.file_group();
     let mut written = Ok(());
     ddp.or_abort("save_weights", |ddp| {
         let snapshot = ddp.snapshot_model(&ddp.route(&group));

@@ -10,7 +10,7 @@ use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
 use crate::reducer::device_route::{Ways, choose};
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{CompressionState, DdpConfig, TrainError};
 
 /// Makes the reducer of a model that is the same on all ranks. Every rank calls it.

@@ -34,8 +34,8 @@ pub(crate) struct Route {
 impl<M: Module> Ddp<M> {
     /// The group with the timeout of operations before which rank 0 reads or writes files.
     #[cfg(feature = "weights")]
-    pub(crate) fn patient(&self) -> ProcessGroup {
-        crate::world::patience::patient_with_files(&self.group, self.module())
+    pub(crate) fn file_group(&self) -> ProcessGroup {
+        crate::world::timeouts::with_file_timeout(&self.group, self.module())
     }
 
     /// The path of rows to the writer while the training waits, in a group with the timeout of a slow disk.

@@ -2,7 +2,7 @@
 //! channel without a sender.
 //!
 //! Operations have deadlines, but only while a rank is in one. A separate thread therefore checks, once a second, if
-//! the process computes at all while such a call runs. After ten of the group's timeouts without any it aborts the
+//! the process computes at all while such a call runs. After two of the group's timeouts without any it aborts the
 //! other ranks, leaves flight records, and ends the process: the thread that stands still cannot be ended alone.
 //!
 //! Must never end a rank that computes, however slowly, that reads a disk, or that was stopped by a signal.
@@ -23,7 +23,7 @@ const IDLE_TICKS_MAX: u64 = 1;
 
 /// Timeouts of the group until the process is ended. A rank may wait for a slow one in several operations of a call,
 /// each of which ends by its own deadline with a better message.
-const TIMEOUTS: u32 = 10;
+const TIMEOUTS: u32 = 2;
 
 #[derive(Clone, Debug)]
 struct Call {

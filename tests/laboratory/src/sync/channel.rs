@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::{Condvar, Mutex, MutexGuard};
 
@@ -21,7 +21,7 @@ struct Ends {
 
 impl<T> Queue<T> {
     fn lock(&self) -> MutexGuard<'_, (VecDeque<T>, Ends)> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 
@@ -57,8 +57,7 @@ impl<T> SyncSender<T> {
     pub fn send(&self, value: T) -> Result<(), T> {
         let mut queue = self.0.lock();
         while queue.1.has_receiver && queue.0.len() >= self.0.bound {
-            let woken = self.0.changed.wait(queue);
-            queue = woken.unwrap_or_else(PoisonError::into_inner);
+            queue = self.0.changed.wait(queue);
         }
         if !queue.1.has_receiver {
             return Err(value);
@@ -92,8 +91,7 @@ impl<T> Iterator for Receiver<T> {
             if queue.1.senders == 0 {
                 return None;
             }
-            let woken = self.0.changed.wait(queue);
-            queue = woken.unwrap_or_else(PoisonError::into_inner);
+            queue = self.0.changed.wait(queue);
         }
     }
 }

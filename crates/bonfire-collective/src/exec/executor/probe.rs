@@ -272,7 +272,7 @@ impl Run<'_> {
     }
 
     fn receive(&mut self, peer: Rank, target: &mut [u8]) -> Result<(), Failure> {
-        let waited = self.executor.links.wait(peer, self.patience);
+        let waited = self.executor.links.wait(peer, self.limits);
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)?;
         let frame = self.executor.links.front(peer).expect("the wait returned");

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bonfire_plan::Rank;
 
-use crate::health::patience::Interrupt;
 use crate::health::poison::Poison;
+use crate::health::wait::Interrupt;
 use bonfire_connect::platform::{clock, thread};
 
 /// How long to wait for the control channel to say why a data connection closed. What it says is on
 /// its way already, but packets are lost, and the third time one is sent again is after a second and a
 /// half. A rank that left because of another's failure must not be taken for the one that failed.
-const REASON_PATIENCE: Duration = Duration::from_secs(5);
+const REASON_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause between two looks for it.
 const REASON_LOOK: Duration = Duration::from_millis(5);
@@ -19,7 +19,7 @@ const REASON_LOOK: Duration = Duration::from_millis(5);
 /// Why the data connection to a peer closed, if the control channel says so in time.
 pub(super) fn await_reason(poison: &Poison, peer: Rank) -> Option<Interrupt> {
     let started = clock::now();
-    while clock::since(started) < REASON_PATIENCE {
+    while clock::since(started) < REASON_TIMEOUT {
         if let Some(failure) = poison.failure() {
             return Some(Interrupt::Failed(failure));
         }

@@ -74,7 +74,7 @@ impl Run<'_> {
             payload_bytes: target.len(),
         };
         let links = &mut self.executor.links;
-        let waited = links.wait_to(peer, &due, target, self.patience);
+        let waited = links.wait_to(peer, &due, target, self.limits);
         match waited.map_err(|error| self.explain(peer, error))? {
             Arrival::Due => Ok(3),
             Arrival::Whole => self.check_header(peer).map(|()| 1),
@@ -99,7 +99,7 @@ impl Run<'_> {
         while folded < target.len() {
             let wanted = payload_bytes.min(folded * size_of::<T>() + PIECE_BYTES);
             let links = &mut self.executor.links;
-            let waited = links.wait_for_part(peer, &due, wanted, self.patience);
+            let waited = links.wait_for_part(peer, &due, wanted, self.limits);
             let end = match waited.map_err(|error| self.explain(peer, error))? {
                 Arrival::Whole if folded == 0 => return self.check_header(peer).map(|()| 1),
                 Arrival::Whole => target.len(),

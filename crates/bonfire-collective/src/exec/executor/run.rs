@@ -12,7 +12,7 @@ use super::reason::await_reason;
 use crate::Element;
 use crate::exec::fold::Operand;
 use crate::health::failure::{Corruption, Failure, Mismatch, Timeout};
-use crate::health::patience::{Interrupt, Patience};
+use crate::health::wait::{Interrupt, WaitLimits};
 use crate::transport::{Frame, LinkError};
 
 pub(super) struct Run<'a> {
@@ -23,7 +23,7 @@ pub(super) struct Run<'a> {
     step: Option<u32>,
     /// Of the next frame; all of the operation's are alike but for the length.
     pub(super) header: [u8; HEADER_BYTES],
-    pub(super) patience: &'a Patience<'a>,
+    pub(super) limits: &'a WaitLimits<'a>,
 }
 
 impl<'a> Run<'a> {
@@ -32,7 +32,7 @@ impl<'a> Run<'a> {
         prepared: &'a Prepared,
         seq: u64,
         step: Option<u32>,
-        patience: &'a Patience<'a>,
+        limits: &'a WaitLimits<'a>,
     ) -> Self {
         Self::of(
             executor,
@@ -40,7 +40,7 @@ impl<'a> Run<'a> {
             prepared.header,
             seq,
             step,
-            patience,
+            limits,
         )
     }
 
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
         mut header: [u8; HEADER_BYTES],
         seq: u64,
         step: Option<u32>,
-        patience: &'a Patience<'a>,
+        limits: &'a WaitLimits<'a>,
     ) -> Self {
         wire::set_place(&mut header, seq, step);
         Self {
@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
             seq,
             step,
             header,
-            patience,
+            limits,
         }
     }
 
@@ -120,12 +120,12 @@ impl<'a> Run<'a> {
         wire::set_payload_bytes(&mut self.header, payload_bytes);
         let header = &self.header;
         let links = &mut self.executor.links;
-        let put = links.put(peer, header, payload, self.patience);
+        let put = links.put(peer, header, payload, self.limits);
         put.map_err(|error| self.explain(peer, error))
     }
 
     pub(super) fn wait(&mut self, peer: Rank) -> Result<(), Failure> {
-        let waited = self.executor.links.wait(peer, self.patience);
+        let waited = self.executor.links.wait(peer, self.limits);
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)
     }
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
                 rank: self.executor.me,
                 waited_for: peer,
                 operation: self.operation(),
-                elapsed_ms: u64::try_from(self.patience.elapsed().as_millis()).unwrap_or(u64::MAX),
+                elapsed_ms: u64::try_from(self.limits.elapsed().as_millis()).unwrap_or(u64::MAX),
                 verdict: String::new(),
             })),
             LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
 
     /// A closed data connection says little; the control channel will say more in a moment.
     pub(super) fn reason_for_the_end(&self, peer: Rank) -> Failure {
-        if let Some(reason) = await_reason(self.patience.poison(), peer) {
+        if let Some(reason) = await_reason(self.limits.poison(), peer) {
             return self.explain(peer, LinkError::Interrupted(reason));
         }
         Failure::Peer {

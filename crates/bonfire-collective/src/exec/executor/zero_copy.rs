@@ -14,7 +14,7 @@ use super::{Executor, Request, RunError};
 use crate::Element;
 use crate::exec::fold::FoldOptions;
 use crate::health::failure::Failure;
-use crate::health::patience::Patience;
+use crate::health::wait::WaitLimits;
 
 impl Executor {
     /// Whether all ranks would try; a matter of what they agree on, not of this rank's buffer.
@@ -36,18 +36,18 @@ impl Executor {
         &mut self,
         request: &Request,
         view: View<'_, T>,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<bool, RunError> {
         let prepared = self.prepare_in_place::<T>(request)?;
         let seq = *self.seq(request.collective);
-        if let Some(failure) = patience.poison().failure() {
+        if let Some(failure) = limits.poison().failure() {
             return Err(failure.into());
         }
         let bytes = size_of_val(view.target);
         self.recorder.begin(prepared.call, seq, bytes);
         let mut board = self.board.take().expect("may_share has seen it");
         let mut attempt = Attempt {
-            run: Run::new(self, &prepared, seq, request.step, patience),
+            run: Run::new(self, &prepared, seq, request.step, limits),
             prepared: &prepared,
             request,
         };
@@ -61,7 +61,7 @@ impl Executor {
         match done {
             Ok(true) => {
                 self.recorder
-                    .end(request.collective, bytes, patience.elapsed());
+                    .end(request.collective, bytes, limits.elapsed());
             }
             Ok(false) => self.recorder.withdraw(),
             Err(_) => {}
@@ -148,7 +148,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn check_on_the_group(&self) -> Result<(), Failure> {
-        match self.run.patience.poison().failure() {
+        match self.run.limits.poison().failure() {
             Some(failure) => Err(failure),
             None => Ok(()),
         }

@@ -8,7 +8,7 @@
 //!
 //! Both all-gathers are one turn of the old group: no other operation of this rank comes between.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_plan::{Partition, Rank, WorldSize};
@@ -23,7 +23,7 @@ use crate::CollectiveError;
 use crate::exec::executor::Figures;
 use crate::health::failure::Failure;
 use crate::health::recorder::Name;
-use crate::meet::rendezvous::{
+use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
 
@@ -72,8 +72,8 @@ pub(super) struct Attempt<'a> {
 /// What this rank has of its new group before all agree that it is complete.
 enum Draft {
     Nothing,
-    /// It will take its seat at the hub.
-    Seat(Party),
+    /// It will take its links from the pool.
+    Pooled(Party),
     /// It is connected to the others.
     Connected(Party, Box<Formed>),
 }
@@ -186,11 +186,11 @@ impl Attempt<'_> {
             return Ok(Draft::Nothing);
         };
         match &self.core.roster.origin {
-            Origin::Threads(hub) => {
+            Origin::Threads(pool) => {
                 if party.me == Rank::new(0) {
-                    hub.lay(party.number, party.world_size(), party.chunk_bytes)?;
+                    pool.add(party.number, party.world_size(), party.chunk_bytes)?;
                 }
-                Ok(Draft::Seat(party))
+                Ok(Draft::Pooled(party))
             }
             Origin::Processes(home) => {
                 let formed = self.connect(&party, home, proposals, listeners)?;
@@ -257,7 +257,7 @@ impl Attempt<'_> {
             chunk_bytes: party.chunk_bytes,
             streams: party.streams,
             has_stream_threads: home.has_stream_threads(&self.wish.options, party.streams),
-            deadline: Deadline::after(self.patience()),
+            deadline: Deadline::after(self.timeout()),
             guard: &|_| match self.core.poison.failure() {
                 Some(failure) => Err(ConnectError::ParentFailed {
                     cause: self.core.roster.explain(failure).to_string(),
@@ -270,7 +270,7 @@ impl Attempt<'_> {
 
     /// All ranks are there, so they do not need the time of a start-up; and a rank that cannot
     /// connect must say so while the others still wait for the news.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let options = &self.core.roster.options;
         options.startup_timeout.min(options.timeout / 4 * 3)
     }
@@ -305,9 +305,9 @@ impl Attempt<'_> {
                 let control = Some(formed.control);
                 (party, formed.links, formed.sharing, control, formed.poison)
             }
-            Draft::Seat(party) => {
+            Draft::Pooled(party) => {
                 let seat = match &self.core.roster.origin {
-                    Origin::Threads(hub) => hub.take(party.number, party.me),
+                    Origin::Threads(pool) => pool.take(party.number, party.me),
                     Origin::Processes(_) => None,
                 };
                 let seat = seat.ok_or(ConnectError::ParentFailed {
@@ -346,7 +346,6 @@ impl Attempt<'_> {
             && old.chunk_bytes == new.chunk_bytes
             && old.streams_per_link == new.streams_per_link;
         let executor = self.core.executor.lock();
-        let executor = executor.unwrap_or_else(PoisonError::into_inner);
         executor.figures().filter(|_| alike)
     }
 
@@ -360,9 +359,9 @@ impl Attempt<'_> {
         };
         match (&draft, &self.core.roster.origin) {
             (Draft::Connected(_, formed), _) => {
-                formed.control.broadcast(&failure, formed.poison.accounts())
+                formed.control.broadcast(&failure, formed.poison.reports())
             }
-            (_, Origin::Threads(hub)) => hub.abandon(party.number, failure),
+            (_, Origin::Threads(pool)) => pool.abandon(party.number, failure),
             (_, Origin::Processes(_)) => {}
         }
     }
@@ -372,7 +371,7 @@ impl Draft {
     fn party(&self) -> Option<&Party> {
         match self {
             Self::Nothing => None,
-            Self::Seat(party) | Self::Connected(party, _) => Some(party),
+            Self::Pooled(party) | Self::Connected(party, _) => Some(party),
         }
     }
 }

@@ -14,37 +14,37 @@ use bonfire_plan::Rank;
 
 use super::line::{Inbox, Kind, Nonsense, Peer};
 use super::{NONSENSE, decode, encode, suspect};
-use crate::health::accounts::Account;
 use crate::health::failure::Failure;
+use crate::health::reports::RankReport;
 use bonfire_connect::platform::net::Handle;
 use bonfire_connect::secure::stream::Stream;
 
 /// Whether a connection is read while its rank joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hearing {
-    Heard,
+pub(crate) enum Reading {
+    Now,
     /// Not read: descriptors come first.
-    Unheard,
+    Later,
 }
 
 #[derive(Debug)]
 pub(crate) struct Early {
     pub(super) peer: Peer,
     pub(super) inbox: Inbox,
-    hearing: Hearing,
+    reading: Reading,
 }
 
 impl Early {
-    pub(crate) fn new(rank: Rank, stream: Stream, hearing: Hearing) -> io::Result<Self> {
+    pub(crate) fn new(rank: Rank, stream: Stream, reading: Reading) -> io::Result<Self> {
         let inbox = Inbox::new(&stream)?;
-        if hearing == Hearing::Heard {
+        if reading == Reading::Now {
             stream.set_nonblocking()?;
             stream.notice_silence()?;
         }
         Ok(Self {
             peer: Peer::new(rank, stream),
             inbox,
-            hearing,
+            reading,
         })
     }
 
@@ -54,8 +54,8 @@ impl Early {
 
     /// To wait for news of it; nothing if it is not read yet.
     pub(crate) fn handle(&self) -> Option<&Handle> {
-        let is_heard = self.hearing == Hearing::Heard && self.inbox.is_open;
-        is_heard.then_some(&self.inbox.handle)
+        let is_read = self.reading == Reading::Now && self.inbox.is_open;
+        is_read.then_some(&self.inbox.handle)
     }
 
     /// Why this rank need not be waited for, if the system says that its process is stopped.
@@ -66,12 +66,12 @@ impl Early {
     }
 
     /// Says one byte where descriptors are exchanged.
-    pub(crate) fn say(&self, word: u8) -> io::Result<()> {
+    pub(crate) fn write_byte(&self, word: u8) -> io::Result<()> {
         self.peer.write_byte(word)
     }
 
     /// Takes a byte that has been seen to be there.
-    pub(crate) fn hear_word(&self) -> io::Result<u8> {
+    pub(crate) fn read_byte(&self) -> io::Result<u8> {
         let mut word = [0];
         match self.peer.read(&mut word)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -90,7 +90,7 @@ impl Early {
     }
 
     /// Reads what has come; why the group cannot be, if that follows.
-    pub(crate) fn hear(&mut self) -> Option<Failure> {
+    pub(crate) fn receive(&mut self) -> Option<Failure> {
         let mut buffer = [0; 4096];
         while self.handle().is_some() {
             let end = match self.peer.read(&mut buffer) {
@@ -123,22 +123,22 @@ impl Early {
     }
 
     /// Says whom this rank waits for, to one that may have joined already and wait for this one.
-    pub(crate) fn tell_awaited(&self, account: &Account) {
-        self.tell(Kind::Account, &encode(account));
+    pub(crate) fn send_missing(&self, report: &RankReport) {
+        self.send(Kind::Report, &encode(report));
     }
 
     /// Says that this rank waits for nobody any more.
-    pub(crate) fn tell_joined(&self) {
-        self.tell(Kind::Joined, &[]);
+    pub(crate) fn send_joined(&self) {
+        self.send(Kind::Joined, &[]);
     }
 
     /// Says why this rank gives up: it is not to be taken for the one that failed.
-    pub(crate) fn tell_failure(&self, failure: &Failure) {
-        self.tell(Kind::Failure, &encode(failure));
+    pub(crate) fn send_failure(&self, failure: &Failure) {
+        self.send(Kind::Failure, &encode(failure));
     }
 
-    fn tell(&self, kind: Kind, text: &[u8]) {
-        if self.hearing == Hearing::Heard {
+    fn send(&self, kind: Kind, text: &[u8]) {
+        if self.reading == Reading::Now {
             self.peer.send(kind, text);
         }
     }
@@ -155,16 +155,16 @@ mod tests {
     fn early() -> (Early, Peer) {
         let (near, far) = UnixStream::pair().unwrap();
         far.set_nonblocking(true).unwrap();
-        let early = Early::new(Rank::new(3), Stream::Unix(near), Hearing::Heard).unwrap();
+        let early = Early::new(Rank::new(3), Stream::Unix(near), Reading::Now).unwrap();
         (early, Peer::new(Rank::new(1), Stream::Unix(far)))
     }
 
     /// What is heard when the other end is closed, which a process that starts beside the test may
     /// still have for a moment.
-    fn hear_the_end(early: &mut Early) -> Option<Failure> {
+    fn await_end(early: &mut Early) -> Option<Failure> {
         let started = clock::now();
         loop {
-            let failure = early.hear();
+            let failure = early.receive();
             if failure.is_some() || early.handle().is_none() {
                 return failure;
             }
@@ -179,13 +179,13 @@ mod tests {
     #[test]
     fn a_peer_that_is_lost_while_this_rank_joins_is_seen() {
         let (mut early, far) = early();
-        assert_eq!(early.hear(), None);
+        assert_eq!(early.receive(), None);
         far.send(Kind::Heartbeat, b"{}");
-        assert_eq!(early.hear(), None);
+        assert_eq!(early.receive(), None);
         // It does not read this.
-        early.tell_joined();
+        early.send_joined();
         drop(far);
-        let Some(Failure::Peer { rank, cause }) = hear_the_end(&mut early) else {
+        let Some(Failure::Peer { rank, cause }) = await_end(&mut early) else {
             panic!("nothing was seen");
         };
         assert_eq!(rank, Rank::new(3));
@@ -206,12 +206,12 @@ mod tests {
             cause: "it fell".to_owned(),
         };
         far.send(
-            Kind::Account,
-            &encode(&Account::of_joining(Rank::new(3), vec![Rank::new(0)])),
+            Kind::Report,
+            &encode(&RankReport::of_joining(Rank::new(3), vec![Rank::new(0)])),
         );
         far.send(Kind::Failure, &encode(&failure));
         drop(far);
-        assert_eq!(early.hear(), Some(failure));
+        assert_eq!(early.receive(), Some(failure));
     }
 
     #[test]
@@ -219,15 +219,15 @@ mod tests {
         let (mut early, far) = early();
         far.send(Kind::Farewell, &[]);
         drop(far);
-        assert_eq!(hear_the_end(&mut early), None);
+        assert_eq!(await_end(&mut early), None);
         assert!(early.handle().is_none());
     }
 
     #[test]
     fn between_ranks_that_share_memory_nothing_is_read() {
         let (near, far) = UnixStream::pair().unwrap();
-        let mut early = Early::new(Rank::new(3), Stream::Unix(near), Hearing::Unheard).unwrap();
+        let mut early = Early::new(Rank::new(3), Stream::Unix(near), Reading::Later).unwrap();
         drop(far);
-        assert_eq!(early.hear(), None);
+        assert_eq!(early.receive(), None);
     }
 }

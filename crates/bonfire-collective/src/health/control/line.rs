@@ -6,7 +6,7 @@
 //! stays here and goes out when it takes more.
 
 use std::io::{self, Read, Write};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bonfire_plan::Rank;
 
@@ -31,7 +31,7 @@ const HEADER_BYTES: usize = SUMMED_BYTES + size_of::<u32>();
 pub(super) enum Kind {
     Failure = 1,
     Farewell = 2,
-    Account = 3,
+    Report = 3,
     Question = 4,
     Answer = 5,
     Heartbeat = 6,
@@ -44,7 +44,7 @@ impl Kind {
         let all = [
             Self::Failure,
             Self::Farewell,
-            Self::Account,
+            Self::Report,
             Self::Question,
             Self::Answer,
             Self::Heartbeat,
@@ -142,7 +142,7 @@ impl Peer {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 }
 

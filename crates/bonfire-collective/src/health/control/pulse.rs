@@ -75,7 +75,7 @@ impl Pulse {
         listens(peer, self.me.get(), self.world_size)
     }
 
-    pub(super) fn hear(&mut self, peer: Rank, now: Instant) {
+    pub(super) fn receive_beat(&mut self, peer: Rank, now: Instant) {
         self.heard[peer.index()] = Some(now);
         self.awaited[peer.index()] = None;
     }
@@ -178,10 +178,10 @@ mod tests {
     fn a_rank_that_was_heard_and_falls_silent_is_found() {
         let start = Instant::now();
         let mut pulse = pulse(0, start);
-        pulse.hear(Rank::new(2), start);
-        pulse.hear(Rank::new(3), start);
+        pulse.receive_beat(Rank::new(2), start);
+        pulse.receive_beat(Rank::new(3), start);
         assert!(look(&mut pulse, start, (0.0, 14.9)).is_empty());
-        pulse.hear(Rank::new(3), start + Duration::from_secs_f64(14.9));
+        pulse.receive_beat(Rank::new(3), start + Duration::from_secs_f64(14.9));
         assert_eq!(look(&mut pulse, start, (15.0, 16.0)), [2]);
         pulse.forget(Rank::new(2));
         assert!(look(&mut pulse, start, (16.1, 17.0)).is_empty());
@@ -196,7 +196,7 @@ mod tests {
         };
         let mut first = pulse(0, start);
         assert!(first.never_heard(at(14)).is_empty());
-        first.hear(Rank::new(1), at(14));
+        first.receive_beat(Rank::new(1), at(14));
         assert_eq!(ranks(first.never_heard(at(15))), [2, 3]);
         first.excuse(Rank::new(2), at(15));
         first.forget(Rank::new(3));
@@ -210,7 +210,7 @@ mod tests {
     fn who_was_stopped_itself_blames_nobody() {
         let start = Instant::now();
         let mut pulse = pulse(0, start);
-        pulse.hear(Rank::new(1), start);
+        pulse.receive_beat(Rank::new(1), start);
         assert!(look(&mut pulse, start, (0.0, 1.0)).is_empty());
         assert!(look(&mut pulse, start, (100.0, 114.9)).is_empty());
         assert_eq!(look(&mut pulse, start, (115.0, 116.0)), [1]);

@@ -9,9 +9,10 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::de::DeserializeOwned;
 
+use super::TALK_TIMEOUT;
 use super::protocol::{JobMember, Question, SocketName};
-use super::{PEER_PATIENCE, TALK_TIMEOUT};
-use crate::health::accounts::GroupReport;
+use crate::health::query::ANSWER_TIMEOUT;
+use crate::health::reports::GroupReport;
 use bonfire_connect::platform::net::{connect_abstract, is_of_this_user};
 use bonfire_connect::platform::thread;
 
@@ -118,8 +119,8 @@ impl RunningJob {
                 let Ok(name) = member.socket.parse::<SocketName>() else {
                     continue;
                 };
-                let patience = PEER_PATIENCE + TALK_TIMEOUT;
-                if let Ok(Some(report)) = ask::<Option<GroupReport>>(&name, question, patience) {
+                let timeout = ANSWER_TIMEOUT + TALK_TIMEOUT;
+                if let Ok(Some(report)) = ask::<Option<GroupReport>>(&name, question, timeout) {
                     reports.insert(number, report);
                 }
             }
@@ -177,13 +178,13 @@ fn who(name: &SocketName) -> Answer {
 fn ask<A: DeserializeOwned>(
     name: &SocketName,
     question: Question,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<A> {
     let mut stream = connect_abstract(&name.to_string())?;
     if !is_of_this_user(&stream) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(TALK_TIMEOUT))?;
     stream.write_all(&serde_json::to_vec(&question)?)?;
     stream.shutdown(Shutdown::Write)?;

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use bonfire_sys::process::RequestWatch;
 
-use super::FrontDesk;
-use crate::health::accounts::Witness;
+use super::Inspector;
 use crate::health::flight::{FlightRecord, write_flight_record};
+use crate::health::query;
+use crate::health::reports::RankRecorder;
 use crate::options::RecordOnSignal;
 use crate::options::place::RankEnv;
 
@@ -42,22 +43,22 @@ pub(super) fn watch(
     }
 }
 
-impl FrontDesk {
+impl Inspector {
     /// Says on the error stream what all ranks of this process's groups do, as `bonfire inspect`
     /// shows, and leaves the records of the ranks of this process where flight records go.
     pub(super) fn record_all(&self) {
-        for group in self.groups() {
-            let Some(report) = self.ask(&group, 1) else {
+        for group in self.groups().values() {
+            let Some(report) = query::report(group, 1) else {
                 continue;
             };
             let mut text = format!("{report}");
-            if let Some(poison) = group.poison.upgrade() {
-                for Witness { desk, recorder } in poison.accounts().witnesses() {
-                    let Some(folder) = &desk.folder else { continue };
-                    let failure = report.failure().map(str::to_owned);
-                    let record = desk.record(failure, &recorder, usize::MAX);
-                    text.push_str(&keep(folder, &record));
-                }
+            for RankRecorder { target, recorder } in group.reports().recorders() {
+                let Some(folder) = &target.folder else {
+                    continue;
+                };
+                let failure = report.failure().map(str::to_owned);
+                let record = target.record(failure, &recorder, usize::MAX);
+                text.push_str(&keep(folder, &record));
             }
             // A closed stream cannot report it.
             let _ = std::io::stderr().write_all(text.as_bytes());

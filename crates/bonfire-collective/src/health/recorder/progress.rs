@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -75,7 +74,7 @@ pub(crate) struct Entered {
 /// What was said last. Each pair of words may be read in the middle of a change: then the time is that
 /// of the one before or after, which is no worse than to have looked a moment earlier or later.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Current {
     /// The step's number and 1; 0 for none.
     step: AtomicU64,
     /// Nanoseconds since the recorder began.
@@ -87,49 +86,54 @@ pub(super) struct Said {
 }
 
 impl Recorder {
-    pub(crate) fn say_step(&self, number: u64) {
-        let said = &self.said;
-        said.step_began.store(self.coarse_time(), Ordering::Relaxed);
-        said.step.store(number.saturating_add(1), Ordering::Relaxed);
+    pub(crate) fn set_step(&self, number: u64) {
+        let current = &self.current;
+        current
+            .step_began
+            .store(self.coarse_time(), Ordering::Relaxed);
+        current
+            .step
+            .store(number.saturating_add(1), Ordering::Relaxed);
     }
 
-    pub(crate) fn say_phase(&self, Name(name): Name) {
-        let said = &self.said;
-        said.phase_began
+    pub(crate) fn set_phase(&self, Name(name): Name) {
+        let current = &self.current;
+        current
+            .phase_began
             .store(self.coarse_time(), Ordering::Relaxed);
-        said.phase.store(name.into(), Ordering::Relaxed);
+        current.phase.store(name.into(), Ordering::Relaxed);
     }
 
     /// The program has entered a call, or left it.
     pub(crate) fn enter(&self, call: Option<Entered>) {
-        let entered = &self.said.entered;
-        *entered.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        let entered = &self.current.entered;
+        *entered.lock() = call;
     }
 
     pub(crate) fn entered(&self) -> Option<Entered> {
-        let entered = &self.said.entered;
-        *entered.lock().unwrap_or_else(PoisonError::into_inner)
+        let entered = &self.current.entered;
+        *entered.lock()
     }
 
     pub(crate) fn step(&self) -> Option<u64> {
-        self.said.step.load(Ordering::Relaxed).checked_sub(1)
+        self.current.step.load(Ordering::Relaxed).checked_sub(1)
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let said = &self.said;
+        let current = &self.current;
         let now = self.exact_time();
         let ago = |began: &AtomicU64| {
             Duration::from_nanos(now.saturating_sub(began.load(Ordering::Relaxed)))
         };
-        let phase = Name(said.phase.load(Ordering::Relaxed) as u32);
+        let phase = Name(current.phase.load(Ordering::Relaxed) as u32);
         Progress {
             step: self.step().map(|number| StepProgress {
                 number,
-                began_ago: ago(&said.step_began),
+                began_ago: ago(&current.step_began),
             }),
             phase: self.names().text_of(phase).map(|name| PhaseProgress {
                 name,
-                began_ago: ago(&said.phase_began),
+                began_ago: ago(&current.phase_began),
             }),
         }
     }

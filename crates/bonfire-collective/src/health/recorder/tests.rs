@@ -182,9 +182,9 @@ fn waits_add_up_and_progress_is_told() {
     thread::sleep(Duration::from_millis(2));
     assert!(recorder.waited().0 >= waited + Duration::from_millis(2));
     assert!(recorder.progress().is_empty());
-    recorder.say_step(0);
+    recorder.set_step(0);
     assert_eq!(recorder.progress().step.unwrap().number, 0);
-    recorder.say_phase(recorder.name("data loading"));
+    recorder.set_phase(recorder.name("data loading"));
     let progress = recorder.progress().to_string();
     assert!(progress.starts_with("step 0 for 0."), "{progress}");
     assert!(

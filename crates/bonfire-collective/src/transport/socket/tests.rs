@@ -94,7 +94,7 @@ fn streams_but_the_first_have_threads_where_that_is_asked_for() {
         let ends = (0..3).map(|_| UnixStream::pair().unwrap().0);
         let streams = ends.map(Stream::Unix).collect();
         let link = SocketLink::new(streams, PAYLOAD_BYTES, has_threads).unwrap();
-        let found: Vec<bool> = link.streams().map(Carrier::tells_of_room).collect();
+        let found: Vec<bool> = link.streams().map(Carrier::reports_room).collect();
         assert_eq!(found, [false, has_threads, has_threads]);
     }
 }

@@ -71,13 +71,13 @@ impl Identity {
 }
 
 fn connector(provider: &Arc<CryptoProvider>) -> Result<ClientConfig, rustls::Error> {
-    let whoever = AcceptAnyKey {
+    let verifier = AcceptAnyKey {
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(whoever))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     // A resumed connection would be one more thing to think about, and none is ever resumed.
     config.resumption = Resumption::disabled();

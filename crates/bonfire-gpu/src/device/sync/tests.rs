@@ -130,21 +130,21 @@ fn cuda_messages_of_a_run_are_about_different_words() {
     let word = |index: usize| region.span().part(4 * index..4 * index + 4).unwrap();
     let mut noted = Vec::new();
     for signal in [
-        Signal::Tell(word(0), 1),
-        Signal::Tell(word(1), 1),
-        Signal::Tell(word(0), 2),
-        Signal::Hear(word(2), 1),
-        Signal::Hear(word(2), 2),
+        Signal::Set(word(0), 1),
+        Signal::Set(word(1), 1),
+        Signal::Set(word(0), 2),
+        Signal::Wait(word(2), 1),
+        Signal::Wait(word(2), 2),
         // Not before what is heard.
-        Signal::Tell(word(0), 3),
+        Signal::Set(word(0), 3),
     ] {
         note(&mut noted, signal);
     }
     let seen: Vec<(bool, u64, u32)> = noted
         .iter()
         .map(|signal| match signal {
-            Signal::Tell(word, value) => (true, word.address() - region.span().address(), *value),
-            Signal::Hear(word, value) => (false, word.address() - region.span().address(), *value),
+            Signal::Set(word, value) => (true, word.address() - region.span().address(), *value),
+            Signal::Wait(word, value) => (false, word.address() - region.span().address(), *value),
         })
         .collect();
     assert_eq!(

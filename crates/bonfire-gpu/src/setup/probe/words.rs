@@ -45,17 +45,17 @@ impl Probe<'_> {
         // Before any stream waits: the driver may wait for streams where it allocates.
         let copy = PinnedRegion::allocate(self.context, END - START);
         let copy = agree(self.group, copy)?;
-        agree(self.group, self.tell_peers(me, &mut refusals))?;
+        agree(self.group, self.signal_peers(me, &mut refusals))?;
         // Nobody waits for a word that another could not write.
         let untold = gather(self.group, &refusals)?;
         if !untold.is_empty() {
             return Ok(untold);
         }
-        agree(self.group, self.hear_peers(me, &copy, &mut refusals))?;
+        agree(self.group, self.await_peers(me, &copy, &mut refusals))?;
         gather(self.group, &refusals)
     }
 
-    fn tell_peers(&self, me: Rank, refusals: &mut Vec<Refusal>) -> Result<(), ProbeError> {
+    fn signal_peers(&self, me: Rank, refusals: &mut Vec<Refusal>) -> Result<(), ProbeError> {
         let mut tells = Vec::new();
         for peer in self.peers(me) {
             let part = |writer| self.memory.of(peer).part(word(writer, me));
@@ -63,7 +63,7 @@ impl Probe<'_> {
             let told = StreamOps::new().write(&theirs, WRITTEN).queue(self.stream);
             let what = "its stream writes no words there";
             refuse(told, me, peer, what, refusals)?;
-            tells.push(Signal::Tell(part(Writer::Kernel)?, WRITTEN));
+            tells.push(Signal::Set(part(Writer::Kernel)?, WRITTEN));
         }
         let Waiting { kernel, abort } = self.waiting;
         let waiter = Waiter {
@@ -75,7 +75,7 @@ impl Probe<'_> {
         self.finish("writing words to the other ranks")
     }
 
-    fn hear_peers(
+    fn await_peers(
         &self,
         me: Rank,
         copy: &Arc<PinnedRegion>,

@@ -4,7 +4,7 @@ use bonfire_collective::ProcessGroup;
 use burn::tensor::Device;
 
 use super::Engine;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{DdpConfig, GradientCompression, GradientRoute, TrainError};
 
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,7 @@ use burn_cubecl::cubecl::future;
 use super::choice::{Form, Refusal};
 use super::{Action, Engine, Move, Room, Timing};
 use crate::reducer::readback::raw::Flight;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{GradientRoute, TrainError};
 use bucket::CudaBucket;
 use group::{GpuGroup, GroupQueue, Own};

@@ -17,7 +17,7 @@ use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::values::DeviceTensor;
 use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 
 /// A tensor of the tests' device.
 pub(crate) type Memory = Mutex<BucketBuffer>;

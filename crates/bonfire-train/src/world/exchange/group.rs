@@ -6,7 +6,7 @@ use bonfire_collective::ProcessGroup;
 use burn::tensor::{Tensor, TensorData};
 
 use super::{Failure, Message, Reply, reply_to};
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 use crate::{TrainError, World};
 
 /// Ranks whose batches are normalised together, and the group in which they exchange statistics.

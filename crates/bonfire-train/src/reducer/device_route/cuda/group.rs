@@ -14,7 +14,7 @@ use burn_cubecl::cubecl::client::Client;
 use crate::TrainError;
 use crate::reducer::device_route::choice::Refusal;
 use crate::reducer::readback::raw::Idle;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 
 /// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all ranks; a
 /// failure of any rank is an error of the next call.

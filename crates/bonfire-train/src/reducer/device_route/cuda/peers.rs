@@ -6,7 +6,7 @@ use super::CudaEngine;
 use super::group::{Own, ground, refusal};
 use crate::reducer::device_route::Engine;
 use crate::reducer::device_route::choice::Refusal;
-use crate::world::patience::WarmUp;
+use crate::world::timeouts::WarmUp;
 
 pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
     let (group, timeout) = ground(ranks)?;
