@@ -37,8 +37,8 @@ use bonfire_collective::{CollectiveError, WorldSize};
 use bonfire_plan::Sharding;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{
-    Checkpoints, Ddp, DdpConfig, Gradients, Precision, Resumed, Step, StepOptions,
-    TrainError, World,
+    Checkpoints, Ddp, DdpConfig, Gradients, Precision, Resumed, Step, StepOptions, TrainError,
+    World,
 };
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;

@@ -145,9 +145,9 @@ pub mod diloco {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout,
-        Loss, OwnStep, Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions,
-        StepTiming, TrainError,
+        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout, Loss, OwnStep,
+        Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions, StepTiming,
+        TrainError,
     };
 
     pub use crate::freeze::{freeze, freeze_all_but};

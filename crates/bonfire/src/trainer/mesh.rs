@@ -64,7 +64,7 @@ impl Place {
             }
             _ => {}
         }
-        let has_parts = |(mesh, _): &(Mesh, Whole)| {
+        let has_parts = |(mesh, _): &(Mesh, TensorTable)| {
             let mut all = list_param_ids(model).into_iter();
             all.any(|id| mesh.sub(Axis::Tp).is_cut(id))
         };

@@ -49,7 +49,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
 ) -> Vec<Vec<Option<Vec<f32>>>> {
     let results = on_ranks(parts.len() as u32, |world| {
         let device = world.device();
-        let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging);
+        let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging.clone());
         let mut scaler = scale.map(|initial| {
             LossScaler::new(bonfire_optim::ScalerConfig::default().with_initial(initial))
         });
@@ -118,7 +118,10 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
 fn uneven_batches_are_weighted_by_their_samples() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config, &[&[2], &[7], &[3]], true)[0], &expected);
+        assert_gradients_close(
+            &dealt(config.clone(), &[&[2], &[7], &[3]], true)[0],
+            &expected,
+        );
         assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
     }
 }
@@ -127,7 +130,7 @@ fn uneven_batches_are_weighted_by_their_samples() {
 fn a_rank_without_samples_counts_nothing() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config, &[&[12], &[0]], true)[0], &expected);
+        assert_gradients_close(&dealt(config.clone(), &[&[12], &[0]], true)[0], &expected);
         assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
     }
 }
@@ -175,7 +178,7 @@ fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
     let config = small_buckets();
     let errors = on_ranks(2, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
         if world.is_main() {
             ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
         }
@@ -233,8 +236,8 @@ proptest! {
     fn any_deal_is_one_big_batch(deal in deals(), bucketed in any::<bool>(), power in 0..20_i32) {
         let averaging = if bucketed { small_buckets().into() } else { Averaging::per_parameter(DdpConfig::default()) };
         let samples = deal.iter().flatten().sum::<usize>();
-        let whole = |clip| finished(averaging, &[[samples]], true, None, clip).remove(0);
-        let found = |scale, clip| finished(averaging, &deal, true, scale, clip).remove(0);
+        let whole = |clip| finished(averaging.clone(), &[[samples]], true, None, clip).remove(0);
+        let found = |scale, clip| finished(averaging.clone(), &deal, true, scale, clip).remove(0);
         let norm = whole(None)
             .iter()
             .flatten()

@@ -82,7 +82,7 @@ fn other_parameters_can_be_trained_from_then_on() {
             model
         };
         let model = Mlp::new(1, &world.device());
-        let mut ddp = Ddp::with_config(head(model.clone()), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(head(model.clone()), &world, config.clone()).unwrap();
         two_steps(&mut ddp, &world, 0);
         ddp.map_module(rest).unwrap();
         assert!(
@@ -93,10 +93,10 @@ fn other_parameters_can_be_trained_from_then_on() {
         two_steps(&mut ddp, &world, 2);
         let changed = bits(ddp.module());
 
-        let mut first = Ddp::with_config(head(model), &world, config).unwrap();
+        let mut first = Ddp::with_config(head(model), &world, config.clone()).unwrap();
         two_steps(&mut first, &world, 0);
         let second = rest(first.into_module());
-        let mut second = Ddp::with_config(second, &world, config).unwrap();
+        let mut second = Ddp::with_config(second, &world, config.clone()).unwrap();
         two_steps(&mut second, &world, 2);
         (changed, bits(second.module()))
     });

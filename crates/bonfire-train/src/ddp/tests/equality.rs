@@ -115,7 +115,9 @@ fn training_changes_the_model() {
 fn buckets_of_any_size_give_the_bits_of_single_parameters() {
     for ranks in [1, 2, 3, 4] {
         let with = |averaging: Averaging| {
-            let models = on_ranks(ranks, |world| bits(&train(&world, averaging, 5, 3, 0.05)));
+            let models = on_ranks(ranks, |world| {
+                bits(&train(&world, averaging.clone(), 5, 3, 0.05))
+            });
             assert_same(&models);
             models.into_iter().next().unwrap()
         };

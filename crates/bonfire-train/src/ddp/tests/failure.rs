@@ -54,7 +54,7 @@ fn an_error_of_one_forward_pass_ends_the_step_of_all() {
     let config = small_buckets();
     let errors = on_ranks(3, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
         let mut step = |indices: &[usize]| {
             ddp.backward(|model| {
                 let tired = indices[0] >= 4 && world.rank().get() == 1;

@@ -41,7 +41,7 @@ fn so_is_what_an_older_pass_of_another_model_computed() {
     for config in [small_buckets(), DdpConfig::default()] {
         let errors = on_ranks(2, |world| {
             let device = world.device();
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
             let other = Mlp::new(2, &device).train();
             let features = other.forward(samples(&[3], &device).0).mean();
             // All is well without it, also when the anchors are in their places.

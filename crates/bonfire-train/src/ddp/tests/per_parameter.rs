@@ -12,7 +12,7 @@ use crate::reducer::timing::StepTiming;
 use crate::values::{BucketBuffer, CollectiveOp, HostSlice, Scale};
 
 /// The way in which the ranks of a test average gradients.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Averaging {
     config: DdpConfig,
     is_per_parameter: bool,

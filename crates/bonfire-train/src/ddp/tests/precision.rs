@@ -151,7 +151,7 @@ fn gradients_are_sent_early_and_have_the_bits_of_single_parameters() {
         let with = |averaging: Averaging| {
             on_ranks(3, |world| {
                 let mut scaler = LossScaler::default();
-                train_mixed(&world, averaging, (4, 1, 3), &mut scaler).0
+                train_mixed(&world, averaging.clone(), (4, 1, 3), &mut scaler).0
             })
         };
         let config = DdpConfig::default().with_precision(precision);

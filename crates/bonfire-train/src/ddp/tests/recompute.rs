@@ -114,7 +114,7 @@ fn trained(ranks: u32, config: DdpConfig, blocks: Blocks) -> (Bits, Vec<f64>) {
 fn segments_train_the_bits_of_plain_blocks() {
     for ranks in [1, 2, 3] {
         for config in [small_buckets(), DdpConfig::default()] {
-            let plain = trained(ranks, config, Blocks::Plain);
+            let plain = trained(ranks, config.clone(), Blocks::Plain);
             assert!(
                 trained(ranks, config, Blocks::Segments) == plain,
                 "{ranks} ranks"

@@ -43,7 +43,7 @@ fn a_parameter_used_twice_has_the_sum_of_both_gradients() {
     let config = small_buckets();
     let found = on_ranks(2, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mirror::new(&device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mirror::new(&device), &world, config.clone()).unwrap();
         let indices: Vec<usize> = share(&world, 0, 3);
         // The first step guesses where hooks belong, the second knows.
         ddp.backward(|model| model.loss(&indices, &device)).unwrap();

@@ -33,7 +33,7 @@ fn train_experts(averaging: Averaging, ranks: u32) -> Vec<(Bits, bool)> {
     on_ranks(ranks, |world| {
         let device = world.device();
         let model = Experts::new(world.world_size().len(), &device);
-        let mut ddp = Averager::new(model, &world, averaging);
+        let mut ddp = Averager::new(model, &world, averaging.clone());
         let mut optimizer = AdamWConfig::new().init();
         let mut nobodys_had_gradient = false;
         for step in 0..8 {
@@ -97,7 +97,7 @@ fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
     let config = small_buckets();
     let models = on_ranks(2, |world| {
         let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..3 {
             let indices = share(&world, step, 2);
@@ -138,7 +138,7 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
         on_ranks(3, |world| {
             let device = world.device();
             let layer = seeded(LinearConfig::new(INPUTS, INPUTS).init(&device), 9);
-            let mut ddp = Averager::new(layer, &world, averaging);
+            let mut ddp = Averager::new(layer, &world, averaging.clone());
             let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
             let mut seen = Vec::new();
             for step in 0..7 {

@@ -61,7 +61,9 @@ fn buckets_of_sixteen_bits_give_the_bits_of_single_parameters() {
     for compression in [GradientCompression::Fp16, GradientCompression::Bf16] {
         for ranks in [2, 3] {
             let with = |averaging: Averaging| {
-                on_ranks(ranks, |world| bits(&train(&world, averaging, 5, 3, 0.05)))
+                on_ranks(ranks, |world| {
+                    bits(&train(&world, averaging.clone(), 5, 3, 0.05))
+                })
             };
             let config = DdpConfig::default().with_compression(compression);
             let reference = with(Averaging::per_parameter(config));
@@ -77,7 +79,7 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
     let with = |averaging: Averaging| {
         on_ranks(2, |world| {
             let device = world.device();
-            let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging);
+            let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging.clone());
             let sizes = [[3, 1], [2, 4]][world.rank().index()];
             let loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (0..size).collect();

@@ -84,7 +84,7 @@ fn train_together(
     on_ranks(ranks, |world| {
         let device = world.device();
         let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
-        let mut ddp = Averager::new(model, &world, averaging);
+        let mut ddp = Averager::new(model, &world, averaging.clone());
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..STEPS {
             let parts = parts(step);
@@ -225,7 +225,7 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
         let device = world.device();
         let options = (&device, DType::F32);
         let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
-        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..4 {
             let weighted = |model: &Net, part: (usize, usize)| {
