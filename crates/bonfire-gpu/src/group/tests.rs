@@ -154,7 +154,7 @@ fn cuda_who_gives_up_says_so_before_it_goes_on() {
                 assert!(is_told, "{algorithm:?}: {failed:?}");
                 return;
             }
-            let beside = freed.lock().unwrap().pop().unwrap();
+            let beside = freed.lock().pop().unwrap();
             if rank == 1 {
                 reduce();
                 group.inner.state().flags.waiter().abort.raise();

@@ -178,7 +178,7 @@ fn check_threads(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
     let meet = || {
         barrier.wait();
     };
-    let train = |world| train_marked(&world, config, (path, &meet));
+    let train = |world| train_marked(&world, config.clone(), (path, &meet));
     let buckets = on_devices(ranks, train)?[0];
     check(Ranks::Threads(ranks), buckets, path)
 }
@@ -265,9 +265,9 @@ fn cuda_a_step_launches_two_copies_for_each_bucket() {
             return train_as_rank(&env, &path);
         }
         let one_bucket = DdpConfig::default();
-        for config in [routed(GradientRoute::Device), one_bucket] {
+        for config in [routed(GradientRoute::Device), one_bucket.clone()] {
             for ranks in [1, 2] {
-                let Some(buckets) = check_threads(ranks, config, &path) else {
+                let Some(buckets) = check_threads(ranks, config.clone(), &path) else {
                     return;
                 };
                 assert_eq!(buckets == 1, config == one_bucket);

@@ -134,7 +134,7 @@ fn wgpu_a_model_over_the_cpu_and_an_adapter_trains_as_in_one_place() {
         let found = super::wgpu::on_adapters(2, |world| {
             let devices = [Device::flex(), world.device()];
             assert_ne!(devices[0], devices[1]);
-            trained_over(&world, &devices, config, BATCH / 2)
+            trained_over(&world, &devices, config.clone(), BATCH / 2)
         });
         let Some(found) = found else { return };
         assert_same(&found);

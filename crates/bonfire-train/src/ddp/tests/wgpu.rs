@@ -93,12 +93,12 @@ fn wgpu_gradients_of_a_bucket_are_read_in_one_go() {
 fn wgpu_buckets_give_the_bits_of_single_gradients() {
     let with = |averaging: Averaging| {
         on_adapters(3, |world| {
-            bits(&train_unevenly(&world, averaging).whole().unwrap())
+            bits(&train_unevenly(&world, averaging.clone()).whole().unwrap())
         })
     };
     // What runs while Burn measures which kernels are the fastest may round otherwise than those.
     let single = Averaging::per_parameter(DdpConfig::default());
-    let (Some(_), Some(expected)) = (with(single), with(single)) else {
+    let (Some(_), Some(expected)) = (with(single.clone()), with(single)) else {
         return;
     };
     for placement in [
