@@ -90,6 +90,11 @@ fn gradients(ddp: Ddp<Net>, step: Step) -> Any {
     Ok(())
 }
 
+fn clipped(step: Step) -> Any {
+    step.gradients.clip(Clip::Norm(1.0))?;
+    Ok(())
+}
+
 fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     DdpConfig::default().with_placement(Placement::zero3());
     DdpConfig::default().with_placement(Placement::zero2());
