@@ -91,7 +91,8 @@ fn gradients(ddp: Ddp<Net>, step: Step) -> Any {
 }
 
 fn clipped(step: Step) -> Any {
-    step.gradients.clip(Clip::Norm(1.0))?;
+    let gradients = step.gradients.clip(Clip::Norm(1.0))?;
+    gradients.norm();
     Ok(())
 }
 
