@@ -83,14 +83,17 @@ fn an_interrupt_after_a_failure_on_one_host_ends_the_job_on_all() {
     let folder = folder.display();
     // Rank 3 fails when it may, and rank 2, on the same host, ends when it may.
     let script = format!(
-        "trap 'while [ ! -e {folder}/end ]; do sleep 0.05; done; exit 0' TERM; echo id $$; \
+        "trap ': > {folder}/stopping-$RANK; while [ ! -e {folder}/end ]; do sleep 0.05; done; exit 0' TERM; echo id $$; \
          while true; do sleep 0.05; if [ $RANK = 3 ] && [ -e {folder}/fail ]; then exit 3; fi; done"
     );
     let flags = ["--nproc=2", "--max-restarts=3", "--shutdown-timeout=100"];
     let (_port, jobs) = agents(2, &flags, &script);
-    let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(2)).collect();
+    for job in &jobs {
+        job.next_numbers(2);
+    }
     fs::write(format!("{folder}/fail"), "").unwrap();
-    while ids.iter().all(|&id| bonfire_testkit::is_running(id)) {
+    // The launcher knows of the failure when it stops the other rank.
+    while !fs::exists(format!("{folder}/stopping-2")).unwrap() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     jobs[1].signal(Signal::INT);
