@@ -147,7 +147,7 @@ impl<M: Module> Ddp<M> {
                 lock(&self.reducer).begin_accumulating(scale)?;
             }
         }
-        let listener = Listener::Reducer(Arc::clone(&self.reducer));
+        let listener = Listener::Reducer(Arc::downgrade(&self.reducer));
         let output = match step {
             None => None,
             Some(step) => {

@@ -73,7 +73,7 @@ impl<M: Module> Ddp<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let begin = Instant::now();
-        let listener = Listener::Reducer(Arc::clone(&self.reducer));
+        let listener = Listener::Reducer(Arc::downgrade(&self.reducer));
         let (start, step) = self.pass(forward, &listener)?;
         let scale = self.micro_batches.scale(start.weight);
         lock(&self.reducer).begin_accumulating(scale)?;
@@ -100,7 +100,7 @@ impl<M: Module> Ddp<M> {
             let (start, step) = self.pass(forward, &Listener::Nobody)?;
             (self.step_alone(start, begin)?, step)
         } else {
-            let listener = Listener::Reducer(Arc::clone(&self.reducer));
+            let listener = Listener::Reducer(Arc::downgrade(&self.reducer));
             let (start, step) = self.pass(forward, &listener)?;
             self.begin_sending(start.weight, &mut watch)?;
             let gradients = self.backward_pass(start)?;

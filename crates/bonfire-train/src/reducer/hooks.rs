@@ -21,7 +21,7 @@
 //! Must never change a value: the gradients are those that the pass computes without it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use burn::backend::TensorMetadata;
 use burn::backend::autodiff::Autodiff;
@@ -68,8 +68,9 @@ pub(crate) enum Listener {
     /// None: the pass only has the same graph as others.
     Nobody,
     Dropping,
-    /// A reducer, whose buckets are sent in this pass or a later one.
-    Reducer(Arc<Mutex<Reducer>>),
+    /// A reducer, whose buckets are sent in this pass or a later one. Weak, because Burn keeps the graph of a pass
+    /// without a backward pass, and a group that it held would not be left before the process ends.
+    Reducer(Weak<Mutex<Reducer>>),
 }
 
 /// The positions of the parameters' operations in the graph. Made once: anchors need no gradient, so no backward pass
@@ -343,6 +344,9 @@ fn tell<B: Readback>(
     gradient: B::FloatTensorPrimitive,
 ) {
     let Listener::Reducer(reducer) = listener else {
+        return;
+    };
+    let Some(reducer) = reducer.upgrade() else {
         return;
     };
     let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -167,3 +167,21 @@ fn a_rank_with_more_batches_hears_which_call_it_is_alone_in() {
         );
     }
 }
+
+/// A rank whose last step had no samples would end its process without leaving the group, and the others would fail.
+#[test]
+fn a_pass_without_samples_does_not_hold_the_group_after_its_model() {
+    let held = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let step = ddp.backward(|model| {
+            let loss = model.loss(&[1], &device);
+            Loss::mean_over(loss, usize::from(world.is_main()))
+        });
+        drop(step.unwrap());
+        let reducer = Arc::downgrade(&ddp.reducer);
+        drop(ddp);
+        reducer.upgrade().is_some()
+    });
+    assert_eq!(held, [false, false]);
+}
