@@ -26,7 +26,7 @@ fn ranges_that_begin_differently_are_refused() {
 }
 
 #[test]
-#[should_panic(expected = "no whole number of f32")]
+#[should_panic(expected = "not a whole number of f32")]
 fn parts_of_elements_are_refused() {
     check_addresses(&sum(&[Role::Both], Width::Vector), &[4096], 6);
 }
@@ -143,7 +143,7 @@ fn copies_that_read_what_others_write_are_refused() {
 }
 
 #[test]
-#[should_panic(expected = "no whole elements of 8 bytes")]
+#[should_panic(expected = "not whole elements of 8 bytes")]
 fn copies_of_parts_of_elements_are_refused() {
     check_ranges(8, &[copy(4, 8, 16)]);
 }
