@@ -30,8 +30,9 @@ use crate::error::Result;
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] for a configuration that does not fit the ranks or the data, [`Error::Usage`] for a mesh with
-/// `pp`, and for one with `tp` or `cp` that [`Parts::with_mesh`] is not given; those of
+/// [`Error::Config`](crate::Error::Config) for a configuration that does not fit the ranks or the data,
+/// [`Error::Usage`](crate::Error::Usage) for a mesh with `pp`, and for one with `tp` or `cp` that
+/// [`Parts::with_mesh`] is not given; those of
 /// [`Ddp::with_config`](crate::Ddp::with_config) and of
 /// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). An error of one rank reaches all: see
 /// [`all_or_none`](crate::all_or_none).
