@@ -111,6 +111,12 @@ fn several_ranks_are_processes_that_communicate() {
 }
 
 #[test]
+fn a_rank_that_ends_with_a_handle_of_its_group_left_has_left_the_group() {
+    let end = start("forget", "3").end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+}
+
+#[test]
 fn any_launcher_s_environment_makes_workers() {
     for end in workers("finish") {
         assert!(end.status.success(), "{:?}", end.stderr);

@@ -371,6 +371,15 @@ impl ProcessGroup {
         });
     }
 
+    /// Leaves this group and those that [share its fate](Self::split), even if there are other handles of them: a
+    /// value that is never dropped may hold one. The other ranks take an end of this process for a normal one after it.
+    pub fn leave(self) {
+        let domain = Arc::clone(&self.core.domain);
+        let rank = self.world_rank(self.rank());
+        drop(self);
+        domain.leave(rank);
+    }
+
     /// The failure that ended the group, if one has.
     pub fn failure(&self) -> Option<CollectiveError> {
         let core = &self.core;

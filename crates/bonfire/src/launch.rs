@@ -59,7 +59,7 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 /// All of these processes run the code before and after this function. With four ranks, what stands before it in
 /// `main` runs five times: in the process that starts the ranks, and in each of them. Work that is to be done once,
 /// such as a download, belongs into `train`, where [`World::is_main`] asks for rank 0 and a barrier lets the others
-/// wait for it.
+/// wait for it. A rank leaves its groups when `train` returns.
 ///
 /// # Errors
 /// The failure of `train`, or of the first rank that failed, or the reason why the ranks could not start.
@@ -107,9 +107,11 @@ fn work<E: Into<BoxError>>(
         Err(error) => fail(prefix, &error.into(), Fault::Own),
     };
     let (kind, occupancy) = args.devices();
-    if let Err(failure) = rank::run(group, local, kind, occupancy, train) {
+    if let Err(failure) = rank::run(group.clone(), local, kind, occupancy, train) {
         fail(prefix, &failure.error, failure.fault);
     }
+    // Burn keeps the graph of a pass that never ran backwards, and with it the groups of its layers.
+    group.leave();
 }
 
 /// Ends this process. The system cleans up memory, connections and devices, and cannot block on a dead peer.

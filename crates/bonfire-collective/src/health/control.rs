@@ -147,19 +147,7 @@ impl Control {
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
-        // A rank that leaves because of a failure is not the one that failed; a peer that does not know
-        // of it yet must not take it for that.
-        if let Some(failure) = self.poison.failure() {
-            send_all(&self.peers, Kind::Failure, &failure);
-        }
-        for peer in &*self.peers {
-            peer.send(Kind::Farewell, &[]);
-        }
-        let started = clock::now();
-        while self.peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_TIMEOUT {
-            // The thread that watches sends the rest.
-            thread::sleep(ANSWER_LOOK);
-        }
+        say_farewell(&self.peers, &self.poison);
         self.stop();
     }
 
@@ -214,6 +202,23 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     let text = encode(message);
     for peer in peers {
         peer.send(kind, &text);
+    }
+}
+
+/// Tells every peer that this rank leaves, and waits until that is sent, for a second at most.
+pub(crate) fn say_farewell(peers: &[Peer], poison: &Poison) {
+    // A rank that leaves because of a failure is not the one that failed; a peer that does not know
+    // of it yet must not take it for that.
+    if let Some(failure) = poison.failure() {
+        send_all(peers, Kind::Failure, &failure);
+    }
+    for peer in peers {
+        peer.send(Kind::Farewell, &[]);
+    }
+    let started = clock::now();
+    while peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_TIMEOUT {
+        // The thread that watches sends the rest.
+        thread::sleep(ANSWER_LOOK);
     }
 }
 

@@ -73,13 +73,9 @@ impl Domain {
 
     /// Returns the group of the domain whose state this is.
     pub(crate) fn group(&self, poison: &Poison) -> Option<Arc<Poison>> {
-        let groups: Vec<Arc<Poison>> = self
-            .state()
-            .groups
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        groups.into_iter().find(|group| ptr::eq(&**group, poison))
+        self.groups()
+            .into_iter()
+            .find(|group| ptr::eq(&**group, poison))
     }
 
     /// Ends all groups with the failure of one of them, unless they have ended. Returns true if that group failed just
@@ -109,6 +105,25 @@ impl Domain {
             its_bond.notify(failure, |rank| receives(rank, poison, bond));
         }
         is_first
+    }
+
+    /// Tells the peers of every group that a rank of the job, one of this process, has left.
+    pub(crate) fn leave(&self, rank: Rank) {
+        for poison in self.groups() {
+            let bond = poison.bond().expect("it was bound when it joined");
+            let Some(place) = bond.members.iter().position(|member| *member == rank) else {
+                continue;
+            };
+            poison.depart(Rank::new(place as u32));
+            if let Some(peers) = bond.peers.as_ref().and_then(Weak::upgrade) {
+                control::say_farewell(&peers, &poison);
+            }
+        }
+    }
+
+    fn groups(&self) -> Vec<Arc<Poison>> {
+        let state = self.state();
+        state.groups.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
