@@ -1,0 +1,1 @@
+"""The drawings of the book, by subject. `book/figures` makes the files."""
