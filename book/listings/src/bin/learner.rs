@@ -1,5 +1,6 @@
 //! Burn's learner on several ranks.
 
+// ANCHOR: all
 use std::sync::Arc;
 
 use bonfire::data::{DatasetLoader, Order, Remainder};
@@ -110,3 +111,4 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     }
     Ok(())
 }
+// ANCHOR_END: all
