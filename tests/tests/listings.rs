@@ -135,7 +135,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 /// The calls in the tables of a page, but for columns of other libraries.
 fn calls_in_tables(page: &str) -> Vec<String> {
-    const FOREIGN: [&str; 4] = ["PyTorch", "accelerate", "DeepSpeed", "torchrun"];
+    const FOREIGN: [&str; 5] = [
+        "PyTorch",
+        "accelerate",
+        "DeepSpeed",
+        "Lightning",
+        "torchrun",
+    ];
     let mut calls = Vec::new();
     let mut ours: Vec<bool> = Vec::new();
     for line in page.lines() {

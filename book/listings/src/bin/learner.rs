@@ -1,5 +1,6 @@
 //! Burn's learner on several ranks.
 
+// ANCHOR: all
 use std::sync::Arc;
 
 use bonfire::data::{DatasetLoader, Order, Remainder};
@@ -84,7 +85,6 @@ fn main() -> bonfire::Result<()> {
     bonfire::launch(train)
 }
 
-// ANCHOR: train
 fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let folder = std::env::temp_dir().join(format!("bonfire-learner-{}", std::process::id()));
     let model = Line {
@@ -93,16 +93,17 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let train = loader(&world, 100, Order::Shuffled { seed: 1 }, Remainder::Pad);
     let valid = loader(&world, 13, Order::Sequential, Remainder::Exact);
+    // ANCHOR: distributed
     let result = SupervisedTraining::new(&folder, train, valid)
         .metrics((LossMetric::new(),))
         .num_epochs(40)
         .distributed(&world) // rank 0 draws and saves; all train
         .launch(Learner::new(model, optimizer, 0.1));
+    // ANCHOR_END: distributed
     if let Some(error) = result.error {
         return Err(error.to_string().into()); // the same on all ranks: it names the one at fault
     }
     drop(result.renderer); // the display, if there is one, would hide what comes
-    // ANCHOR_END: train
     let weight: f32 = result.model.layer.weight.val().into_scalar();
     println!("rank {}: weight {weight}", world.rank());
     if world.is_main() {
@@ -110,3 +111,4 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     }
     Ok(())
 }
+// ANCHOR_END: all
