@@ -202,11 +202,10 @@ impl Layout {
     /// How many elements a rank sends in a step of `micro_batches`, on average over the ranks, where sums and
     /// gathers send the least that they can: (n - 1) / n of what is summed or gathered.
     ///
-    /// Ψ elements that are cut take 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ
-    /// where they are gathered for each of k forward and backward passes: gradients are summed over
-    /// the ranks once, after the last micro-batch. What is not cut is summed once. With several
-    /// `copies` of the state, each among as many ranks as this layout has, the sum of a rank's
-    /// shard goes over the copies, too.
+    /// Ψ elements that are cut take 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
+    /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after the last
+    /// micro-batch. What is not cut is summed once. With several `copies` of the state, each among as many ranks as
+    /// this layout has, the sum of a rank's shard goes over the copies, too.
     pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {

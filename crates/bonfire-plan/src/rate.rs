@@ -84,9 +84,8 @@ impl Schedule {
 
     /// Returns the rate of `step`, counted from zero.
     ///
-    /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
-    /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
-    /// last rate stays.
+    /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training that is shorter than
+    /// its warm-up ends inside it. After the last step of a cosine or a line its last rate stays.
     pub fn rate(&self, step: u64) -> f64 {
         match step.checked_sub(self.warmup_steps) {
             None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,

@@ -116,8 +116,7 @@ pub struct Figures {
     pub learning_rate: Option<f64>,
 }
 
-/// The sum of this rank's losses since the last figures; read only then, because reading one waits
-/// for the device.
+/// The sum of this rank's losses since the last figures; read only then, because reading one waits for the device.
 #[derive(Debug, Default)]
 struct LossSum {
     sum: Option<Tensor<1>>,

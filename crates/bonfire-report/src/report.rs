@@ -66,8 +66,7 @@ pub struct Report {
     pub samples_per_step: usize,
     /// The unit of samples, in the plural.
     pub unit: String,
-    /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not
-    /// counted.
+    /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not counted.
     pub samples_per_second: f64,
     /// The operations of the model, if the program has set them.
     pub flops: Option<ModelFlops>,

@@ -1,9 +1,8 @@
 //! Event files that TensorBoard reads.
 //!
-//! A file is a sequence of records: length (u64), CRC of the length, content, CRC of the content, all
-//! little-endian. The CRC is CRC-32C, rotated and offset as TensorFlow's `TFRecord` has it. The
-//! content is a protocol-buffer message `Event`, of which scalars need four fields; they are written
-//! out here.
+//! A file is a sequence of records: length (u64), CRC of the length, content, CRC of the content, all little-endian.
+//! The CRC is CRC-32C, rotated and offset as TensorFlow's `TFRecord` has it. The content is a protocol-buffer message
+//! `Event`, of which scalars need four fields; they are written out here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};

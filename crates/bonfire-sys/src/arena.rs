@@ -177,9 +177,8 @@ impl Arena {
         (end <= self.inner.region.len()).then_some(start)
     }
 
-    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for
-    /// ever. No block of this arena is open to peers afterwards, and the ranges are not used for
-    /// another block.
+    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for ever. No block
+    /// of this arena is open to peers afterwards, and the ranges are not used for another block.
     pub(crate) fn abandon(&self, input: Range<usize>, target: Range<usize>) -> Result<(), Errno> {
         self.inner.region.detach(target.clone())?;
         if input != target {

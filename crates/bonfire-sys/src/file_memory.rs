@@ -1,5 +1,4 @@
-//! Memory whose content is in a file, so that the kernel can write it out and take its pages for something
-//! else.
+//! Memory whose content is in a file, so that the kernel can write it out and take its pages for something else.
 //!
 //! The file has no name and is gone with the memory. Its blocks are taken when it is made: a full disk is an
 //! error then, and not a signal at a write. File systems that copy on write (btrfs, ZFS, bcachefs) take new
@@ -89,8 +88,7 @@ impl FileMemory {
         Ok(Self { base, len: bytes })
     }
 
-    /// Says that the content is not needed soon: its pages are the first that the kernel takes when memory is
-    /// short.
+    /// Says that the content is not needed soon: its pages are the first that the kernel takes when memory is short.
     pub fn set_idle(&self) {
         let base = self.base.as_ptr().cast();
         // SAFETY: all of an own mapping; the advice changes no content. A kernel that does not know it says so.

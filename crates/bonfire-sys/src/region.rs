@@ -1,10 +1,9 @@
 //! Memory that several threads or processes map at once.
 //!
-//! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is
-//! left behind when its processes die, it does not count against the size of `/dev/shm`, and its
-//! size cannot change under a process that mapped it (a shrunk file would raise SIGBUS).
-//! This module never hands out references into the memory; [`ring`](crate::ring) and
-//! [`window`](crate::window) do, and prove it.
+//! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is left behind when
+//! its processes die, it does not count against the size of `/dev/shm`, and its size cannot change under a process
+//! that mapped it (a shrunk file would raise SIGBUS). This module never hands out references into the memory;
+//! [`ring`](crate::ring) and [`window`](crate::window) do, and prove it.
 //!
 //! Those proofs hold for processes that run this code. Whoever gives a descriptor away, or maps one
 //! that came from elsewhere, promises that by an `unsafe` call.
@@ -83,8 +82,7 @@ impl Region {
         Self::private(len, MapFlags::PRIVATE)
     }
 
-    /// Addresses for the threads of this process, as [`reserved`](Self::reserved) has them for
-    /// processes.
+    /// Addresses for the threads of this process, as [`reserved`](Self::reserved) has them for processes.
     pub(crate) fn reserved_for_threads(len: usize) -> Result<Self, RegionError> {
         Self::private(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
@@ -214,9 +212,8 @@ impl Region {
     /// content is void. What else lies on their first and last page keeps its content, also if
     /// another thread writes it meanwhile, and is not shared any more either.
     ///
-    /// For memory that another process may still write. The caller must own the bytes exclusively, as
-    /// far as this process is concerned. After an error any part of this may have been done, and it
-    /// may be tried again.
+    /// For memory that another process may still write. The caller must own the bytes exclusively, as far as this
+    /// process is concerned. After an error any part of this may have been done, and it may be tried again.
     pub(crate) fn detach(&self, range: Range<usize>) -> Result<(), Errno> {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -250,9 +247,8 @@ impl Region {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: pages.start is inside the mapping.
         let start = unsafe { self.base.add(pages.start) };
-        // SAFETY: replaces whole pages of this mapping, which `self` owns, by as many at the same
-        // place: every pointer into them stays valid. All of their bytes are the caller's, who
-        // declares the content void.
+        // SAFETY: replaces whole pages of this mapping, which `self` owns, by as many at the same place: every
+        // pointer into them stays valid. All of their bytes are the caller's, who declares the content void.
         unsafe { rustix::mm::mmap_anonymous(start.as_ptr().cast(), pages.len(), protection, flags) }
             .map(drop)
     }

@@ -1,15 +1,13 @@
 //! A queue of frames from one producer to one consumer, in shared memory.
 //!
-//! The queue has a fixed number of slots. A slot belongs to the producer until it publishes it and
-//! to the consumer until that releases it; the two counters (`published`, `released`) say which is
-//! which. A ring has a region of its own. Its [`Consumer`] is made with the region and its
-//! [`Producer`] can be claimed once, in whatever process, so the borrow checker's "one owner at a
-//! time" holds across threads and processes.
+//! The queue has a fixed number of slots. A slot belongs to the producer until it publishes it and to the consumer
+//! until that releases it; the two counters (`published`, `released`) say which is which. A ring has a region of its
+//! own. Its [`Consumer`] is made with the region and its [`Producer`] can be claimed once, in whatever process, so
+//! the borrow checker's "one owner at a time" holds across threads and processes.
 //!
-//! What a small frame costs is cache lines that go from one core to the other. So a slot says itself
-//! which frame it holds, in the line in which the frame begins (its label): one line brings the news
-//! and the first bytes, and the counters, which only sleepers need, stay with the core that advances
-//! them.
+//! What a small frame costs is cache lines that go from one core to the other. So a slot says itself which frame it
+//! holds, in the line in which the frame begins (its label): one line brings the news and the first bytes, and the
+//! counters, which only sleepers need, stay with the core that advances them.
 //!
 //! Trust: every process that maps the region runs this code. Whoever passes the region's descriptor
 //! on, or opens one, promises it by an `unsafe` call.
@@ -155,9 +153,8 @@ impl Ring {
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: aligned, because a region starts on a page; inside the mapping of
-        // `layout.bytes()`; and Control is made of atomics, for which zero bytes are valid and
-        // shared mutation is allowed.
+        // SAFETY: aligned, because a region starts on a page; inside the mapping of `layout.bytes()`; and Control is
+        // made of atomics, for which zero bytes are valid and shared mutation is allowed.
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
@@ -235,11 +232,10 @@ impl Producer {
         }
         let label = self.ring.head(self.published).label.get();
         let bytes = self.ring.bytes(self.published);
-        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
-        // `published` is not yet published, and the frame that used this slot before was released (the
-        // acquire in the `count` that said so orders the consumer's reads before our writes), so the
-        // consumer does not touch it; there is one producer, borrowed mutably for as long as the
-        // reference lives.
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number `published` is not yet
+        // published, and the frame that used this slot before was released (the acquire in the `count` that said so
+        // orders the consumer's reads before our writes), so the consumer does not touch it; there is one producer,
+        // borrowed mutably for as long as the reference lives.
         let label = unsafe { &mut *label };
         // SAFETY: valid: inside the mapping for slot_bytes. Aliasing: as for the label, from which the
         // bytes are disjoint.
@@ -253,9 +249,8 @@ impl Producer {
         self.published.wrapping_sub(self.released) % Doorbell::COUNTS >= self.ring.layout.slots
     }
 
-    /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of
-    /// its label and its first `frame_bytes` bytes. After this the consumer sees them, and this side
-    /// must ask for a slot again.
+    /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of its label and its
+    /// first `frame_bytes` bytes. After this the consumer sees them, and this side must ask for a slot again.
     ///
     /// # Panics
     /// If no slot is free, or the frame is larger than a slot.
@@ -324,10 +319,9 @@ impl Consumer {
         let frame_bytes = head.frame_bytes.load(Ordering::Relaxed) as usize;
         let frame_bytes = frame_bytes.min(self.ring.layout.slot_bytes);
         let bytes = self.ring.bytes(self.released);
-        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
-        // `released` is published (the acquire orders the producer's writes before our reads) and not
-        // released, so the producer does not touch its slot; releasing it needs `&mut self`, which the
-        // returned borrow excludes.
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number `released` is published
+        // (the acquire orders the producer's writes before our reads) and not released, so the producer does not
+        // touch its slot; releasing it needs `&mut self`, which the returned borrow excludes.
         let label = unsafe { &*head.label.get() };
         // SAFETY: valid: inside the mapping for frame_bytes <= slot_bytes. Aliasing: as for the label.
         let bytes = unsafe { slice::from_raw_parts(bytes.as_ptr(), frame_bytes) };

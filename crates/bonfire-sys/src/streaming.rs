@@ -8,9 +8,8 @@ use std::ops::Range;
 
 use bytemuck::NoUninit;
 
-/// Has `fill` make one block after another, each of the elements `range` of the result, and writes it
-/// there in all of `targets`, the bytes of equally many elements. Past the caches on x86-64, with
-/// ordinary stores elsewhere.
+/// Has `fill` make one block after another, each of the elements `range` of the result, and writes it there in all of
+/// `targets`, the bytes of equally many elements. Past the caches on x86-64, with ordinary stores elsewhere.
 ///
 /// # Panics
 /// If `block` is empty, or the targets differ in length.
@@ -50,8 +49,7 @@ pub fn bytes_min() -> usize {
     last_level_cache_bytes().unwrap_or(CACHE_BYTES) / CACHE_SHARE
 }
 
-/// Bytes of the cache that is furthest from the first core, as the kernel has it; `None` where it
-/// does not say.
+/// Bytes of the cache that is furthest from the first core, as the kernel has it; `None` where it does not say.
 fn last_level_cache_bytes() -> Option<usize> {
     let size = |index: u32| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");

@@ -13,10 +13,9 @@
 //! - a window is open only inside [`Board::open`], which holds the buffer's `&mut` borrow;
 //! - before it returns, `open` closes the pane and waits until no peer is inside (the *lease*).
 //!
-//! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the
-//! pages under the buffer are replaced by private ones before the borrow ends: the peer's late writes
-//! go to memory that this process no longer maps. Such a board opens no window any more, because the
-//! peer still counts as one that is inside.
+//! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the pages under the
+//! buffer are replaced by private ones before the borrow ends: the peer's late writes go to memory that this process
+//! no longer maps. Such a board opens no window any more, because the peer still counts as one that is inside.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -369,14 +368,13 @@ impl<T: Pod> Windows<'_, T> {
             let [input, target] = visits.enter(rank, self)?;
             // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
             let first = unsafe { target.add(range.start) };
-            // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts,
-            // before this visit has left (or, for a process, detaches the pages from its own mapping
-            // only). Any bytes are a T (Pod). Aliasing: these are elements of shard `me`; every rank
-            // asserts its own shard above, shards of one length are disjoint, `enter` checked that
-            // this window has that length and that its owner knows itself as this rank of as many, each
-            // pane is claimed once, and `&mut self` makes this
-            // the only visit of this rank. The slices of different ranks are different buffers,
-            // because each was opened through a `&mut` borrow. The owner itself visits like a peer.
+            // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts, before this visit
+            // has left (or, for a process, detaches the pages from its own mapping only). Any bytes are a T (Pod).
+            // Aliasing: these are elements of shard `me`; every rank asserts its own shard above, shards of one
+            // length are disjoint, `enter` checked that this window has that length and that its owner knows itself
+            // as this rank of as many, each pane is claimed once, and `&mut self` makes this the only visit of this
+            // rank. The slices of different ranks are different buffers, because each was opened through a `&mut`
+            // borrow. The owner itself visits like a peer.
             let elements = unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) };
             let mut view = View::in_place(elements);
             if input != target {

@@ -1,9 +1,8 @@
 //! Executes a plan on symbols, one rank at a time, until every rank is done or none can continue.
 //!
-//! Every queue has one writer and one reader, and a rank's steps do not depend on what others do
-//! at the time. So the outcome, deadlock included, is the same for every order in which ranks are
-//! given turns (Kahn, "The semantics of a simple language for parallel programming", 1974), and
-//! one order is enough to check.
+//! Every queue has one writer and one reader, and a rank's steps do not depend on what others do at the time. So the
+//! outcome, deadlock included, is the same for every order in which ranks are given turns (Kahn, "The semantics of a
+//! simple language for parallel programming", 1974), and one order is enough to check.
 
 use std::collections::VecDeque;
 

@@ -76,8 +76,7 @@ impl Hosts {
         (0..self.rank_count()).map(|index| self.number_at(index))
     }
 
-    /// The number of the run of every rank, in rank order; from 0. A run is consecutive ranks of one
-    /// host.
+    /// The number of the run of every rank, in rank order; from 0. A run is consecutive ranks of one host.
     pub(crate) fn runs(&self) -> impl Iterator<Item = u32> + '_ {
         let mut run = 0;
         (0..self.rank_count()).map(move |index| {

@@ -1,25 +1,22 @@
 //! Plans whose frames stay where they are: the receiver reaches into the sender's buffer.
 //!
-//! An engine whose ranks reach each other's buffers need not move a frame to an inbox to read it
-//! there: the frame becomes empty, a message that says "ready", and what was done with its content
-//! becomes a [`Step::ReduceDirect`] on the sender's buffer. That is a different plan, and not every
-//! plan stays right: a sender may write the elements again while they are still to be read, which
-//! it could do once a frame had a copy of them. The verifier knows ([`check_plan`](crate::check_plan)
-//! finds races); the ring's plans stay right, because a rank writes a chunk that its neighbour was to
-//! read only when the complete result has come round to it, by way of that neighbour.
+//! An engine whose ranks reach each other's buffers need not move a frame to an inbox to read it there: the frame
+//! becomes empty, a message that says "ready", and what was done with its content becomes a [`Step::ReduceDirect`] on
+//! the sender's buffer. That is a different plan, and not every plan stays right: a sender may write the elements
+//! again while they are still to be read, which it could do once a frame had a copy of them. The verifier knows
+//! ([`check_plan`](crate::check_plan) finds races); the ring's plans stay right, because a rank writes a chunk that
+//! its neighbour was to read only when the complete result has come round to it, by way of that neighbour.
 //!
-//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part.
-//! Where only two ranks take part, they alone meet. Barriers in place are of one hop: everyone
-//! notifies everyone else and waits for everyone else. Where frames stay in place a message is a
-//! store to the peer's memory, and a rank's stores are under way side by side, so n - 1 of them
-//! take less time than the log2 n hops of a
+//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where only two ranks
+//! take part, they alone meet. Barriers in place are of one hop: everyone notifies everyone else and waits for
+//! everyone else. Where frames stay in place a message is a store to the peer's memory, and a rank's stores are under
+//! way side by side, so n - 1 of them take less time than the log2 n hops of a
 //! [dissemination](Algorithm::Dissemination), which follow one another.
 //!
-//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has sent
-//! least of what it was to send. In a ring all ranks send equally much, and send before they wait.
-//! In a [chain](Algorithm::Chain) whose links are single ranks they do not, so there each rank
-//! first notifies the next one that it is there, and the two at the ends, which have one neighbour
-//! instead of two, send it everything twice.
+//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has sent least of what it
+//! was to send. In a ring all ranks send equally much, and send before they wait. In a [chain](Algorithm::Chain)
+//! whose links are single ranks they do not, so there each rank first notifies the next one that it is there, and the
+//! two at the ends, which have one neighbour instead of two, send it everything twice.
 
 use crate::{
     Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,

@@ -10,8 +10,7 @@ use crate::{Collective, ElemRange, PlanError, Rank, ScheduleShape, WorldSize, sh
 /// choose; everywhere else the division is the balanced one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Partition {
-    /// Blocks differ by at most one element, see [`shard_range`]; in an all-to-all all n * n blocks
-    /// are equal.
+    /// Blocks differ by at most one element, see [`shard_range`]; in an all-to-all all n * n blocks are equal.
     #[default]
     Balanced,
     /// The elements of each rank's block, in rank order; their sum is the count.

@@ -49,9 +49,8 @@ impl Schedule {
     /// The plan for this shape.
     ///
     /// # Errors
-    /// [`PlanError::Unsupported`] when the algorithm does not implement the collective,
-    /// [`PlanError::RootOutOfRange`] when a rank it names is not in the world, and others that say
-    /// what of the shape does not fit together.
+    /// [`PlanError::Unsupported`] when the algorithm does not implement the collective, [`PlanError::RootOutOfRange`]
+    /// when a rank it names is not in the world, and others that say what of the shape does not fit together.
     pub fn new(shape: ScheduleShape) -> Result<Self, PlanError> {
         shape.validate()?;
         Ok(Self {
@@ -97,9 +96,8 @@ impl Schedule {
         })
     }
 
-    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that
-    /// role holds one after the other, without gaps. Ranges of both roles are the same memory where
-    /// a collective works in place.
+    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that role holds one
+    /// after the other, without gaps. Ranges of both roles are the same memory where a collective works in place.
     ///
     /// The steps of a rank touch only its input and its output. Where its input is the larger of
     /// the two, in reduce-scatter and reduce, they work in the input.

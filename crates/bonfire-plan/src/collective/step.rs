@@ -55,10 +55,9 @@ pub enum Step {
         /// The rank whose frame is given up.
         peer: Rank,
     },
-    /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and
-    /// writes the result to the same range of the buffers of `targets`. This rank may be among
-    /// both; one source of a partial fold makes it a copy. No frame is involved: the plan orders this step against
-    /// every other that touches the same elements.
+    /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and writes the result
+    /// to the same range of the buffers of `targets`. This rank may be among both; one source of a partial fold makes
+    /// it a copy. No frame is involved: the plan orders this step against every other that touches the same elements.
     ReduceDirect {
         /// The range that is read and written.
         range: ElemRange,

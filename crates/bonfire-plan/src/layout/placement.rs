@@ -26,8 +26,7 @@ pub enum ShardUnit {
     /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
     #[default]
     Rows,
-    /// Some parameters in full, for optimizers that look at all elements of one: Muon, LAMB,
-    /// Adafactor.
+    /// Some parameters in full, for optimizers that look at all elements of one: Muon, LAMB, Adafactor.
     Parameters,
 }
 

@@ -8,9 +8,8 @@ use crate::{Rank, WorldSize};
 
 /// A list of actions for each rank.
 ///
-/// A schedule without messages says only what is computed. Then a pass waits until the pass that makes its
-/// input has ended, wherever that runs. With messages, it takes its input from a message that the rank has
-/// received.
+/// A schedule without messages says only what is computed. Then a pass waits until the pass that makes its input has
+/// ended, wherever that runs. With messages, it takes its input from a message that the rank has received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// The shape that it was made for; `None` for lists from elsewhere.

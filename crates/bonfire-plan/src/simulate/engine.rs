@@ -1,10 +1,9 @@
 //! The simulation itself: its state, its loop, and the ports.
 //!
-//! A rank runs ahead of the others until it needs something that has not been decided: a frame, a
-//! slot, the data of a direct load. What ranks compete for, the ports, is decided in the order of
-//! time: a frame on its way is an event per port, except for a port out that only one rank ever
-//! uses, whose order is that rank's own. Whatever a rank or a frame does next lies at or after the
-//! event that is being handled, so nothing that was decided is ever overtaken.
+//! A rank runs ahead of the others until it needs something that has not been decided: a frame, a slot, the data of a
+//! direct load. What ranks compete for, the ports, is decided in the order of time: a frame on its way is an event
+//! per port, except for a port out that only one rank ever uses, whose order is that rank's own. Whatever a rank or a
+//! frame does next lies at or after the event that is being handled, so nothing that was decided is ever overtaken.
 
 use super::card::Card;
 use super::events::{Arrival, Events, Hop};

@@ -1,18 +1,16 @@
 //! A link that takes as long as a real one did.
 //!
-//! Two figures cannot describe a real link: a message that fits into a cache is faster per byte
-//! than one that does not, and an implementation switches protocols by size. SimGrid's SMPI
-//! therefore multiplies the latency and the bandwidth of a link by factors that depend on the
-//! message's size (Clauss, Stillwell, Genaud, Suter, Casanova and Quinson, "Single node on-line
-//! simulation of MPI applications with SMPI", 2011). Here one factor, a piecewise-linear function of
-//! the operation's bytes in logarithms of both, multiplies every cost of the link.
+//! Two figures cannot describe a real link: a message that fits into a cache is faster per byte than one that does
+//! not, and an implementation switches protocols by size. SimGrid's SMPI therefore multiplies the latency and the
+//! bandwidth of a link by factors that depend on the message's size (Clauss, Stillwell, Genaud, Suter, Casanova and
+//! Quinson, "Single node on-line simulation of MPI applications with SMPI", 2011). Here one factor, a
+//! piecewise-linear function of the operation's bytes in logarithms of both, multiplies every cost of the link.
 //!
-//! The fit goes through the simulator. All times of a simulation are sums and maxima of costs, so a
-//! link that is slower by some factor makes a simulation take longer by exactly that factor. One
-//! ratio of latency to bandwidth is searched for all measurements together, namely that with which
-//! the simulated times are closest to being proportional to the measured ones; what is left
-//! at each size is its factor. At the sizes that were fitted, the simulated plan takes exactly the
-//! measured time.
+//! The fit goes through the simulator. All times of a simulation are sums and maxima of costs, so a link that is
+//! slower by some factor makes a simulation take longer by exactly that factor. One ratio of latency to bandwidth is
+//! searched for all measurements together, namely that with which the simulated times are closest to being
+//! proportional to the measured ones; what is left at each size is its factor. At the sizes that were fitted, the
+//! simulated plan takes exactly the measured time.
 //!
 //! Through shared memory, a frame that does not fit one cache line with its header takes longer by
 //! something that the sizes on both sides of that step show; it is searched for in the same way.

@@ -233,8 +233,7 @@ impl Packer {
         })
     }
 
-    /// Counts the operands that are folded into another: a rank's own data if it is among them,
-    /// else the first frame.
+    /// Counts the operands that are folded into another: a rank's own data if it is among them, else the first frame.
     fn folds_of(&mut self, rank: Rank, sources: &[Source]) -> u32 {
         let mut folds = Folds::default();
         let mut is_first_frame = !sources.contains(&Source::Own);

@@ -226,8 +226,7 @@ pub fn shard_range(count: usize, world_size: WorldSize, rank: Rank) -> ElemRange
     ElemRange::new(start, start + base + usize::from(index < longer))
 }
 
-/// The chunks of `range`, in order: all of `chunk_elems_max` elements but the last, which has the
-/// rest.
+/// The chunks of `range`, in order: all of `chunk_elems_max` elements but the last, which has the rest.
 ///
 /// There is always at least one: an empty range is one empty chunk, so that a frame with its header
 /// is sent even when there is no data.

@@ -86,15 +86,13 @@ named_codes! {
         Binomial = 4, "binomial";
         /// Each round doubles the distance over which ranks learn of one another.
         Dissemination = 5, "dissemination";
-        /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number
-        /// of rounds.
+        /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number of rounds.
         HalvingDoubling = 6, "halving_doubling";
         /// Two complementary binary trees, each of which carries half of the data.
         DoubleTree = 7, "double_tree";
         /// Within each host first, between hosts next, within each host again.
         Hierarchical = 8, "hierarchical";
-        /// No frames with data: between two barriers, every rank reads and writes its peers'
-        /// buffers where they are.
+        /// No frames with data: between two barriers, every rank reads and writes its peers' buffers where they are.
         ZeroCopy = 9, "zero_copy";
         /// A round for each rank, in which ranks meet in pairs.
         Pairwise = 10, "pairwise";
@@ -243,9 +241,8 @@ pub enum Collective {
         /// The rank that brings the blocks.
         root: Rank,
     },
-    /// Every rank brings one block for every rank, and ends with one from every rank. The space is
-    /// the matrix of blocks, row by row: rank r brings row r and ends with column r. `count` is
-    /// the sum of all n * n blocks.
+    /// Every rank brings one block for every rank, and ends with one from every rank. The space is the matrix of
+    /// blocks, row by row: rank r brings row r and ends with column r. `count` is the sum of all n * n blocks.
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
     Transfer {
@@ -291,8 +288,7 @@ impl Collective {
         }
     }
 
-    /// The code on the wire; never 0. The ranks it names are sent beside it, see
-    /// [`Collective::named`].
+    /// The code on the wire; never 0. The ranks it names are sent beside it, see [`Collective::named`].
     pub const fn code(self) -> u8 {
         match self {
             Self::AllReduce => 1,
@@ -335,8 +331,7 @@ impl Collective {
         NamedRanks { first, second }
     }
 
-    /// The collective with this wire code; `None` for a code nobody sends, or without the ranks
-    /// that it needs.
+    /// The collective with this wire code; `None` for a code nobody sends, or without the ranks that it needs.
     pub const fn from_parts(code: u8, named: NamedRanks) -> Option<Self> {
         let NamedRanks { first, second } = named;
         Some(match (code, first, second) {

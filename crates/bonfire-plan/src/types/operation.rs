@@ -29,9 +29,8 @@ pub struct Operation {
     pub reduce: Option<ReduceOp>,
     /// Elements in the data buffer of the schedule.
     pub count: u64,
-    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
-    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or
-    /// a hash of the name.
+    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts. Where call-sites
+    /// are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or a hash of the name.
     pub layout: u32,
     /// Where the program asked for it.
     pub call_site: CallSite,
@@ -121,8 +120,7 @@ impl CallSite {
         &self.0
     }
 
-    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every
-    /// machine.
+    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every machine.
     pub fn hash(&self) -> u32 {
         fnv_1a(self.0.bytes())
     }

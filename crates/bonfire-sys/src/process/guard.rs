@@ -125,10 +125,9 @@ fn start() -> io::Result<(Child, PipeWriter)> {
         .stderr(Stdio::null())
         // A Ctrl-C on the terminal is not for it.
         .process_group(0);
-    // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are
-    // allowed and the memory of other threads may be in any state. It makes raw system calls
-    // (close_range or close, prctl, read, kill, exit_group), works on its own stack, allocates
-    // nothing, takes no lock, and never returns.
+    // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are allowed and the memory
+    // of other threads may be in any state. It makes raw system calls (close_range or close, prctl, read, kill,
+    // exit_group), works on its own stack, allocates nothing, takes no lock, and never returns.
     unsafe { command.pre_exec(stand_guard) };
     Ok((command.spawn()?, writer))
 }
@@ -139,8 +138,7 @@ fn stand_guard() -> io::Result<()> {
     // end tells the launcher that its new process is on its way.
     close_others();
     let _ = rustix::thread::set_name(c"bonfire-guard");
-    // SAFETY: descriptor 0 is the reading end of the pipe, put there for this process, which never
-    // closes it.
+    // SAFETY: descriptor 0 is the reading end of the pipe, put there for this process, which never closes it.
     let messages = unsafe { BorrowedFd::borrow_raw(0) };
     let mut groups = [None; GROUPS_MAX];
     let mut message = [0; size_of::<i32>()];

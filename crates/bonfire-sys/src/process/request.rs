@@ -20,8 +20,7 @@ static WATCHERS: Mutex<Watchers> = Mutex::new(Watchers {
 
 struct Watchers {
     count: usize,
-    /// Whether the signal does what it does by default: it does while nobody watches. Nothing before
-    /// the first watch.
+    /// Whether the signal does what it does by default: it does while nobody watches. Nothing before the first watch.
     unwatched: Option<Arc<AtomicBool>>,
 }
 

@@ -7,15 +7,13 @@
 //! to the next. The last link has the result. Of an all-reduce it goes back from link to link, and in
 //! each from the agent to everyone; of a fold for one rank it goes to that one at once.
 //!
-//! So every element is folded over ranks 0 to n - 1, and between two links it crosses once each way,
-//! however many ranks they have. It is rounded to its type in every link, which changes nothing where
-//! folds run in that type.
+//! So every element is folded over ranks 0 to n - 1, and between two links it crosses once each way, however many
+//! ranks they have. It is rounded to its type in every link, which changes nothing where folds run in that type.
 //!
-//! The work is cut into items: the chunks with one index of a batch of blocks, no two of which have
-//! the same agent anywhere. Items follow one another like the pieces of a pipelined broadcast (Watts
-//! and van de Geijn, 1995): link l folds item q at time q + l, and takes its result at time
-//! q + 2L - l, where the last link is link L. Up and down run at the same time, so that both
-//! directions between two hosts are used.
+//! The work is cut into items: the chunks with one index of a batch of blocks, no two of which have the same agent
+//! anywhere. Items follow one another like the pieces of a pipelined broadcast (Watts and van de Geijn, 1995): link l
+//! folds item q at time q + l, and takes its result at time q + 2L - l, where the last link is link L. Up and down
+//! run at the same time, so that both directions between two hosts are used.
 //!
 //! No deadlock, even with one slot: order all work by (time, up before back, link). At each time and
 //! each way every queue carries one frame at most. Within a link it is put and taken in one place;

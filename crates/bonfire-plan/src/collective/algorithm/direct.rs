@@ -1,8 +1,7 @@
 //! Direct plans: every rank reaches every other in one hop.
 //!
-//! Every fold runs over ranks 0 to n - 1 in that order, in one step, with one rounding: the
-//! canonical order. The bits of an element depend on nothing but the ranks' values, whatever the
-//! buffer it lies in and however it is chunked.
+//! Every fold runs over ranks 0 to n - 1 in that order, in one step, with one rounding: the canonical order. The bits
+//! of an element depend on nothing but the ranks' values, whatever the buffer it lies in and however it is chunked.
 //!
 //! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
 //! of an earlier index, a wait only for a put of its own index.

@@ -4,8 +4,7 @@
 //! After Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988). Frames
 //! are empty: their arrival is the message.
 //!
-//! No deadlock, even with one slot: every round uses another link, and a wait needs only the put of
-//! its own round.
+//! No deadlock, even with one slot: every round uses another link, and a wait needs only the put of its own round.
 
 use crate::{ElemRange, Rank, Step, WorldSize};
 

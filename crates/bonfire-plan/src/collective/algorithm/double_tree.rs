@@ -1,19 +1,17 @@
 //! Double binary tree: two trees over all ranks, each of which carries half of the buffer.
 //!
-//! After Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-//! scan" (2009). In one binary tree half of the ranks are leaves, which receive but never send. Here
-//! the leaves of one tree are the inner nodes of the other, so that a rank sends and receives each
-//! half once, in logarithmic depth.
+//! After Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009). In
+//! one binary tree half of the ranks are leaves, which receive but never send. Here the leaves of one tree are the
+//! inner nodes of the other, so that a rank sends and receives each half once, in logarithmic depth.
 //!
 //! Positions count from the root, which is at 0 and hangs above both trees. The trees are those over
 //! positions 1 to n - 1 in which an odd position is a leaf; the second one gives each rank a
 //! position of the other parity, by mirroring an even number of them and by shifting an odd number
 //! by one. When that number is odd, one rank is a leaf twice.
 //!
-//! A rank is at different depths in the two trees, so a chunk reaches it earlier in one than in the
-//! other. It handles chunks in the order in which they can reach it if every hop takes one unit of
-//! time: chunk c at time c plus the number of hops before. Taking the trees by turns instead would
-//! hold every chunk back by the depth of a tree.
+//! A rank is at different depths in the two trees, so a chunk reaches it earlier in one than in the other. It handles
+//! chunks in the order in which they can reach it if every hop takes one unit of time: chunk c at time c plus the
+//! number of hops before. Taking the trees by turns instead would hold every chunk back by the depth of a tree.
 //!
 //! No deadlock, even with one slot: order all work by (direction, time, tree, hops before, from the
 //! last to the first). A put waits for the release of the chunk before, at the same time but one hop
@@ -95,8 +93,7 @@ enum Tree {
 }
 
 impl Tree {
-    /// The position of the rank at this distance from the root, where `last` is the largest
-    /// distance.
+    /// The position of the rank at this distance from the root, where `last` is the largest distance.
     const fn position(self, distance: u32, last: u32) -> u32 {
         match self {
             _ if distance == 0 => 0,

@@ -1,11 +1,9 @@
-//! Recursive halving and doubling on a hypercube: the bytes of a ring in a logarithmic number of
-//! rounds.
+//! Recursive halving and doubling on a hypercube: the bytes of a ring in a logarithmic number of rounds.
 //!
-//! After Rabenseifner, "Optimization of collective reduction operations" (2004), and Thakur,
-//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
-//! In each round of halving a rank and its partner, at half of the distance of the round before,
-//! split the range that both still fold: each sends the half that it gives up. Doubling is the same
-//! backwards.
+//! After Rabenseifner, "Optimization of collective reduction operations" (2004), and Thakur, Rabenseifner and Gropp,
+//! "Optimization of collective communication operations in MPICH" (2005). In each round of halving a rank and its
+//! partner, at half of the distance of the round before, split the range that both still fold: each sends the half
+//! that it gives up. Doubling is the same backwards.
 //!
 //! The corners of the hypercube are as many ranks as the largest power of two. Each of the other
 //! ranks, the *spare* ones, is the odd one of a pair at the beginning of the world: its even

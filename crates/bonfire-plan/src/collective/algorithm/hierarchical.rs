@@ -1,12 +1,11 @@
 //! Two levels: within each host, and between hosts.
 //!
-//! Every rank owns a block. On every other host one rank is the block's *agent*: the owner's place
-//! among the ranks of its host, modulo their number on the other host. A fold runs within each host
-//! first, at the block's agent (on the owner's host, at the owner), and then over the hosts, at the
-//! owner. A gather runs the other way round: from the owner to its agents, and from those to everyone
-//! on their hosts. So every element crosses between two hosts once each way however many ranks they
-//! have, and all ranks of a host take part in that. Hosts may have different numbers of ranks; with
-//! one host the plans are the direct ones.
+//! Every rank owns a block. On every other host one rank is the block's *agent*: the owner's place among the ranks of
+//! its host, modulo their number on the other host. A fold runs within each host first, at the block's agent (on the
+//! owner's host, at the owner), and then over the hosts, at the owner. A gather runs the other way round: from the
+//! owner to its agents, and from those to everyone on their hosts. So every element crosses between two hosts once
+//! each way however many ranks they have, and all ranks of a host take part in that. Hosts may have different numbers
+//! of ranks; with one host the plans are the direct ones.
 //!
 //! The legs of the way of a chunk follow one another, and the next chunk follows behind: while a
 //! chunk is sent between hosts, the one behind it is folded, or the one before it copied, within.

@@ -1,9 +1,8 @@
 //! Ring reduce-scatter and all-gather: shards pass from neighbour to neighbour.
 //!
-//! Both take n - 1 rounds in which every rank sends one shard to its next neighbour and receives
-//! another from its previous one. They follow the bandwidth-optimal ring of Patarasuk and Yuan,
-//! "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009); an all-reduce is
-//! one after the other.
+//! Both take n - 1 rounds in which every rank sends one shard to its next neighbour and receives another from its
+//! previous one. They follow the bandwidth-optimal ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce
+//! algorithms for clusters of workstations" (2009); an all-reduce is one after the other.
 //!
 //! No deadlock, even with one slot: order all work by (round, chunk). A put waits only for the
 //! release of an earlier place of that order, a wait only for a put of its own place.

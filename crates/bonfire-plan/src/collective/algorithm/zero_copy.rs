@@ -1,5 +1,4 @@
-//! Zero-copy plans: between two barriers every rank works on its own shard of everyone's buffers,
-//! where they are.
+//! Zero-copy plans: between two barriers every rank works on its own shard of everyone's buffers, where they are.
 //!
 //! Rank r reads and writes shard r and nothing else, so no two ranks touch one element, and every
 //! element crosses the memory bus once for each buffer that it is read from or written to. The first

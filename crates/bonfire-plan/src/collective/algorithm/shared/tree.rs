@@ -1,7 +1,6 @@
 //! What trees share: a rank's neighbours, and one chunk on its way down or up.
 //!
-//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards
-//! it.
+//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards it.
 
 use super::chunking::receive;
 use crate::{ElemRange, Rank, Source, Stage, Step};
