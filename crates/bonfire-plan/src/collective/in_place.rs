@@ -18,9 +18,7 @@
 //! whose links are single ranks they do not, so there each rank first notifies the next one that it is there, and the
 //! two at the ends, which have one neighbour instead of two, send it everything twice.
 
-use crate::{
-    Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
-};
+use crate::{Algorithm, Collective, ElemRange, Rank, Schedule, Source, Step, WorldSize};
 
 impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
@@ -112,12 +110,10 @@ fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
 
 fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     let mut steps = Vec::with_capacity(moved.len());
+    let source = ElemRange::up_to(0);
     for step in moved {
         match step {
-            Step::Put { peer, .. } => steps.push(Step::Put {
-                peer,
-                source: ElemRange::up_to(0),
-            }),
+            Step::Put { peer, .. } => steps.push(Step::Put { peer, source }),
             Step::Reduce {
                 target,
                 sources,
@@ -146,15 +142,9 @@ fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Ste
             }
         }
     }
-    match collective.named() {
-        NamedRanks {
-            first: Some(one),
-            second: Some(other),
-        } if rank == one || rank == other => meet([one, other].into_iter(), rank, &mut steps),
-        NamedRanks {
-            second: Some(_), ..
-        } => {}
-        _ => steps.extend(met(world, rank)),
+    if collective.involves(rank) {
+        let ranks = world.ranks().filter(|&peer| collective.involves(peer));
+        meet(ranks, rank, &mut steps);
     }
     steps
 }
@@ -170,9 +160,7 @@ fn meet(ranks: impl Iterator<Item = Rank> + Clone, rank: Rank, steps: &mut Vec<S
     let peers = ranks.filter(|&peer| peer != rank);
     let source = ElemRange::up_to(0);
     steps.extend(peers.clone().map(|peer| Step::Put { peer, source }));
-    for peer in peers {
-        steps.extend([Step::Wait { peer }, Step::Release { peer }]);
-    }
+    steps.extend(peers.flat_map(|peer| [Step::Wait { peer }, Step::Release { peer }]));
 }
 
 #[cfg(test)]

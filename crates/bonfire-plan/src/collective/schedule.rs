@@ -3,19 +3,17 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use super::algorithm::hierarchical::Route;
 use super::algorithm::shared::chunking::Chunking;
-use super::algorithm::shared::pairs;
-use super::algorithm::shared::pairs::Meeting;
+use super::algorithm::shared::pairs::{self, Meeting};
 use super::algorithm::shared::tree::Place;
-use super::algorithm::zero_copy::Between;
 use super::algorithm::{
     binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairwise, ring,
     zero_copy,
 };
 use super::extent::{Role, exchange_halves, extent};
 use crate::types::fnv_1a;
-use crate::{Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize};
+use crate::{Algorithm, Collective, ElemRange, Hosts, NamedRanks, Partition};
+use crate::{PlanError, Rank, Step, WorldSize};
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -128,11 +126,7 @@ impl Schedule {
     /// # Panics
     /// When `rank` is not a member of the world.
     pub fn extent(&self, rank: Rank, role: Role) -> Vec<ElemRange> {
-        let world_size = self.world_size();
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is not a member of a world of {world_size}"
-        );
+        self.world_size().assert_member(rank);
         extent(&self.shape, rank, role)
     }
 
@@ -141,32 +135,21 @@ impl Schedule {
     /// # Panics
     /// When `rank` is not a member of the world.
     pub fn steps(&self, rank: Rank) -> Vec<Step> {
-        let world_size = self.world_size();
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is not a member of a world of {world_size}"
-        );
+        self.world_size().assert_member(rank);
         let mut steps = Vec::new();
-        let shape = &self.shape;
-        build(shape, rank, &mut steps);
+        build(&self.shape, rank, &mut steps);
         steps
     }
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ScheduleShape {
-            collective,
-            algorithm,
-            world_size,
-            count,
-            chunk_elems_max,
-            ..
-        } = &self.shape;
+        let (collective, algorithm) = (self.collective(), self.algorithm());
+        let (world_size, count, most) = (self.world_size(), self.count(), self.chunk_elems_max());
         write!(
             formatter,
             "{collective} by {algorithm}: world size {world_size}, {count} elements, \
-             chunks of at most {chunk_elems_max}"
+             chunks of at most {most}"
         )
     }
 }
@@ -180,9 +163,8 @@ impl ScheduleShape {
             Algorithm::Hierarchical | Algorithm::Chain => self.hosts,
             _ => Hosts::one(self.world_size),
         };
-        let partition = self.partition.normalized(self.world_size);
         Self {
-            partition,
+            partition: self.partition.normalized(self.world_size),
             hosts,
             ..self
         }
@@ -222,12 +204,9 @@ impl ScheduleShape {
                 algorithm,
             });
         }
-        let named = collective.named();
-        let outsider = [named.first, named.second]
-            .into_iter()
-            .flatten()
-            .find(|&rank| !world_size.contains(rank));
-        if let Some(root) = outsider {
+        let NamedRanks { first, second } = collective.named();
+        let mut named = first.into_iter().chain(second);
+        if let Some(root) = named.find(|&rank| !world_size.contains(rank)) {
             return Err(PlanError::RootOutOfRange { root, world_size });
         }
         match collective {
@@ -243,11 +222,9 @@ impl ScheduleShape {
             }
             _ => {}
         }
-        if self.hosts.rank_count() != world_size.len() {
-            return Err(PlanError::HostsLength {
-                given: self.hosts.rank_count(),
-                world_size,
-            });
+        let given = self.hosts.rank_count();
+        if given != world_size.len() {
+            return Err(PlanError::HostsLength { given, world_size });
         }
         if self.partition != Partition::Balanced && !takes_partition(collective, algorithm) {
             return Err(PlanError::UnsupportedPartition { collective });
@@ -257,134 +234,63 @@ impl ScheduleShape {
 }
 
 fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    use Algorithm::*;
+    use Collective::*;
     let chunking = &Chunking::new(shape);
+    let place = |root| Place { root, rank };
     match (shape.collective, shape.algorithm) {
-        (Collective::AllReduce, Algorithm::Ring) => {
+        (AllReduce, Ring) => {
             ring::reduce_scatter(chunking, rank, steps);
             ring::all_gather(chunking, rank, steps);
         }
-        (Collective::AllReduce, Algorithm::OneShot) => direct::all_reduce(chunking, rank, steps),
-        (Collective::AllReduce, Algorithm::TwoShot) => {
-            direct::all_reduce_two_shot(chunking, rank, steps);
+        (ReduceScatter, Ring) => ring::reduce_scatter(chunking, rank, steps),
+        (AllGather, Ring) => ring::all_gather(chunking, rank, steps),
+        (AllReduce, OneShot) => direct::all_reduce(chunking, rank, steps),
+        (AllReduce, TwoShot) => direct::all_reduce_two_shot(chunking, rank, steps),
+        (ReduceScatter, OneShot) => direct::reduce_scatter(chunking, rank, steps),
+        (AllGather, OneShot) => direct::all_gather(chunking, rank, steps),
+        (AllReduce, HalvingDoubling) => halving::all_reduce(chunking, rank, steps),
+        (ReduceScatter, HalvingDoubling) => halving::reduce_scatter(chunking, rank, steps),
+        (AllGather, HalvingDoubling) => halving::all_gather(chunking, rank, steps),
+        (AllReduce, DoubleTree) => {
+            double_tree::reduce(chunking, place(Rank::new(0)), steps);
+            double_tree::broadcast(chunking, place(Rank::new(0)), steps);
         }
-        (Collective::ReduceScatter, Algorithm::Ring) => {
-            ring::reduce_scatter(chunking, rank, steps);
-        }
-        (Collective::ReduceScatter, Algorithm::OneShot) => {
+        (Broadcast { root }, DoubleTree) => double_tree::broadcast(chunking, place(root), steps),
+        (Reduce { root }, DoubleTree) => double_tree::reduce(chunking, place(root), steps),
+        (_, Hierarchical) => hierarchical::build(chunking, shape, rank, steps),
+        (_, Chain) => chain::build(chunking, shape, rank, steps),
+        (_, ZeroCopy) => zero_copy::build(chunking, shape.collective, rank, steps),
+        (Broadcast { root }, Binomial) => binomial::broadcast(chunking, place(root), steps),
+        (Reduce { root }, Binomial) => binomial::reduce(chunking, place(root), steps),
+        (Broadcast { root }, TwoShot) => direct::broadcast(chunking, place(root), steps),
+        (Reduce { root }, OneShot) => direct::reduce(chunking, place(root), steps),
+        (Reduce { root }, TwoShot) => {
             direct::reduce_scatter(chunking, rank, steps);
+            direct::gather(chunking, place(root), steps);
         }
-        (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
-        (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
-        (Collective::AllReduce, Algorithm::HalvingDoubling) => {
-            halving::all_reduce(chunking, rank, steps);
-        }
-        (Collective::ReduceScatter, Algorithm::HalvingDoubling) => {
-            halving::reduce_scatter(chunking, rank, steps);
-        }
-        (Collective::AllGather, Algorithm::HalvingDoubling) => {
-            halving::all_gather(chunking, rank, steps);
-        }
-        (Collective::AllReduce, Algorithm::DoubleTree) => {
-            let root = Rank::new(0);
-            double_tree::reduce(chunking, Place { root, rank }, steps);
-            double_tree::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::DoubleTree) => {
-            double_tree::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::DoubleTree) => {
-            double_tree::reduce(chunking, Place { root, rank }, steps);
-        }
-        (collective, Algorithm::Hierarchical) => {
-            let route = match collective {
-                Collective::AllReduce => Route::AllReduce,
-                Collective::ReduceScatter => Route::ReduceScatter,
-                Collective::AllGather => Route::AllGather,
-                Collective::Broadcast { root } => Route::Broadcast { root },
-                Collective::Reduce { root } => Route::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by hierarchical"),
-            };
-            hierarchical::build(chunking, &shape.hosts, route, rank, steps);
-        }
-        (collective, Algorithm::Chain) => {
-            let route = match collective {
-                Collective::AllReduce => chain::Route::AllReduce,
-                Collective::ReduceScatter => chain::Route::ReduceScatter,
-                Collective::Reduce { root } => chain::Route::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by chain"),
-            };
-            chain::build(chunking, &shape.hosts, route, rank, steps);
-        }
-        (collective, Algorithm::ZeroCopy) => {
-            let between = match collective {
-                Collective::AllReduce => Between::AllReduce,
-                Collective::ReduceScatter => Between::ReduceScatter,
-                Collective::AllGather => Between::AllGather,
-                Collective::Broadcast { root } => Between::Broadcast { root },
-                Collective::Reduce { root } => Between::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by zero_copy"),
-            };
-            zero_copy::build(chunking, between, rank, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::Binomial) => {
-            binomial::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::Binomial) => {
-            binomial::reduce(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::TwoShot) => {
-            direct::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::OneShot) => {
-            direct::reduce(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::TwoShot) => {
-            direct::reduce_scatter(chunking, rank, steps);
-            direct::gather(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Gather { root }, Algorithm::OneShot) => {
-            direct::gather(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Scatter { root }, Algorithm::OneShot) => {
-            direct::scatter(chunking, Place { root, rank }, steps);
-        }
-        (Collective::AllToAll, Algorithm::OneShot) => {
-            direct::all_to_all(chunking, rank, steps);
-        }
-        (Collective::AllToAll, Algorithm::Pairwise) => {
-            pairwise::all_to_all(chunking, rank, steps);
-        }
-        (Collective::Barrier, Algorithm::Dissemination) => {
-            dissemination::barrier(shape.world_size, rank, steps);
-        }
-        (Collective::Transfer { source, target }, Algorithm::OneShot) => {
+        (Gather { root }, OneShot) => direct::gather(chunking, place(root), steps),
+        (Scatter { root }, OneShot) => direct::scatter(chunking, place(root), steps),
+        (AllToAll, OneShot) => direct::all_to_all(chunking, rank, steps),
+        (AllToAll, Pairwise) => pairwise::all_to_all(chunking, rank, steps),
+        (Barrier, Dissemination) => dissemination::barrier(shape.world_size, rank, steps),
+        (Transfer { source, target }, OneShot) => {
             if rank == source {
                 pairs::send(chunking, target, chunking.buffer, steps);
             } else if rank == target {
                 pairs::receive_all(chunking, source, chunking.buffer, steps);
             }
         }
-        (Collective::Exchange { first, second }, Algorithm::OneShot) => {
-            let halves = exchange_halves(shape.count);
-            if rank == first {
-                let [outgoing, incoming] = halves;
-                let peer = second;
-                let meeting = Meeting {
-                    peer,
-                    outgoing,
-                    incoming,
-                };
-                pairs::exchange(chunking, meeting, steps);
+        (Exchange { first, second }, OneShot) => {
+            let [of_first, of_second] = exchange_halves(shape.count);
+            let meeting = if rank == first {
+                Meeting::with(second, of_first, of_second)
             } else if rank == second {
-                let [incoming, outgoing] = halves;
-                let peer = first;
-                let meeting = Meeting {
-                    peer,
-                    outgoing,
-                    incoming,
-                };
-                pairs::exchange(chunking, meeting, steps);
-            }
+                Meeting::with(first, of_second, of_first)
+            } else {
+                return;
+            };
+            pairs::exchange(chunking, meeting, steps);
         }
         (collective, algorithm) => {
             unreachable!("Schedule::new refuses {collective} by {algorithm}")

@@ -210,6 +210,7 @@ impl Algorithm {
 /// A plan addresses one space of elements for all ranks; [`Schedule::extent`](crate::Schedule::extent)
 /// says which part of it a rank has. Unless said otherwise every rank has all of it, `count`
 /// elements, worked on in place. Blocks are those of the [`Partition`](crate::Partition).
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
@@ -220,45 +221,24 @@ pub enum Collective {
     /// Rank r brings block r; every rank ends with all blocks.
     AllGather,
     /// Every rank ends with the root's buffer.
-    Broadcast {
-        /// The rank whose buffer is sent.
-        root: Rank,
-    },
+    Broadcast { root: Rank },
     /// No rank leaves before every rank has entered.
     Barrier,
     /// The root ends with the fold of all ranks' buffers; the other buffers are unspecified.
-    Reduce {
-        /// The rank that ends with the result.
-        root: Rank,
-    },
+    Reduce { root: Rank },
     /// Rank r brings block r and has no other; the root ends with all blocks.
-    Gather {
-        /// The rank that ends with the blocks.
-        root: Rank,
-    },
+    Gather { root: Rank },
     /// The root brings all blocks; rank r ends with block r and has no other.
-    Scatter {
-        /// The rank that brings the blocks.
-        root: Rank,
-    },
+    Scatter { root: Rank },
     /// Every rank brings one block for every rank, and ends with one from every rank. The space is the matrix of
     /// blocks, row by row: rank r brings row r and ends with column r. `count` is the sum of all n * n blocks.
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
-    Transfer {
-        /// The rank that sends the buffer.
-        source: Rank,
-        /// The rank that receives the buffer.
-        target: Rank,
-    },
+    Transfer { source: Rank, target: Rank },
     /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The
     /// space has `2 * count` elements: first what `first` brings, then what `second` brings.
-    Exchange {
-        /// The lower of the two ranks.
-        first: Rank,
-        /// The higher of the two ranks.
-        second: Rank,
-    },
+    /// `first` is the lower of the two ranks.
+    Exchange { first: Rank, second: Rank },
 }
 
 /// The ranks that a collective names, in the order in which they are sent.
@@ -359,14 +339,10 @@ impl Collective {
     }
 
     /// Whether `rank` takes part: all ranks do, but for a transfer and an exchange.
-    pub const fn involves(self, rank: Rank) -> bool {
+    pub fn involves(self, rank: Rank) -> bool {
         match self {
-            Self::Transfer { source, target } => {
-                rank.get() == source.get() || rank.get() == target.get()
-            }
-            Self::Exchange { first, second } => {
-                rank.get() == first.get() || rank.get() == second.get()
-            }
+            Self::Transfer { source, target } => rank == source || rank == target,
+            Self::Exchange { first, second } => rank == first || rank == second,
             _ => true,
         }
     }

@@ -70,11 +70,9 @@ impl fmt::Display for Operation {
                 write!(f, "from rank {source} to rank {target}, ")?;
             }
             Collective::Exchange { first, second } => write!(f, "ranks {first} and {second}, ")?,
-            other => {
-                if let Some(root) = other.root() {
-                    write!(f, "root {root}, ")?;
-                }
-            }
+            other => other
+                .root()
+                .map_or(Ok(()), |root| write!(f, "root {root}, "))?,
         }
         write!(f, "{} x {}", self.dtype, self.count)?;
         if self.layout != 0 {

@@ -29,13 +29,9 @@ fn family(world: WorldSize, place: Place) -> Family {
     let distance = world.behind(place.rank, place.root.get()).get();
     let at = |distance| world.ahead(place.root, distance);
     // The bits below a rank's lowest set bit lead to its children; from the root all bits do.
-    let child_bits = if distance == 0 {
-        u32::BITS
-    } else {
-        distance.trailing_zeros()
-    };
-    let children = (0..child_bits)
-        .filter_map(|bit| distance.checked_add(1 << bit))
+    let child_bits = 0..distance.trailing_zeros();
+    let children = child_bits.filter_map(|bit| distance.checked_add(1 << bit));
+    let children = children
         .filter(|&child| child < world.get())
         .map(at)
         .collect();
