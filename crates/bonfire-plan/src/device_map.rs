@@ -47,14 +47,14 @@ impl FromStr for Place {
     type Err = MapError;
 
     fn from_str(text: &str) -> Result<Self, MapError> {
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            "disk" => Ok(Self::Disk),
-            text => text
-                .parse()
-                .map(Self::Device)
-                .map_err(|_| MapError::UnknownPlace(text.to_owned())),
-        }
+        Ok(match text {
+            "cpu" => Self::Cpu,
+            "disk" => Self::Disk,
+            text => {
+                let device = text.parse();
+                Self::Device(device.map_err(|_| MapError::UnknownPlace(text.to_owned()))?)
+            }
+        })
     }
 }
 
@@ -73,26 +73,21 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// A place with an unknown name.
     #[error("{0:?} is not a place: use a device number, `cpu` or `disk`")]
     UnknownPlace(String),
-    /// A strategy with an unknown name.
     #[error("{0:?} is not a strategy; choose auto, balanced, balanced_low_0 or sequential")]
     UnknownStrategy(String),
-    /// An amount of memory that cannot be read.
     #[error("the memory of {place}: {cause}")]
     BadBytes {
         place: String,
         cause: crate::UnknownBytes,
     },
-    /// Classes that no module of the model has.
     #[error("no module of the model is a {}; its classes are {}", .classes.join(" or a "), .known.join(", "))]
     UnknownClasses {
         /// Those that were to stay whole.
         classes: Vec<String>,
         known: Vec<String>,
     },
-    /// What a map says and a model does not have, and the other way round.
     #[error("the device map does not fit the model:{}", listed(.unknown, .uncovered, .apart))]
     Unfit {
         /// Paths that the model does not have.
@@ -140,32 +135,25 @@ impl DeviceMap {
     /// # Errors
     /// [`MapError::UnknownPlace`].
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
-        let places = places.into_iter();
-        let places = places.map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
-        Ok(Self {
-            places: places.collect::<Result<_, _>>()?,
-        })
+        let place = |(path, place): (&str, &str)| Ok((path.to_owned(), place.parse()?));
+        let places = places.into_iter().map(place).collect::<Result<_, _>>()?;
+        Ok(Self { places })
     }
 
     /// All paths, sorted, and their places.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Place)> {
-        self.places
-            .iter()
-            .map(|(path, place)| (path.as_str(), *place))
+        let places = self.places.iter();
+        places.map(|(path, place)| (path.as_str(), *place))
     }
 
     /// Where a part lies; `None` if the map says nothing of it.
     pub fn place(&self, path: &str) -> Option<Place> {
-        let mut path = path;
-        loop {
-            if let Some(place) = self.places.get(path) {
-                return Some(*place);
-            }
-            if path.is_empty() {
-                return None;
-            }
-            path = path.rsplit_once('.').map_or("", |(parent, _)| parent);
-        }
+        let above = |path: &&str| {
+            let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+            (!path.is_empty()).then_some(parent)
+        };
+        let mut paths = std::iter::successors(Some(path), above);
+        paths.find_map(|path| self.places.get(path).copied())
     }
 
     /// The device that computes with what lies in host memory and in the file: the first that the map has.

@@ -158,10 +158,8 @@ impl Training {
 
     /// Of all parameters of the model together.
     pub fn parameter_bytes(&self) -> Bytes {
-        let parameters = self.parameters.iter();
-        let bytes =
-            parameters.map(|parameter| Bytes::of(parameter.elems() as u64, parameter.dtype));
-        bytes.sum()
+        let bytes = |parameter: &Parameter| Bytes::of(parameter.elems() as u64, parameter.dtype);
+        self.parameters.iter().map(bytes).sum()
     }
 
     /// What a rank holds in a placement: that with the most.

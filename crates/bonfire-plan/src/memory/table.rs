@@ -32,11 +32,9 @@ impl MemoryTable {
 impl fmt::Display for MemoryTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
-        writeln!(
-            f,
-            "{millions:.1} million parameters; what each of {} ranks holds at its most:",
-            self.ranks
-        )?;
+        let ranks = self.ranks;
+        write!(f, "{millions:.1} million parameters; ")?;
+        writeln!(f, "what each of {ranks} ranks holds at its most:")?;
         write!(f, "{:<12}", "placement")?;
         let names = self.rows.first().map(|row| row.peak().1.classes());
         for (name, _) in names.into_iter().flatten() {
@@ -54,12 +52,8 @@ impl fmt::Display for MemoryTable {
                 write!(f, " {:>11}", shown(bytes))?;
             }
             let total = held.total();
-            write!(
-                f,
-                " {:>11} {:>11}  {phase:<21}",
-                shown(total),
-                shown(row.resident())
-            )?;
+            let (all, resident) = (shown(total), shown(row.resident()));
+            write!(f, " {all:>11} {resident:>11}  {phase:<21}")?;
             match self.limit {
                 Some(limit) if total <= limit => writeln!(f, " yes")?,
                 Some(_) => writeln!(f, " no")?,

@@ -19,6 +19,13 @@ pub enum Pass {
     WeightGradient,
 }
 
+impl Pass {
+    /// Whether it ends the backward pass of the stage, and frees its activations.
+    pub(super) fn adds_to_gradients(self) -> bool {
+        matches!(self, Self::Backward | Self::WeightGradient)
+    }
+}
+
 /// The seconds of the passes over some layers, for one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
@@ -76,22 +83,19 @@ pub struct Message {
 impl Message {
     /// The stage that sends it.
     pub fn source(self) -> u32 {
-        match self.payload {
-            Payload::Activation => self.boundary,
-            Payload::Gradient => self.boundary.saturating_add(1),
-        }
+        let behind = u32::from(self.payload == Payload::Gradient);
+        self.boundary.saturating_add(behind)
     }
 
     /// The stage that receives it.
     pub fn target(self) -> u32 {
-        match self.payload {
-            Payload::Activation => self.boundary.saturating_add(1),
-            Payload::Gradient => self.boundary,
-        }
+        let behind = u32::from(self.payload == Payload::Activation);
+        self.boundary.saturating_add(behind)
     }
 }
 
-/// One entry of a rank's list.
+/// One entry of a rank's list. Stages are counted from 0.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// `F`, `B`, `I` or `W`: compute.
@@ -101,20 +105,11 @@ pub enum Action {
     /// `RECV_F` or `RECV_B`: receive what a pass needs.
     Receive(Message),
     /// `REDUCE_GRAD`: sum the gradients of a stage's parameters over its data-parallel ranks.
-    ReduceGradients {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    ReduceGradients { stage: u32 },
     /// `UNSHARD`: gather the sharded parameters of a stage.
-    Gather {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    Gather { stage: u32 },
     /// `RESHARD`: free the gathered parameters of a stage.
-    Release {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    Release { stage: u32 },
 }
 
 impl Action {
@@ -193,11 +188,9 @@ impl Action {
 
 impl fmt::Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.stage(), self.word())?;
-        match self.micro_batch() {
-            Some(micro_batch) => write!(formatter, "{micro_batch}"),
-            None => Ok(()),
-        }
+        let micro_batch = self.micro_batch().map(|number| number.to_string());
+        let micro_batch = micro_batch.unwrap_or_default();
+        write!(formatter, "{}{}{micro_batch}", self.stage(), self.word())
     }
 }
 
@@ -231,9 +224,9 @@ impl FromStr for Action {
                 digits => Some(digits.parse().ok()?),
             };
             let all = Self::with_stage(stage.parse().ok()?, micro_batch.unwrap_or(0));
-            all.into_iter()
-                .filter(|action| action.micro_batch().is_some() == micro_batch.is_some())
-                .find(|action| action.word() == word)
+            all.into_iter().find(|action| {
+                action.micro_batch().is_some() == micro_batch.is_some() && action.word() == word
+            })
         };
         parse().ok_or_else(|| UnknownAction {
             text: text.to_owned(),

@@ -61,10 +61,9 @@ pub fn choose(demand: &Demand) -> Result<Vec<Candidate>, CostsError> {
             candidates.extend(candidate(demand, shape)?);
         }
     }
-    let rank = |one: &Candidate| (one.makespan_s, one.activations);
     candidates.sort_by(|one, other| {
-        let (one, other) = (rank(one), rank(other));
-        one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
+        let by_time = one.makespan_s.total_cmp(&other.makespan_s);
+        by_time.then(one.activations.cmp(&other.activations))
     });
     Ok(candidates)
 }
@@ -75,11 +74,8 @@ fn candidate(demand: &Demand, shape: Shape) -> Result<Option<Candidate>, CostsEr
         return Ok(None);
     };
     let live = u64::from(schedule.live_max().into_iter().max().unwrap_or(0));
-    let chunks = u64::from(shape.chunks.get());
-    let activations = Bytes::new(
-        live.saturating_mul(demand.activations.get())
-            .div_ceil(chunks),
-    );
+    let held = live.saturating_mul(demand.activations.get());
+    let activations = Bytes::new(held.div_ceil(u64::from(shape.chunks.get())));
     if activations > demand.activations_max {
         return Ok(None);
     }

@@ -42,8 +42,8 @@ impl Shape {
         if passes.saturating_mul(3 * u64::from(micro_batches)) > PASSES_MAX {
             return Err(ShapeError::TooLong { limit: PASSES_MAX });
         }
-        let rounds = micro_batches / self.round();
         if kind == Kind::Interleaved && !micro_batches.is_multiple_of(self.round()) {
+            let rounds = micro_batches / self.round();
             return Err(ShapeError::UnevenRounds {
                 micro_batches,
                 rounds,

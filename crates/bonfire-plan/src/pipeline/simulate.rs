@@ -89,11 +89,9 @@ pub struct Timing {
 impl Timing {
     /// The part of the ranks' time in which they computed nothing, from 0 to 1: 1 - busy / (ranks x makespan).
     pub fn bubble(&self) -> f64 {
-        let all_s = self.makespan_s * self.busy_s.len() as f64;
-        if all_s > 0.0 {
-            1.0 - self.busy_s.iter().sum::<f64>() / all_s
-        } else {
-            0.0
+        match self.makespan_s * self.busy_s.len() as f64 {
+            all_s if all_s > 0.0 => 1.0 - self.busy_s.iter().sum::<f64>() / all_s,
+            _ => 0.0,
         }
     }
 }
@@ -122,12 +120,8 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Result<Timing, Broken> {
             return;
         };
         let arrived_s = schedule.input(compute).map_or(0.0, |message| {
-            let travel_s = if schedule.crosses(message) {
-                costs.message_s
-            } else {
-                0.0
-            };
-            made_s[schedule.value(message)] + travel_s
+            let made_s = made_s[schedule.value(message)];
+            made_s + f64::from(schedule.crosses(message)) * costs.message_s
         });
         let start_s = free_s[rank.index()].max(arrived_s);
         let time_s = costs.stages[compute.stage as usize].of(compute.pass);

@@ -93,20 +93,18 @@ impl PathTotals {
         for segment in path {
             let (activity, class) = (segment.activity, segment.to.map(|(_, class)| class));
             let duration_s = segment.end_s - segment.start_s;
-            let known = parts
-                .iter_mut()
-                .find(|part| (part.activity, part.class) == (activity, class));
-            if let Some(part) = known {
-                part.count += 1;
-                part.total_s += duration_s;
-            } else {
+            let is_same = |part: &PathPart| (part.activity, part.class) == (activity, class);
+            let known = parts.iter().position(is_same).unwrap_or_else(|| {
                 parts.push(PathPart {
                     activity,
                     class,
-                    count: 1,
-                    total_s: duration_s,
+                    count: 0,
+                    total_s: 0.0,
                 });
-            }
+                parts.len() - 1
+            });
+            parts[known].count += 1;
+            parts[known].total_s += duration_s;
         }
         parts.sort_by(|a, b| b.total_s.total_cmp(&a.total_s));
         Self { parts }
@@ -172,13 +170,15 @@ impl Trail<'_, '_> {
                 self.busy(place, wake.op, slot.time_s);
                 let ends = &engine.program.links[slot.link as usize];
                 let released_s = slot.time_s - engine.costs[ends.class as usize].latency_s;
-                self.push(Segment {
-                    activity: Activity::SlotReturn,
-                    rank: Rank::new(ends.target),
-                    to: Some((Rank::new(ends.source), ends.class)),
-                    start_s: released_s,
-                    end_s: slot.time_s,
-                });
+                if slot.time_s > released_s {
+                    self.backwards.push(Segment {
+                        activity: Activity::SlotReturn,
+                        rank: Rank::new(ends.target),
+                        to: Some((Rank::new(ends.source), ends.class)),
+                        start_s: released_s,
+                        end_s: slot.time_s,
+                    });
+                }
                 Some(Place {
                     rank: ends.target,
                     until: slot.op,
@@ -194,19 +194,16 @@ impl Trail<'_, '_> {
         let mut forwards = Vec::new();
         let mut clock_s = start_s;
         for op in first..place.until {
-            for (activity, duration_s) in
-                self.engine.busy_parts(self.engine.program.ops[op as usize])
-            {
-                if duration_s > 0.0 {
-                    forwards.push(Segment {
-                        activity,
-                        rank: Rank::new(place.rank),
-                        to: None,
-                        start_s: clock_s,
-                        end_s: clock_s + duration_s,
-                    });
-                    clock_s += duration_s;
-                }
+            let parts = self.engine.busy_parts(self.engine.program.ops[op as usize]);
+            for (activity, duration_s) in parts.into_iter().filter(|(_, time_s)| *time_s > 0.0) {
+                forwards.push(Segment {
+                    activity,
+                    rank: Rank::new(place.rank),
+                    to: None,
+                    start_s: clock_s,
+                    end_s: clock_s + duration_s,
+                });
+                clock_s += duration_s;
             }
         }
         debug_assert!((clock_s - place.time_s).abs() <= 1e-9 * place.time_s);
@@ -258,12 +255,6 @@ impl Trail<'_, '_> {
             until,
             time_s: transit.issued_s,
             wakes: until,
-        }
-    }
-
-    fn push(&mut self, segment: Segment) {
-        if segment.end_s > segment.start_s {
-            self.backwards.push(segment);
         }
     }
 }
