@@ -2,20 +2,14 @@
 //!
 //! [`Inference`] fills one place after the other, as `infer_auto_device_map` and `get_balanced_memory` of Hugging
 //! Face's accelerate 1.15 do, and gives the maps that they give (tests compare 200 of them), except where those have
-//! a fault:
+//! a fault. The book names some (`device-map.md`); and:
 //!
-//! - Parts that share a parameter stay together, whatever they are: a parameter beside modules, a part that shares
-//!   others with a third, two parameters of one module. There accelerate stops with an `IndexError`, or counts
-//!   bytes twice or not at all.
 //! - Names are compared by their components. There `1.` is found in `11.weight`, and parameters that are shared are
 //!   taken apart.
-//! - Buffers of a module that is taken apart get a place. There they get none, and the model cannot be loaded.
-//! - `balanced` looks at the largest module of the classes that stay whole. There it looks at the first.
 //! - `balanced_low_0` spares the first device that is used, whatever its number. There 0 has to be there, and
 //!   devices have to follow each other without a gap (`KeyError`).
 //! - Room for the largest layer of the rest is only kept where a part is offloaded, and has to be brought there. There
 //!   it is kept before anybody knows, and a model that just fits is offloaded.
-//! - A class, a module or a place that does not exist is an error. There classes are ignored, and modules warned of.
 //!
 //! Pure: sizes are those that the caller gives, and so is the memory there is.
 

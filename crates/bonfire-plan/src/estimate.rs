@@ -44,11 +44,10 @@ pub struct LinkCosts {
 }
 
 /// What communication and folding cost.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkFigures {
-    /// Between two ranks of a host.
     pub intra_host: LinkCosts,
-    /// Between ranks of two hosts.
     pub inter_host: LinkCosts,
     /// Seconds to fold one byte into another.
     pub gamma_s_per_byte: f64,
@@ -63,16 +62,10 @@ pub struct LinkFigures {
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, DType, Hosts, LinkCosts, LinkFigures, Partition, ScheduleShape,
-///     WorldSize, estimate,
-/// };
+/// use bonfire_plan::*;
 ///
 /// let figures = LinkFigures {
-///     intra_host: LinkCosts {
-///         alpha_s: 1e-6,
-///         beta_s_per_byte: 1e-10,
-///     },
+///     intra_host: LinkCosts { alpha_s: 1e-6, beta_s_per_byte: 1e-10 },
 ///     ..LinkFigures::default()
 /// };
 /// let world_size = WorldSize::new(8)?;

@@ -80,6 +80,7 @@ pub enum Detail {
 }
 
 /// What one rank did, in sums.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct RankTotals {
@@ -87,23 +88,19 @@ pub struct RankTotals {
     pub end_s: f64,
     /// How long it was blocked, in seconds.
     pub blocked_s: f64,
-    /// Frames that the rank has put.
     pub frames_sent: u64,
     /// Bytes that left it: in frames, and in direct steps of its own and of others.
     pub bytes_sent: u64,
-    /// Bytes that reached the rank.
     pub bytes_received: u64,
 }
 
 /// What one host's network card did.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct NicTotals {
-    /// Frames that left the host.
     pub frames_sent: u64,
-    /// Bytes that left the host.
     pub bytes_sent: u64,
-    /// Bytes that reached the host.
     pub bytes_received: u64,
 }
 
@@ -148,10 +145,8 @@ impl Simulation {
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, DType, Hosts, Partition, Schedule, ScheduleShape, WorldSize,
-/// };
 /// use bonfire_plan::simulate::{Detail, Link, Network, simulate};
+/// use bonfire_plan::*;
 ///
 /// let world_size = WorldSize::new(4)?;
 /// let schedule = Schedule::new(ScheduleShape {

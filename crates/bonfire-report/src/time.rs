@@ -133,7 +133,7 @@ impl SlowRank {
     }
 }
 
-/// Serializes durations as seconds. Invalid times become zero.
+/// Durations as seconds. Invalid times become zero.
 pub(crate) mod seconds {
     use super::*;
 

@@ -23,10 +23,11 @@ impl Lease {
     pub(crate) fn enter(&self) -> bool {
         let mut seen = self.0.load(Ordering::Relaxed);
         while seen & OPEN != 0 {
-            let entered =
-                self.0
-                    .compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed);
-            match entered {
+            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            match self
+                .0
+                .compare_exchange_weak(seen, seen + 1, success, failure)
+            {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }

@@ -81,10 +81,8 @@ fn copy(from: &[u8], to: &mut [u8]) {
     let (first, rest) = from.split_at(head.len());
     let (middle, last) = rest.split_at(size_of_val(words));
     head.copy_from_slice(first);
-    for (word, bytes) in words
-        .iter_mut()
-        .zip(middle.chunks_exact(size_of::<__m128i>()))
-    {
+    let values = middle.chunks_exact(size_of::<__m128i>());
+    for (word, bytes) in words.iter_mut().zip(values) {
         let value = bytemuck::pod_read_unaligned(bytes);
         // SAFETY: SSE2, which every x86-64 processor has; `word` is valid, aligned and borrowed
         // exclusively. `write` borrows it until the fence, and touches it once, so nothing accesses it

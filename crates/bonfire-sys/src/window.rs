@@ -176,16 +176,9 @@ impl Board {
 
     fn claim(me: usize, homes: Homes) -> Result<Self, OpenError> {
         let board = Self { me, homes };
-        board
-            .pane(me)
-            .claimed
-            .compare_exchange(
-                0,
-                claim_of(me, board.ranks()),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
-            .map_err(|_| OpenError::Claimed)?;
+        let (claimed, claim) = (&board.pane(me).claimed, claim_of(me, board.ranks()));
+        let claimed = claimed.compare_exchange(0, claim, Ordering::AcqRel, Ordering::Acquire);
+        claimed.map_err(|_| OpenError::Claimed)?;
         Ok(board)
     }
 
@@ -249,8 +242,8 @@ impl Board {
         pane.input.store(start(0), Ordering::Relaxed);
         pane.target.store(start(1), Ordering::Relaxed);
         pane.bytes.store(bytes as u64, Ordering::Relaxed);
-        pane.element_bytes
-            .store(size_of::<T>() as u64, Ordering::Relaxed);
+        let element_bytes = size_of::<T>() as u64;
+        pane.element_bytes.store(element_bytes, Ordering::Relaxed);
         pane.stamp.store(stamp, Ordering::Relaxed);
         pane.lease.open();
         // Closes also when `body` panics.
@@ -355,10 +348,9 @@ impl<T: Pod> Windows<'_, T> {
         body: impl FnOnce(&mut [View<'_, T>]) -> R,
     ) -> Result<R, Shut> {
         let shard = self.shard();
-        assert!(
-            shard.start <= range.start && range.start <= range.end && range.end <= shard.end,
-            "elements {range:?} of shard {shard:?}"
-        );
+        let is_own =
+            shard.start <= range.start && range.start <= range.end && range.end <= shard.end;
+        assert!(is_own, "elements {range:?} of shard {shard:?}");
         let mut visits = Visits {
             board: self.board,
             entered: 0,

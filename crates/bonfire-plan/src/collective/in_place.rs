@@ -24,19 +24,15 @@ impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
     /// a [`Step::ReduceDirect`].
     ///
-    /// [`Algorithm::Ring`](crate::Algorithm::Ring), [`Algorithm::Chain`](crate::Algorithm::Chain) as an
-    /// all-reduce whose links are single ranks, and [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known
-    /// to stay right; of the latter, as of a barrier, only the barriers change. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
-    /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
-    /// [`check_plan`](crate::check_plan) about others.
+    /// [`Algorithm::Ring`], [`Algorithm::Chain`] as an all-reduce whose links are single ranks, and
+    /// [`Algorithm::ZeroCopy`] are known to stay right; of the latter, as of a barrier, only the barriers change. So is
+    /// [`Algorithm::OneShot`] where nothing is folded: gather, scatter, transfer and exchange, and an all-to-all
+    /// between two buffers. Ask [`check_plan`](crate::check_plan) about others.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
-    ///     check_plan,
-    /// };
+    /// use bonfire_plan::*;
     ///
     /// let world_size = WorldSize::new(4)?;
     /// let schedule = Schedule::new(ScheduleShape {

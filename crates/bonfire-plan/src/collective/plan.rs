@@ -9,9 +9,7 @@ use crate::{Rank, Schedule, Step};
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
-/// };
+/// use bonfire_plan::*;
 ///
 /// let world_size = WorldSize::new(2)?;
 /// let schedule = Schedule::new(ScheduleShape {

@@ -16,20 +16,16 @@ use crate::{Algorithm, Collective, ElemRange, Hosts, NamedRanks, Partition};
 use crate::{PlanError, Rank, Step, WorldSize};
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScheduleShape {
-    /// The collective that is performed.
     pub collective: Collective,
-    /// The algorithm that performs it.
     pub algorithm: Algorithm,
-    /// The number of ranks that take part.
     pub world_size: WorldSize,
     /// The elements of every rank's buffer; 0 for a barrier. What [`Collective`] says otherwise
     /// of its space of elements holds.
     pub count: usize,
-    /// The most elements that one frame carries.
     pub chunk_elems_max: NonZeroUsize,
-    /// The blocks of the ranks.
     pub partition: Partition,
     /// Which ranks share a host; only [`Algorithm::Hierarchical`] and [`Algorithm::Chain`] look at it.
     pub hosts: Hosts,
@@ -103,10 +99,7 @@ impl Schedule {
     /// ```
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule, ScheduleShape,
-    ///     WorldSize,
-    /// };
+    /// use bonfire_plan::*;
     ///
     /// let world_size = WorldSize::new(2)?;
     /// let schedule = Schedule::new(ScheduleShape {

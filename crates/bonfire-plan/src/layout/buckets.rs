@@ -18,11 +18,10 @@ pub fn lent_bytes_max(bucket_bytes: &[u64]) -> u64 {
 }
 
 /// What assignment needs to know about a parameter.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The type of its elements.
     pub dtype: DType,
-    /// How many elements it has.
     pub elems: usize,
 }
 

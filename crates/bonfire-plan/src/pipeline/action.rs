@@ -27,11 +27,10 @@ impl Pass {
 }
 
 /// The seconds of the passes over some layers, for one micro-batch.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
-    /// Seconds of one forward pass.
     pub forward_s: f64,
-    /// Seconds of one input gradient.
     pub input_gradient_s: f64,
     /// Of a weight gradient. A whole backward pass takes both.
     pub weight_gradient_s: f64,
@@ -49,14 +48,12 @@ impl PassTimes {
     }
 }
 
-/// A pass over one stage for one micro-batch.
+/// A pass over one stage for one micro-batch. Both are counted from 0, stages in the order of the layers.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Compute {
-    /// The kind of the pass.
     pub pass: Pass,
-    /// The stage, counted from 0 in the order of the layers.
     pub stage: u32,
-    /// The micro-batch, counted from 0.
     pub micro_batch: u32,
 }
 
@@ -70,13 +67,12 @@ pub enum Payload {
 }
 
 /// A message between two stages that follow one another. Sender and receiver name it alike.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
-    /// What the message carries: activation or gradient.
     pub payload: Payload,
     /// The stage in front of the boundary that it crosses; the other is the next one.
     pub boundary: u32,
-    /// The micro-batch, counted from 0.
     pub micro_batch: u32,
 }
 

@@ -10,11 +10,10 @@ use super::simulate::{Costs, CostsError, simulate};
 use crate::{Bytes, WorldSize};
 
 /// What a schedule is chosen for.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// The ranks of the pipeline.
     pub ranks: WorldSize,
-    /// The micro-batches of a step.
     pub micro_batches: NonZeroU32,
     /// The most stages on a rank; at most the layers of a rank.
     pub chunks_max: NonZeroU32,

@@ -14,12 +14,11 @@ pub struct Costs {
 }
 
 /// A cost that is negative, infinite or not a number.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
 pub struct CostsError {
-    /// The name of the field.
     pub figure: &'static str,
-    /// The value of the field.
     pub value: f64,
 }
 
@@ -61,14 +60,12 @@ impl Costs {
     }
 }
 
-/// A pass, and when it ran.
+/// A pass, and when it ran, in seconds from the start of the first.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// The pass that was run.
     pub compute: Compute,
-    /// When it began, in seconds from the start of the first pass.
     pub start_s: f64,
-    /// When it ended, in the same seconds.
     pub end_s: f64,
 }
 

@@ -33,33 +33,29 @@ pub enum Activity {
     SlotReturn,
 }
 
-/// A stretch of the critical path.
+/// A stretch of the critical path, in seconds from the start.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Segment {
-    /// The activity that took the time.
     pub activity: Activity,
     /// The rank that was busy, or that sent what was awaited.
     pub rank: Rank,
     /// The rank it was sent to, and over which link; none where a rank was busy.
     pub to: Option<(Rank, Class)>,
-    /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 
 /// All segments of one activity over one class of links.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PathPart {
-    /// The activity that took the time.
     pub activity: Activity,
     /// Over which link; none where a rank was busy.
     pub class: Option<Class>,
-    /// How many segments there are.
     pub count: usize,
-    /// How long they took together, in seconds.
     pub total_s: f64,
 }
 

@@ -56,21 +56,18 @@ pub enum Lane {
     NicIn(u32),
 }
 
-/// A stretch of time in a timeline.
+/// A stretch of time in a timeline, in seconds from the start.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
-    /// The row that it belongs to.
     pub lane: Lane,
-    /// The activity that took the time.
     pub activity: Activity,
     /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
     /// The bytes that were sent, copied or folded; of a network card, of all frames that passed; 0 for a wait.
     pub bytes: u64,
-    /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 

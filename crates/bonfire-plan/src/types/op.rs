@@ -235,9 +235,8 @@ pub enum Collective {
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
     Transfer { source: Rank, target: Rank },
-    /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The
-    /// space has `2 * count` elements: first what `first` brings, then what `second` brings.
-    /// `first` is the lower of the two ranks.
+    /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The space has `2 *
+    /// count` elements: first what `first` brings, then what `second` brings. `first` is the lower of the two ranks.
     Exchange { first: Rank, second: Rank },
 }
 
@@ -251,38 +250,30 @@ pub struct NamedRanks {
 }
 
 impl Collective {
+    const fn name_and_code(self) -> (&'static str, u8) {
+        match self {
+            Self::AllReduce => ("all_reduce", 1),
+            Self::ReduceScatter => ("reduce_scatter", 2),
+            Self::AllGather => ("all_gather", 3),
+            Self::Broadcast { .. } => ("broadcast", 4),
+            Self::Barrier => ("barrier", 5),
+            Self::Reduce { .. } => ("reduce", 6),
+            Self::Gather { .. } => ("gather", 7),
+            Self::Scatter { .. } => ("scatter", 8),
+            Self::AllToAll => ("all_to_all", 9),
+            Self::Transfer { .. } => ("transfer", 10),
+            Self::Exchange { .. } => ("exchange", 11),
+        }
+    }
+
     /// The name in messages and reports.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Barrier => "barrier",
-            Self::Reduce { .. } => "reduce",
-            Self::Gather { .. } => "gather",
-            Self::Scatter { .. } => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Transfer { .. } => "transfer",
-            Self::Exchange { .. } => "exchange",
-        }
+        self.name_and_code().0
     }
 
     /// The code on the wire; never 0. The ranks it names are sent beside it, see [`Collective::named`].
     pub const fn code(self) -> u8 {
-        match self {
-            Self::AllReduce => 1,
-            Self::ReduceScatter => 2,
-            Self::AllGather => 3,
-            Self::Broadcast { .. } => 4,
-            Self::Barrier => 5,
-            Self::Reduce { .. } => 6,
-            Self::Gather { .. } => 7,
-            Self::Scatter { .. } => 8,
-            Self::AllToAll => 9,
-            Self::Transfer { .. } => 10,
-            Self::Exchange { .. } => 11,
-        }
+        self.name_and_code().1
     }
 
     /// The root, if this collective has one.

@@ -10,6 +10,7 @@ use super::fnv::fnv_1a;
 use crate::{Algorithm, Collective, DType, ReduceOp};
 
 /// One collective operation as one rank sees it.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// Number of the group, the same on all its ranks.
@@ -19,11 +20,8 @@ pub struct Operation {
     /// The step of the program that it is part of, where ranks compare that.
     #[serde(default)]
     pub step: Option<u32>,
-    /// The collective that is performed.
     pub collective: Collective,
-    /// The algorithm that performs it.
     pub algorithm: Algorithm,
-    /// The type of the elements.
     pub dtype: DType,
     /// How elements are combined; `None` where nothing is reduced.
     pub reduce: Option<ReduceOp>,
@@ -32,7 +30,6 @@ pub struct Operation {
     /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts. Where call-sites
     /// are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or a hash of the name.
     pub layout: u32,
-    /// Where the program asked for it.
     pub call_site: CallSite,
 }
 
@@ -43,15 +40,12 @@ impl Operation {
     /// Whether two ranks are in the same operation. The call-site is for people and is not compared
     /// unless it is in the layout: ranks may reach one operation from different lines.
     pub fn matches(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.seq == other.seq
-            && self.step == other.step
-            && self.collective == other.collective
-            && self.algorithm == other.algorithm
-            && self.dtype == other.dtype
-            && self.reduce == other.reduce
-            && self.count == other.count
-            && self.layout == other.layout
+        let call_site = self.call_site.clone();
+        *self
+            == Self {
+                call_site,
+                ..other.clone()
+            }
     }
 }
 

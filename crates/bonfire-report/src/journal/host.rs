@@ -46,32 +46,22 @@ fn facts(world: &World) -> Facts {
     let memory = read("/proc/meminfo").and_then(|text| field(&text, "MemTotal"));
     let kernel = line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let hosts = world.world_size().get().div_ceil(world.local_world_size());
+    let system = format!("{} {kernel} {}", env::consts::OS, env::consts::ARCH);
+    let processors = format!("{processors} x {}", processor.unwrap_or_default());
     let facts = [
         ("started", Some(Utc::from(SystemTime::now()).to_string())),
         ("command", Some(command(env::args_os()))),
         ("host", line("/proc/sys/kernel/hostname")),
         ("hosts", (hosts > 1).then(|| hosts.to_string())),
-        (
-            "system",
-            Some(format!(
-                "{} {kernel} {}",
-                env::consts::OS,
-                env::consts::ARCH
-            )),
-        ),
-        (
-            "processors",
-            Some(format!("{processors} x {}", processor.unwrap_or_default())),
-        ),
+        ("system", Some(system)),
+        ("processors", Some(processors)),
         ("memory", memory.and_then(|text| kibibytes(&text))),
         ("device", Some(world.device_name().to_owned())),
         ("Bonfire", Some(env!("CARGO_PKG_VERSION").to_owned())),
     ];
-    let known = facts
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)));
-    known
-        .map(|(name, value)| (name.to_owned(), value))
+    let facts = facts.into_iter();
+    facts
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect()
 }
 
