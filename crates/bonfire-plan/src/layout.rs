@@ -172,11 +172,8 @@ impl Layout {
         match parameters.first().map(|&first| self.divisions[first]) {
             Some(Division::Rows) => {
                 let parameters = parameters.iter();
-                let elems = |rank| {
-                    parameters
-                        .clone()
-                        .map(move |&one| self.elems(one, rank).len())
-                };
+                let of = |rank| move |&one: &usize| self.elems(one, rank).len();
+                let elems = |rank| parameters.clone().map(of(rank));
                 let longest = self.world_size.ranks().map(|rank| elems(rank).sum()).max();
                 (longest.unwrap_or(0), self.world_size.len())
             }

@@ -135,11 +135,8 @@ impl Arena {
         );
         let capacity = self.inner.region.len();
         let full = |bytes| ArenaError::Full { bytes, capacity };
-        let in_granules = |bytes: usize| {
-            bytes
-                .max(1)
-                .checked_next_multiple_of(granule_of(bytes, page))
-        };
+        let granule = |bytes| granule_of(bytes, page);
+        let in_granules = |bytes: usize| bytes.max(1).checked_next_multiple_of(granule(bytes));
         let bytes = len.checked_mul(size_of::<T>()).and_then(in_granules);
         let bytes = bytes.ok_or(full(usize::MAX))?;
         let start = self.inner.free.lock().take(bytes).ok_or(full(bytes))?;

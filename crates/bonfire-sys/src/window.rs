@@ -423,9 +423,8 @@ impl Visits<'_> {
                 Homes::Processes { regions, .. } => {
                     let region = &regions[rank];
                     // A peer that breaks the protocol must not make us touch memory outside its region.
-                    start
-                        .checked_add(bytes)
-                        .filter(|end| *end <= region.len())?;
+                    let end = start.checked_add(bytes);
+                    end.filter(|end| *end <= region.len())?;
                     // SAFETY: start is inside the region, checked above.
                     Some(unsafe { region.base().add(start) }.cast::<T>())
                 }

@@ -175,9 +175,8 @@ impl ScheduleShape {
         let lengths = lengths.iter().map(|&length| length as u64);
         // Behind a mark that no length has, so that lengths are not taken for hosts.
         let numbers = (self.hosts.host_count() > 1).then(|| self.hosts.numbers().map(u64::from));
-        let hosts = numbers
-            .into_iter()
-            .flat_map(|numbers| std::iter::once(u64::MAX).chain(numbers));
+        let marked = |numbers| std::iter::once(u64::MAX).chain(numbers);
+        let hosts = numbers.into_iter().flat_map(marked);
         let mut words = 0;
         let bytes = lengths.chain(hosts).flat_map(|word| {
             words += 1;

@@ -14,10 +14,9 @@ pub(super) fn balanced(
     spares_first: bool,
 ) -> Budgets {
     let mut places = budgets.places.clone();
-    let is_device = |place: &Place| matches!(place, Place::Device(_));
-    let devices = places
-        .iter()
-        .filter(|(place, bytes)| is_device(place) && bytes.get() > 0);
+    let is_used =
+        |(place, bytes): &(&Place, &Bytes)| matches!(place, Place::Device(_)) && bytes.get() > 0;
+    let devices = places.iter().filter(is_used);
     let devices: Vec<Place> = devices.map(|(place, _)| *place).collect();
     let [first, .., _] = devices[..] else {
         return budgets.clone();

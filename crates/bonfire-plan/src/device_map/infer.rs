@@ -101,9 +101,8 @@ impl Inference {
         let (budgets, no_split) = (&self.budgets, &self.no_split);
         let known = tree.all().filter_map(|node| tree.class(node));
         let known: BTreeSet<&str> = known.filter(|class| !class.is_empty()).collect();
-        let unknown = no_split
-            .iter()
-            .filter(|class| !known.contains(class.as_str()));
+        let is_unknown = |class: &&String| !known.contains(class.as_str());
+        let unknown = no_split.iter().filter(is_unknown);
         let classes: Vec<String> = unknown.cloned().collect();
         if !classes.is_empty() {
             let known = known.into_iter().map(str::to_owned).collect();
@@ -172,10 +171,8 @@ impl<'a> Search<'a> {
         reserving: &[Place],
     ) -> Self {
         let limit = |bytes: &Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
-        let limited = budgets
-            .places
-            .iter()
-            .filter(|(place, _)| **place != Place::Disk);
+        let places = budgets.places.iter();
+        let limited = places.filter(|(place, _)| **place != Place::Disk);
         let limited = limited.map(|(place, bytes)| (*place, Some(limit(bytes))));
         let mut search = Self {
             tree,

@@ -11,9 +11,8 @@ const RANK_BYTES: u64 = 6 << 20;
 
 pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
     let all = training.parameters.iter();
-    let trained: Vec<_> = all
-        .filter(|parameter| parameter.moments.is_some())
-        .collect();
+    let trained = all.filter(|parameter| parameter.moments.is_some());
+    let trained: Vec<_> = trained.collect();
     let sharing = training.sharing(placement);
     let shapes = trained.iter().map(|parameter| &parameter.shape[..]);
     let layout = Layout::new(shapes, placement, sharing);
@@ -81,10 +80,8 @@ impl Count<'_> {
         let training = self.training;
         let spread = self.placement;
         let gathers = spread.parameters == Sharding::Sharded;
-        let frozen = training
-            .parameters
-            .iter()
-            .filter(|one| one.moments.is_none());
+        let all = training.parameters.iter();
+        let frozen = all.filter(|one| one.moments.is_none());
         let frozen: u64 = frozen.map(|one| size(one, one.elems())).sum();
         let parameters = frozen + self.held(spread.parameters, rank, size);
         let optimizer = self.held(spread.optimizer, rank, |parameter, elems| {
@@ -183,18 +180,14 @@ impl Count<'_> {
     /// Bytes of a state that lies so, by the bytes of some elements of a parameter.
     fn held(&self, spread: Sharding, rank: Rank, bytes: impl Fn(&Parameter, usize) -> u64) -> u64 {
         let parts = self.parts(spread, rank);
-        parts
-            .map(|(parameter, elems)| bytes(parameter, elems))
-            .sum()
+        parts.map(|(one, elems)| bytes(one, elems)).sum()
     }
 
     /// Of the parameter of which the rank has the most.
     fn largest(&self, spread: Sharding, rank: Rank) -> u64 {
         let parts = self.parts(spread, rank);
-        parts
-            .map(|(parameter, elems)| size(parameter, elems))
-            .max()
-            .unwrap_or(0)
+        let bytes = parts.map(|(parameter, elems)| size(parameter, elems));
+        bytes.max().unwrap_or(0)
     }
 
     /// Each parameter, and how many of its elements the rank has.

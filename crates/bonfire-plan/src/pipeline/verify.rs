@@ -140,9 +140,8 @@ impl<'a> Verifier<'a> {
     fn check_passes(&self, stage: u32, micro_batch: u32) -> Result<(), Broken> {
         let action = |pass| Action::compute(pass, stage, micro_batch);
         self.require(action(Pass::Forward))?;
-        let mut halves = [Pass::InputGradient, Pass::WeightGradient]
-            .map(action)
-            .into_iter();
+        let halves = [Pass::InputGradient, Pass::WeightGradient].map(action);
+        let mut halves = halves.into_iter();
         let split = halves.clone().find(|half| self.places.contains_key(half));
         let whole = action(Pass::Backward);
         match (split, self.places.contains_key(&whole)) {

@@ -401,7 +401,8 @@ impl<'a> Engine<'a> {
         }
         state.clock_s = until_s;
         state.totals.blocked_s += until_s - start_s;
-        self.wakes[rank as usize].push(Wake::new(state.next, cause));
+        let op = state.next;
+        self.wakes[rank as usize].push(Wake { op, cause });
         let link = match cause {
             Cause::Arrival(transit) => self.transits[transit as usize].link,
             Cause::Slot(index) => self.slot_returns[index as usize].link,

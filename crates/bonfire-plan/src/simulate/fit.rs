@@ -70,15 +70,15 @@ pub struct Knot {
 
 /// A link whose costs depend on the size of the operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "Parts")]
 pub struct LinkModel {
     link: Link,
     /// Ascending by size of operation.
     knots: Vec<Knot>,
 }
 
-/// A [`LinkModel`] as written to a file.
-#[derive(Serialize, Deserialize)]
+/// A [`LinkModel`] as read from a file.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Parts {
     link: Link,
@@ -176,13 +176,6 @@ impl LinkModel {
         let network = Network::one_host(sample.schedule.world_size(), link);
         let simulation = simulate(&sample.schedule, sample.dtype, &network, Detail::Totals)?;
         Ok(simulation.time_s)
-    }
-}
-
-impl From<LinkModel> for Parts {
-    fn from(model: LinkModel) -> Self {
-        let LinkModel { link, knots } = model;
-        Self { link, knots }
     }
 }
 

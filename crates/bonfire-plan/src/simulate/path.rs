@@ -155,7 +155,7 @@ impl Trail<'_, '_> {
             self.busy(place, start, 0.0);
             return None;
         };
-        match wake.cause() {
+        match wake.cause {
             Cause::Arrival(number) => {
                 let transit = &engine.transits[number as usize];
                 self.busy(place, wake.op, transit.arrived_s);

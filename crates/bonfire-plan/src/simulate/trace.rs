@@ -33,7 +33,7 @@ pub(super) enum Cause {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wake {
     pub(super) op: u32,
-    cause: u32,
+    pub(super) cause: Cause,
 }
 
 /// A slot that a sender waited for.
@@ -69,24 +69,4 @@ pub struct Span {
     pub bytes: u64,
     pub start_s: f64,
     pub end_s: f64,
-}
-
-const SLOT_BIT: u32 = 1 << 31;
-
-impl Wake {
-    pub(super) fn new(op: u32, cause: Cause) -> Self {
-        let cause = match cause {
-            Cause::Arrival(transit) => transit,
-            Cause::Slot(index) => index | SLOT_BIT,
-        };
-        Self { op, cause }
-    }
-
-    pub(super) fn cause(self) -> Cause {
-        if self.cause & SLOT_BIT == 0 {
-            Cause::Arrival(self.cause)
-        } else {
-            Cause::Slot(self.cause & !SLOT_BIT)
-        }
-    }
 }

@@ -64,9 +64,10 @@ impl fmt::Display for Operation {
                 write!(f, "from rank {source} to rank {target}, ")?;
             }
             Collective::Exchange { first, second } => write!(f, "ranks {first} and {second}, ")?,
-            other => other
-                .root()
-                .map_or(Ok(()), |root| write!(f, "root {root}, "))?,
+            other => {
+                let mut root = other.root().into_iter();
+                root.try_for_each(|root| write!(f, "root {root}, "))?;
+            }
         }
         write!(f, "{} x {}", self.dtype, self.count)?;
         if self.layout != 0 {

@@ -59,10 +59,8 @@ fn facts(world: &World) -> Facts {
         ("device", Some(world.device_name().to_owned())),
         ("Bonfire", Some(env!("CARGO_PKG_VERSION").to_owned())),
     ];
-    let facts = facts.into_iter();
-    facts
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect()
+    let known = |(name, value): (&str, Option<String>)| Some((name.to_owned(), value?));
+    facts.into_iter().filter_map(known).collect()
 }
 
 /// The command line, with the file name of the program alone.

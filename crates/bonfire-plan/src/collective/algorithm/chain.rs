@@ -109,15 +109,10 @@ impl Walk<'_> {
     fn down(&mut self, owners: &[Rank], index: usize) {
         match self.collective {
             Collective::AllReduce => self.spread(owners, index),
-            Collective::ReduceScatter => {
-                owners
-                    .iter()
-                    .for_each(|&owner| self.deliver(owner, owner, index));
-            }
-            Collective::Reduce { root } => {
-                owners
-                    .iter()
-                    .for_each(|&owner| self.deliver(owner, root, index));
+            Collective::ReduceScatter | Collective::Reduce { .. } => {
+                for &owner in owners {
+                    self.deliver(owner, self.collective.root().unwrap_or(owner), index);
+                }
             }
             other => unreachable!("Schedule::new refuses {other} by chain"),
         }

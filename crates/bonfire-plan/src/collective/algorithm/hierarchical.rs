@@ -172,9 +172,8 @@ impl Walk<'_> {
     fn fold_between(&mut self) {
         let (seats, hosts) = (self.seats, self.seats.members.len());
         if hosts > 1 {
-            let agents: Vec<_> = (0..hosts)
-                .map(|host| seats.agent(seats.rank, host))
-                .collect();
+            let agents = (0..hosts).map(|host| seats.agent(seats.rank, host));
+            let agents: Vec<_> = agents.collect();
             self.fold(seats.rank, &agents, Stage::Final);
         }
     }

@@ -48,9 +48,8 @@ impl Seats {
 
     /// The other owners in a batch, each with its agent in this party.
     pub(crate) fn others_of(&self, batch: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
-        let owners = batch
-            .iter()
-            .map(|&owner| (owner, self.agent(owner, self.party)));
+        let agent = |&owner: &Rank| (owner, self.agent(owner, self.party));
+        let owners = batch.iter().map(agent);
         owners.filter(|&(_, agent)| agent != self.rank)
     }
 
@@ -69,7 +68,8 @@ impl Seats {
     pub(crate) fn charges(&self) -> impl Iterator<Item = Rank> {
         let owners = self
             .other_parties()
-            .flat_map(|party| self.members[party].iter().copied());
+            .flat_map(|party| &self.members[party])
+            .copied();
         owners.filter(|&owner| self.agent(owner, self.party) == self.rank)
     }
 

@@ -27,12 +27,8 @@ impl Family {
             steps.extend(receive(peer, chunk));
         }
         let source = chunk;
-        steps.extend(
-            self.children
-                .iter()
-                .rev()
-                .map(|&peer| Step::Put { peer, source }),
-        );
+        let last_first = self.children.iter().rev();
+        steps.extend(last_first.map(|&peer| Step::Put { peer, source }));
     }
 
     /// Folds the children's data onto this rank's own, and passes it on to the parent.
