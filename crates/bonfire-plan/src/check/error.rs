@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::types::joined;
 use crate::{ElemRange, Rank, Step};
 
 /// A plan that must not run. The builder of the plan is at fault.
@@ -20,7 +21,7 @@ pub enum CheckError {
         fault: Fault,
     },
     /// Ranks that wait for each other, or for what never comes.
-    #[error("deadlock: {}", join(blocked))]
+    #[error("deadlock: {}", joined(blocked, "; "))]
     Deadlock {
         /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
@@ -160,9 +161,4 @@ impl fmt::Display for Blocked {
             Obstacle::SlotAt(peer) => write!(formatter, "a free slot at rank {peer}"),
         }
     }
-}
-
-fn join(blocked: &[Blocked]) -> String {
-    let lines: Vec<_> = blocked.iter().map(Blocked::to_string).collect();
-    lines.join("; ")
 }

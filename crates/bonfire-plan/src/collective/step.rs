@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use crate::types::joined;
 use crate::{ElemRange, Rank};
 
 /// One step of a rank's list. Steps run one after the other, in order.
@@ -80,7 +81,7 @@ impl fmt::Display for Step {
                 sources,
                 stage,
             } => {
-                let (sources, stage) = (join(sources, " + "), stage.suffix());
+                let (sources, stage) = (joined(sources, " + "), stage.suffix());
                 write!(formatter, "reduce {target} = {sources}{stage}")
             }
             Self::Copy { peer, target } => write!(formatter, "copy {target} = inbox[{peer}]"),
@@ -91,7 +92,7 @@ impl fmt::Display for Step {
                 targets,
                 stage,
             } => {
-                let (sources, targets) = (join(sources, " + "), join(targets, ", "));
+                let (sources, targets) = (joined(sources, " + "), joined(targets, ", "));
                 let stage = stage.suffix();
                 write!(
                     formatter,
@@ -118,9 +119,4 @@ impl fmt::Display for Source {
             Self::Inbox(peer) => write!(formatter, "inbox[{peer}]"),
         }
     }
-}
-
-fn join(operands: &[impl fmt::Display], separator: &str) -> String {
-    let names: Vec<_> = operands.iter().map(ToString::to_string).collect();
-    names.join(separator)
 }

@@ -64,12 +64,6 @@ pub struct Assignment {
     pub parameters: Vec<usize>,
 }
 
-impl Assignment {
-    fn kind(&self) -> (DType, Division) {
-        (self.dtype, self.division)
-    }
-}
-
 /// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
 /// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
 /// are divided otherwise share no bucket.
@@ -91,7 +85,9 @@ pub fn assign(
         let extent = extents[parameter];
         let (dtype, division) = (extent.dtype, division(parameter));
         let kind = (dtype, division);
-        let of_kind = |bucket: &OpenBucket| bucket.assignment.kind() == kind;
+        let of_kind = |OpenBucket { assignment, .. }: &OpenBucket| {
+            (assignment.dtype, assignment.division) == kind
+        };
         let mut index = open.iter().position(of_kind);
         let is_full = |index: &mut usize| {
             let bucket = &open[*index];

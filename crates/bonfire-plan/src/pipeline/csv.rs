@@ -9,6 +9,7 @@ use super::action::{Action, UnknownAction};
 use super::error::Broken;
 use super::schedule::Schedule;
 use super::verify::verify;
+use crate::types::joined;
 use crate::{PlanError, Rank, WorldSize};
 
 /// A text that is not a schedule. Its author is at fault. Lines and fields are counted from 1.
@@ -69,13 +70,8 @@ impl Schedule {
 
     /// The lists as text, with a line break at the end of each line.
     pub fn to_csv(&self) -> String {
-        let mut text = String::new();
-        for list in self.lists() {
-            let fields: Vec<_> = list.iter().map(Action::to_string).collect();
-            text += &fields.join(",");
-            text.push('\n');
-        }
-        text
+        let lines = self.lists().iter().map(|list| joined(list, ",") + "\n");
+        lines.collect()
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use super::action::Action;
 use super::kind::Kind;
 use crate::Rank;
+use crate::types::joined;
 
 /// A shape that no schedule has. The caller is at fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +65,10 @@ pub enum Broken {
         received: Action,
     },
     /// Ranks that wait for each other.
-    #[error("deadlock: {}; move what is waited for to the front", join(blocked))]
+    #[error(
+        "deadlock: {}; move what is waited for to the front",
+        joined(blocked, "; ")
+    )]
     Deadlock {
         /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
@@ -144,9 +148,4 @@ impl fmt::Display for Blocked {
             "rank {rank} waits in action {index} ({action}) for {needs}"
         )
     }
-}
-
-fn join(blocked: &[Blocked]) -> String {
-    let lines: Vec<_> = blocked.iter().map(Blocked::to_string).collect();
-    lines.join("; ")
 }

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "fields are named for what they hold")]
 
+use super::names::joined;
 use crate::{Algorithm, Collective, DType, Rank, ReduceOp, WorldSize};
 
 /// A request that no plan can satisfy. The caller is at fault; nothing was started.
@@ -17,7 +18,7 @@ pub enum PlanError {
     RootOutOfRange { root: Rank, world_size: WorldSize },
     #[error(
         "the {algorithm} algorithm does not implement {collective}; use {}",
-        alternatives(*collective)
+        joined(Algorithm::candidates(*collective), " or ")
     )]
     Unsupported {
         collective: Collective,
@@ -60,14 +61,7 @@ pub enum PlanError {
     TooManyElements { count: usize },
 }
 
-fn alternatives(collective: Collective) -> String {
-    let candidates = Algorithm::candidates(collective).iter();
-    let names: Vec<_> = candidates.map(|algorithm| algorithm.name()).collect();
-    names.join(" or ")
-}
-
 fn reductions(dtype: DType) -> String {
     let supported = ReduceOp::ALL.iter().filter(|op| op.supports(dtype));
-    let names: Vec<_> = supported.map(|op| op.name()).collect();
-    names.join(", ")
+    joined(&supported.collect::<Vec<_>>(), ", ")
 }
