@@ -129,9 +129,12 @@ impl DeviceMap {
     /// # Errors
     /// [`MapError::UnknownPlace`].
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
-        let place = |(path, place): (&str, &str)| Ok((path.to_owned(), place.parse()?));
-        let places = places.into_iter().map(place).collect::<Result<_, _>>()?;
-        Ok(Self { places })
+        let places = places
+            .into_iter()
+            .map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
+        Ok(Self {
+            places: places.collect::<Result<_, _>>()?,
+        })
     }
 
     /// All paths, sorted, and their places.
@@ -142,11 +145,10 @@ impl DeviceMap {
 
     /// Where a part lies; `None` if the map says nothing of it.
     pub fn place(&self, path: &str) -> Option<Place> {
-        let above = |path: &&str| {
+        let mut paths = std::iter::successors(Some(path), |path| {
             let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
             (!path.is_empty()).then_some(parent)
-        };
-        let mut paths = std::iter::successors(Some(path), above);
+        });
         paths.find_map(|path| self.places.get(path).copied())
     }
 

@@ -232,8 +232,9 @@ impl Journal {
         let losses = told(&self.world, self.losses.take())?;
         let all = self.all_ranks(interval, losses)?;
 
-        let add = |(sum, weight), (_, [more, with]): &(_, [f64; 2])| (sum + more, weight + with);
-        let (sum, weight) = all.iter().fold((0.0, 0.0), add);
+        let (sum, weight) = all.iter().fold((0.0, 0.0), |(sum, weight), (_, [s, w])| {
+            (sum + s, weight + w)
+        });
         let splits = all.iter().map(|(split, _)| split);
         let longest = splits.clone().map(TimeSplit::training).max();
         let exposed: Duration = splits.map(|split| split.exposed_communication).sum();
