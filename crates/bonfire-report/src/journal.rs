@@ -367,7 +367,6 @@ impl Journal {
 }
 
 impl Figures {
-    /// The figures under their names in all files.
     fn values(&self) -> Vec<(&'static str, f64)> {
         let exposed = self.exposed_communication.as_secs_f64();
         let mut values = vec![

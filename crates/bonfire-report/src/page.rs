@@ -134,7 +134,6 @@ fn value<'a>(rows: &'a Rows, name: &str) -> &'a str {
     row.map_or("", |(_, value)| value)
 }
 
-/// Writes each rank's times, as a picture and as numbers.
 fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     let sum = |split: &TimeSplit| split.parts().iter().map(|(_, part)| *part).sum();
     let all = runs.iter().flat_map(|(_, report)| {

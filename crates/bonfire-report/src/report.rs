@@ -80,7 +80,6 @@ pub struct Report {
 }
 
 impl Curve {
-    /// The points of a name, which are none if it is new.
     pub(crate) fn points_of<'a>(curves: &'a mut Vec<Self>, tag: &str) -> &'a mut Vec<Point> {
         let known = curves.iter().position(|curve| curve.tag == tag);
         let place = known.unwrap_or_else(|| {

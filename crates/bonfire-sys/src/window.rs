@@ -301,7 +301,6 @@ impl Drop for Closer<'_> {
 }
 
 impl Closer<'_> {
-    /// Replaces the pages under the buffers.
     fn abandon(&self) -> Result<(), Errno> {
         let Homes::Processes { mine, .. } = &self.board.homes else {
             return Ok(());

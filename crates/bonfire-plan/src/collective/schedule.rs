@@ -186,7 +186,6 @@ impl ScheduleShape {
         if words == 0 { 0 } else { hash.max(1) }
     }
 
-    /// Why this shape has no plan.
     pub(crate) fn validate(&self) -> Result<(), PlanError> {
         let (collective, algorithm) = (self.collective, self.algorithm);
         let (world_size, count) = (self.world_size, self.count);

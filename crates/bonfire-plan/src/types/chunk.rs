@@ -251,7 +251,6 @@ pub(crate) fn chunk(
     Some(ElemRange::new(start, start + len))
 }
 
-/// How many [`chunks`] a range has.
 pub(crate) fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
     range.len().div_ceil(chunk_elems_max.get()).max(1)
 }

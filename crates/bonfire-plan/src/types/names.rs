@@ -3,7 +3,6 @@
 //! Codes are part of the frame format: never renumber one, and never use 0, so that a zeroed
 //! header is not mistaken for a valid one.
 
-/// The texts of all items, with a separator between them.
 pub(crate) fn joined(items: &[impl std::fmt::Display], separator: &str) -> String {
     let texts: Vec<_> = items.iter().map(ToString::to_string).collect();
     texts.join(separator)

@@ -114,7 +114,6 @@ impl WorldSize {
         self.behind(rank, 1)
     }
 
-    /// The rank `distance` places further round the ring.
     pub(crate) fn ahead(self, rank: Rank, distance: u32) -> Rank {
         self.assert_member(rank);
         // In 64 bits, so that the sum cannot overflow in the largest world.
@@ -122,7 +121,6 @@ impl WorldSize {
         Rank((sum % u64::from(self.get())) as u32)
     }
 
-    /// The rank `distance` places back round the ring.
     pub(crate) fn behind(self, rank: Rank, distance: u32) -> Rank {
         let size = self.get();
         self.ahead(rank, size - distance % size)

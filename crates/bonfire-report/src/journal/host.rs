@@ -71,7 +71,6 @@ fn command(mut words: impl Iterator<Item = OsString>) -> String {
     words.join(OsStr::new(" ")).to_string_lossy().into_owned()
 }
 
-/// The value of the first line `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(field, _)| field.trim() == name)?;

@@ -66,7 +66,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Folds the chunks number `index` of the blocks of `owners`.
     fn up(&mut self, owners: &[Rank], index: usize) {
         let (chunking, seats, link) = (self.chunking, self.seats, self.seats.party);
         for (owner, agent) in seats.others_of(owners) {

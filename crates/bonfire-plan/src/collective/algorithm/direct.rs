@@ -20,7 +20,6 @@ pub(crate) fn all_reduce(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>)
     }
 }
 
-/// Everyone sends everything to the root, which folds it.
 pub(crate) fn reduce(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
     if rank != root {
         return pairs::send(chunking, root, chunking.buffer, steps);
@@ -71,7 +70,6 @@ pub(crate) fn all_reduce_two_shot(chunking: &Chunking, rank: Rank, steps: &mut V
     }
 }
 
-/// Everyone sends each shard to its owner, which folds it.
 pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     for index in 0..chunking.of_longest_block() {
         reduce_scatter_chunk(chunking, rank, index, steps);
@@ -85,7 +83,6 @@ fn reduce_scatter_chunk(chunking: &Chunking, rank: Rank, index: usize, steps: &m
     }
 }
 
-/// Every owner sends its shard to everyone.
 pub(crate) fn all_gather(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     for index in 0..chunking.of_longest_block() {
         all_gather_chunk(chunking, rank, index, steps);
@@ -98,7 +95,6 @@ fn all_gather_chunk(chunking: &Chunking, rank: Rank, index: usize, steps: &mut V
     take_each(chunking, rank, index, steps);
 }
 
-/// Every owner sends its block to the root.
 pub(crate) fn gather(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
     if rank != root {
         return pairs::send(chunking, root, chunking.block(rank), steps);
@@ -109,7 +105,6 @@ pub(crate) fn gather(chunking: &Chunking, Place { root, rank }: Place, steps: &m
     }
 }
 
-/// The root sends every block to its owner.
 pub(crate) fn scatter(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
     if rank != root {
         return pairs::receive_all(chunking, root, chunking.block(rank), steps);

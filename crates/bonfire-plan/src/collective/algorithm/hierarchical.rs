@@ -194,7 +194,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends the chunk of `owner`'s block, if it has one with this index.
     fn put(&mut self, peer: Rank, owner: Rank) {
         let block = self.chunking.block(owner);
         self.steps

@@ -52,7 +52,6 @@ impl Chunking {
         self.blocks.between(source, target)
     }
 
-    /// The number of chunks of the block that has most.
     pub(crate) fn of_longest_block(&self) -> usize {
         let blocks = self.world_size.ranks().map(|rank| self.block(rank));
         self.longest(blocks).expect("a world has ranks")
