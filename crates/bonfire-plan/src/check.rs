@@ -34,12 +34,11 @@ pub use error::{Blocked, CheckError, Fault, Flaw, Obstacle};
 use crate::{Order, Plan, Schedule};
 
 /// What is known of a plan that passed.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The order in which values are folded.
     pub order: Order,
-    /// The cost of each rank, and the rounds.
     pub cost: Cost,
 }
 
@@ -49,9 +48,7 @@ pub struct Report {
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, Hosts, Order, Partition, Schedule, ScheduleShape, WorldSize, check,
-/// };
+/// use bonfire_plan::*;
 ///
 /// let world_size = WorldSize::new(8)?;
 /// let schedule = Schedule::new(ScheduleShape {

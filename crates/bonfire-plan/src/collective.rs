@@ -1,5 +1,4 @@
-//! What every rank does in a collective: the shape of a schedule, its steps, and the algorithms that
-//! build them.
+//! What every rank does in a collective: the shape of a schedule, its steps, and the algorithms that build them.
 
 mod algorithm;
 mod extent;

@@ -2,20 +2,14 @@
 //!
 //! [`Inference`] fills one place after the other, as `infer_auto_device_map` and `get_balanced_memory` of Hugging
 //! Face's accelerate 1.15 do, and gives the maps that they give (tests compare 200 of them), except where those have
-//! a fault:
+//! a fault. The book names some (`device-map.md`); and:
 //!
-//! - Parts that share a parameter stay together, whatever they are: a parameter beside modules, a part that shares
-//!   others with a third, two parameters of one module. There accelerate stops with an `IndexError`, or counts
-//!   bytes twice or not at all.
 //! - Names are compared by their components. There `1.` is found in `11.weight`, and parameters that are shared are
 //!   taken apart.
-//! - Buffers of a module that is taken apart get a place. There they get none, and the model cannot be loaded.
-//! - `balanced` looks at the largest module of the classes that stay whole. There it looks at the first.
 //! - `balanced_low_0` spares the first device that is used, whatever its number. There 0 has to be there, and
 //!   devices have to follow each other without a gap (`KeyError`).
 //! - Room for the largest layer of the rest is only kept where a part is offloaded, and has to be brought there. There
 //!   it is kept before anybody knows, and a model that just fits is offloaded.
-//! - A class, a module or a place that does not exist is an error. There classes are ignored, and modules warned of.
 //!
 //! Pure: sizes are those that the caller gives, and so is the memory there is.
 
@@ -47,14 +41,14 @@ impl FromStr for Place {
     type Err = MapError;
 
     fn from_str(text: &str) -> Result<Self, MapError> {
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            "disk" => Ok(Self::Disk),
-            text => text
-                .parse()
-                .map(Self::Device)
-                .map_err(|_| MapError::UnknownPlace(text.to_owned())),
-        }
+        Ok(match text {
+            "cpu" => Self::Cpu,
+            "disk" => Self::Disk,
+            text => {
+                let device = text.parse();
+                Self::Device(device.map_err(|_| MapError::UnknownPlace(text.to_owned()))?)
+            }
+        })
     }
 }
 
@@ -73,26 +67,21 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// A place with an unknown name.
     #[error("{0:?} is not a place: use a device number, `cpu` or `disk`")]
     UnknownPlace(String),
-    /// A strategy with an unknown name.
     #[error("{0:?} is not a strategy; choose auto, balanced, balanced_low_0 or sequential")]
     UnknownStrategy(String),
-    /// An amount of memory that cannot be read.
     #[error("the memory of {place}: {cause}")]
     BadBytes {
         place: String,
         cause: crate::UnknownBytes,
     },
-    /// Classes that no module of the model has.
     #[error("no module of the model is a {}; its classes are {}", .classes.join(" or a "), .known.join(", "))]
     UnknownClasses {
         /// Those that were to stay whole.
         classes: Vec<String>,
         known: Vec<String>,
     },
-    /// What a map says and a model does not have, and the other way round.
     #[error("the device map does not fit the model:{}", listed(.unknown, .uncovered, .apart))]
     Unfit {
         /// Paths that the model does not have.
@@ -140,8 +129,9 @@ impl DeviceMap {
     /// # Errors
     /// [`MapError::UnknownPlace`].
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
-        let places = places.into_iter();
-        let places = places.map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
+        let places = places
+            .into_iter()
+            .map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
         Ok(Self {
             places: places.collect::<Result<_, _>>()?,
         })
@@ -149,23 +139,17 @@ impl DeviceMap {
 
     /// All paths, sorted, and their places.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Place)> {
-        self.places
-            .iter()
-            .map(|(path, place)| (path.as_str(), *place))
+        let places = self.places.iter();
+        places.map(|(path, place)| (path.as_str(), *place))
     }
 
     /// Where a part lies; `None` if the map says nothing of it.
     pub fn place(&self, path: &str) -> Option<Place> {
-        let mut path = path;
-        loop {
-            if let Some(place) = self.places.get(path) {
-                return Some(*place);
-            }
-            if path.is_empty() {
-                return None;
-            }
-            path = path.rsplit_once('.').map_or("", |(parent, _)| parent);
-        }
+        let mut paths = std::iter::successors(Some(path), |path| {
+            let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+            (!path.is_empty()).then_some(parent)
+        });
+        paths.find_map(|path| self.places.get(path).copied())
     }
 
     /// The device that computes with what lies in host memory and in the file: the first that the map has.

@@ -44,11 +44,10 @@ pub struct LinkCosts {
 }
 
 /// What communication and folding cost.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkFigures {
-    /// Between two ranks of a host.
     pub intra_host: LinkCosts,
-    /// Between ranks of two hosts.
     pub inter_host: LinkCosts,
     /// Seconds to fold one byte into another.
     pub gamma_s_per_byte: f64,
@@ -63,16 +62,10 @@ pub struct LinkFigures {
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, DType, Hosts, LinkCosts, LinkFigures, Partition, ScheduleShape,
-///     WorldSize, estimate,
-/// };
+/// use bonfire_plan::*;
 ///
 /// let figures = LinkFigures {
-///     intra_host: LinkCosts {
-///         alpha_s: 1e-6,
-///         beta_s_per_byte: 1e-10,
-///     },
+///     intra_host: LinkCosts { alpha_s: 1e-6, beta_s_per_byte: 1e-10 },
 ///     ..LinkFigures::default()
 /// };
 /// let world_size = WorldSize::new(8)?;
@@ -163,12 +156,12 @@ impl<'a> Form<'a> {
         let fewest = host_ranks.iter().min().expect("a world has a host");
         let most = host_ranks.iter().max().expect("a world has a host");
         Self {
+            block: block as f64,
+            chunks: chunk_count(ElemRange::up_to(block), shape.chunk_elems_max) as f64,
             shape,
             ranks,
             count,
-            block: block as f64,
             others: count - count / ranks,
-            chunks: chunk_count(ElemRange::up_to(block), shape.chunk_elems_max) as f64,
             host_ranks_min: f64::from(*fewest),
             host_ranks_max: f64::from(*most),
             hosts: host_ranks.len() as f64,
@@ -184,9 +177,7 @@ impl<'a> Form<'a> {
             Algorithm::OneShot => self.one_shot(),
             Algorithm::TwoShot => self.two_shot(),
             Algorithm::Binomial => self.binomial(),
-            Algorithm::Dissemination => {
-                self.everywhere(log2_ceil(self.shape.world_size.get()), 0.0, 0.0)
-            }
+            Algorithm::Dissemination => self.everywhere(self.levels(), 0.0, 0.0),
             Algorithm::HalvingDoubling => self.halving_doubling(),
             Algorithm::DoubleTree => self.double_tree(),
             Algorithm::Hierarchical => self.hierarchical(),
@@ -203,17 +194,12 @@ impl<'a> Form<'a> {
 
     /// On the slowest links that there are.
     fn everywhere(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
-        let traffic = Traffic { rounds, elems };
-        let (within, between) = if self.hosts > 1.0 {
-            (Traffic::default(), traffic)
-        } else {
-            (traffic, Traffic::default())
-        };
-        Terms {
-            within,
-            between,
+        let mut terms = Terms {
             folded,
-        }
+            ..Terms::default()
+        };
+        *terms.side(self.hosts > 1.0) = Traffic { rounds, elems };
+        terms
     }
 
     /// As [`Form::everywhere`], where every rank sends to all others alike.
@@ -244,21 +230,14 @@ impl<'a> Form<'a> {
 
     fn one_shot(&self) -> Terms {
         let peers = self.ranks - 1.0;
+        let (buffers, blocks) = (peers * self.count, peers * self.block);
         let buffer_chunks = self.chunks_of(self.shape.count);
         match self.shape.collective {
-            Collective::AllReduce => {
-                let elems = peers * self.count;
-                self.spread(buffer_chunks, elems, elems)
-            }
+            Collective::AllReduce => self.spread(buffer_chunks, buffers, buffers),
             // The root takes everything; nobody waits before a put.
-            Collective::Reduce { .. } => {
-                let elems = peers * self.count;
-                self.rooted(1.0, elems, elems)
-            }
-            Collective::ReduceScatter => {
-                self.spread(self.chunks, peers * self.block, peers * self.block)
-            }
-            Collective::AllGather => self.spread(self.chunks, peers * self.block, 0.0),
+            Collective::Reduce { .. } => self.rooted(1.0, buffers, buffers),
+            Collective::ReduceScatter => self.spread(self.chunks, blocks, blocks),
+            Collective::AllGather => self.spread(self.chunks, blocks, 0.0),
             Collective::Gather { .. } | Collective::Scatter { .. } => {
                 self.rooted(1.0, self.others, 0.0)
             }
@@ -274,16 +253,11 @@ impl<'a> Form<'a> {
     }
 
     fn pair(&self, pair: [Rank; 2], rounds: f64) -> Terms {
-        let traffic = Traffic {
+        let mut terms = Terms::default();
+        *terms.side(self.crosses(pair)) = Traffic {
             rounds,
             elems: self.count,
         };
-        let mut terms = Terms::default();
-        if self.crosses(pair) {
-            terms.between = traffic;
-        } else {
-            terms.within = traffic;
-        }
         terms
     }
 
@@ -300,13 +274,11 @@ impl<'a> Form<'a> {
     /// The root puts, or takes, the whole buffer once for each level.
     fn binomial(&self) -> Terms {
         let rounds = f64::from(self.shape.world_size.get().ilog2());
-        let elems = log2_ceil(self.shape.world_size.get()) * self.count;
-        let folded = if self.shape.collective.reduces() {
-            elems
-        } else {
-            0.0
-        };
-        self.everywhere(rounds, elems, folded)
+        let elems = self.levels() * self.count;
+        match self.shape.collective {
+            Collective::Reduce { .. } => self.everywhere(rounds, elems, elems),
+            _ => self.everywhere(rounds, elems, 0.0),
+        }
     }
 
     fn halving_doubling(&self) -> Terms {
@@ -330,11 +302,7 @@ impl<'a> Form<'a> {
             };
             let crosses =
                 (0..corners).any(|corner| self.crosses([rank(corner), rank(corner ^ distance)]));
-            let traffic = if crosses {
-                &mut terms.between
-            } else {
-                &mut terms.within
-            };
+            let traffic = terms.side(crosses);
             traffic.rounds += (folds + gathers) * self.chunks_of(segment as usize);
             traffic.elems +=
                 (folds + gathers) * segment * if crosses { self.host_ranks_max } else { 1.0 };
@@ -344,11 +312,7 @@ impl<'a> Form<'a> {
         if spares > 0 {
             let crosses =
                 (0..spares).any(|corner| self.crosses([rank(corner), Rank::new(2 * corner + 1)]));
-            let traffic = if crosses {
-                &mut terms.between
-            } else {
-                &mut terms.within
-            };
+            let traffic = terms.side(crosses);
             traffic.rounds += 2.0;
             // One way the whole buffer, the other way the whole result or what is due of it.
             traffic.elems += match self.shape.collective {
@@ -386,11 +350,14 @@ impl<'a> Form<'a> {
             Collective::Reduce { .. } => (self.block, shards),
             _ => (shards, 0.0),
         };
-        self.everywhere(
-            2.0 * log2_ceil(self.shape.world_size.get()),
-            written,
-            folded,
-        )
+        self.everywhere(2.0 * self.levels(), written, folded)
+    }
+
+    /// The logarithm of the ranks, rounded up. In integers: that of a float may be off by its last bit, which would be
+    /// a whole round, and not on all machines alike, so that ranks would choose different algorithms.
+    fn levels(&self) -> f64 {
+        let last = self.shape.world_size.get() - 1;
+        f64::from(u32::BITS - last.leading_zeros())
     }
 
     fn chunks_of(&self, elems: usize) -> f64 {
@@ -404,6 +371,15 @@ impl<'a> Form<'a> {
 }
 
 impl Terms {
+    /// What is between hosts, or within them.
+    fn side(&mut self, crosses: bool) -> &mut Traffic {
+        if crosses {
+            &mut self.between
+        } else {
+            &mut self.within
+        }
+    }
+
     fn and(self, other: Self) -> Self {
         let and = |one: Traffic, other: Traffic| Traffic {
             rounds: one.rounds + other.rounds,
@@ -415,12 +391,6 @@ impl Terms {
             folded: self.folded + other.folded,
         }
     }
-}
-
-/// In integers: a logarithm of floats may be off by its last bit, which would be a whole round, and
-/// not on all machines alike, so that ranks would choose different algorithms.
-fn log2_ceil(number: u32) -> f64 {
-    f64::from(u32::BITS - number.saturating_sub(1).leading_zeros())
 }
 
 fn longest_block(shape: &ScheduleShape) -> usize {

@@ -111,13 +111,9 @@ impl Layout {
         are_cut: bool,
     ) -> Self {
         let parameters: Vec<Extent> = shapes.into_iter().map(Extent::of).collect();
-        let is_cut = |extent: &Extent| are_cut && extent.elems() >= SHARDED_ELEMS_MIN;
-        let division = |extent: &Extent| {
-            if is_cut(extent) {
-                Division::Rows
-            } else {
-                Division::Whole
-            }
+        let division = |extent: &Extent| match extent.elems() {
+            SHARDED_ELEMS_MIN.. if are_cut => Division::Rows,
+            _ => Division::Whole,
         };
         let mut divisions: Vec<Division> = parameters.iter().map(division).collect();
         if placement.unit == ShardUnit::Parameters {
@@ -175,13 +171,10 @@ impl Layout {
         let all = |parameter: &usize| self.parameters[*parameter].elems();
         match parameters.first().map(|&first| self.divisions[first]) {
             Some(Division::Rows) => {
-                let rank_elems = |rank| {
-                    parameters
-                        .iter()
-                        .map(move |&p| self.elems(p, rank).len())
-                        .sum()
-                };
-                let longest = self.world_size.ranks().map(rank_elems).max();
+                let parameters = parameters.iter();
+                let of = |rank| move |&one: &usize| self.elems(one, rank).len();
+                let elems = |rank| parameters.clone().map(of(rank));
+                let longest = self.world_size.ranks().map(|rank| elems(rank).sum()).max();
                 (longest.unwrap_or(0), self.world_size.len())
             }
             _ => (parameters.iter().map(all).sum(), 1),
@@ -190,23 +183,20 @@ impl Layout {
 
     /// How many elements a rank holds of a state that lies so.
     pub fn held(&self, spread: Sharding, rank: Rank) -> usize {
-        let parameters = 0..self.parameters.len();
-        parameters
-            .map(|parameter| match spread {
-                Sharding::Replicated => self.parameters[parameter].elems(),
-                Sharding::Sharded => self.elems(parameter, rank).len(),
-            })
-            .sum()
+        let elems = |parameter: usize| match spread {
+            Sharding::Replicated => self.parameters[parameter].elems(),
+            Sharding::Sharded => self.elems(parameter, rank).len(),
+        };
+        (0..self.parameters.len()).map(elems).sum()
     }
 
     /// How many elements a rank sends in a step of `micro_batches`, on average over the ranks, where sums and
     /// gathers send the least that they can: (n - 1) / n of what is summed or gathered.
     ///
-    /// Ψ elements that are cut take 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ
-    /// where they are gathered for each of k forward and backward passes: gradients are summed over
-    /// the ranks once, after the last micro-batch. What is not cut is summed once. With several
-    /// `copies` of the state, each among as many ranks as this layout has, the sum of a rank's
-    /// shard goes over the copies, too.
+    /// Ψ elements that are cut take 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
+    /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after the last
+    /// micro-batch. What is not cut is summed once. With several `copies` of the state, each among as many ranks as
+    /// this layout has, the sum of a rank's shard goes over the copies, too.
     pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {
@@ -229,9 +219,8 @@ impl Layout {
 
 /// Gives each parameter that is cut an owner.
 fn deal(parameters: &[Extent], divisions: &mut [Division], world_size: WorldSize) {
-    let mut cut: Vec<usize> = (0..parameters.len())
-        .filter(|&parameter| divisions[parameter] == Division::Rows)
-        .collect();
+    let cut = (0..parameters.len()).filter(|&index| divisions[index] == Division::Rows);
+    let mut cut: Vec<usize> = cut.collect();
     cut.sort_by_key(|&parameter| std::cmp::Reverse(parameters[parameter].elems()));
     let mut loads: Vec<(usize, Rank)> = world_size.ranks().map(|rank| (0, rank)).collect();
     for parameter in cut {

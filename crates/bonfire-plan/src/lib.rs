@@ -10,10 +10,7 @@
 //! ```
 //! use std::num::NonZeroUsize;
 //!
-//! use bonfire_plan::{
-//!     Algorithm, Collective, DType, Hosts, Order, Partition, Plan, Schedule, ScheduleShape,
-//!     WorldSize, check,
-//! };
+//! use bonfire_plan::*;
 //!
 //! // Four ranks reduce 1000 elements round a ring, in frames of at most 256 elements.
 //! let world_size = WorldSize::new(4)?;

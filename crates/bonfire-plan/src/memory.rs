@@ -19,13 +19,12 @@ pub use held::{Held, Phase, RankMemory};
 pub use table::MemoryTable;
 
 /// A parameter of a model.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Its path, such as `blocks.0.attention.query.weight`.
     pub name: String,
-    /// The sizes of its dimensions.
     pub shape: Vec<usize>,
-    /// The type of its elements.
     pub dtype: DType,
     /// How many moments the optimizer keeps for each element: 2 for AdamW and Adam, 1 for Lion and for SGD with
     /// momentum, 0 for SGD. Nothing where the parameter is frozen: it has no gradient and is never cut.
@@ -114,17 +113,16 @@ pub enum Evaluation {
 /// println!("{} while {phase}", held.total());
 /// # Ok::<(), bonfire_plan::PlanError>(())
 /// ```
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Training {
     /// Those of the whole model, in the order of its definition.
     pub parameters: Vec<Parameter>,
-    /// How many ranks train together.
     pub ranks: WorldSize,
     /// How many of them are on each host: for placements within hosts, and for what ranks see of each other's
     /// memory. All of them in [`new`](Self::new).
     pub ranks_per_host: WorldSize,
-    /// The largest sizes of buckets of gradients.
     pub caps: Caps,
     /// Forward and backward passes of a step on each rank. With more than one, gradients are added up first.
     pub micro_batches: u64,
@@ -133,7 +131,6 @@ pub struct Training {
     /// What a process has before there is a model: its code, threads, data. None in [`new`](Self::new). Where there
     /// are several ranks, each has 6 MiB more for threads, connections and the code of both.
     pub program: Bytes,
-    /// Where the model comes from.
     pub start: Start,
     /// Whether the whole model is ever on one rank.
     pub evaluation: Evaluation,
@@ -158,10 +155,8 @@ impl Training {
 
     /// Of all parameters of the model together.
     pub fn parameter_bytes(&self) -> Bytes {
-        let parameters = self.parameters.iter();
-        let bytes =
-            parameters.map(|parameter| Bytes::of(parameter.elems() as u64, parameter.dtype));
-        bytes.sum()
+        let bytes = |parameter: &Parameter| Bytes::of(parameter.elems() as u64, parameter.dtype);
+        self.parameters.iter().map(bytes).sum()
     }
 
     /// What a rank holds in a placement: that with the most.

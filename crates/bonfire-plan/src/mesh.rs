@@ -86,11 +86,8 @@ impl Grid {
     /// # Panics
     /// If the world has no such rank.
     pub fn coordinates(&self, rank: Rank) -> Coordinates {
-        assert!(
-            self.world_size().contains(rank),
-            "rank {rank} of a mesh of {}",
-            self.world_size()
-        );
+        let ranks = self.world_size();
+        assert!(ranks.contains(rank), "rank {rank} of a mesh of {ranks}");
         let mut left = rank.get();
         let mut found = [0; Axis::COUNT];
         for (place, size) in found.iter_mut().zip(self.sizes).rev() {
@@ -141,15 +138,13 @@ impl Grid {
 
     /// The ranks that differ from one on some axes only, in their order.
     fn among(&self, rank: Rank, axes: Range<usize>) -> Vec<Rank> {
-        let mut own = self.coordinates(rank);
-        let fixed = |mut place: Coordinates| {
+        let fixed = |rank| {
+            let mut place = self.coordinates(rank);
             place[axes.clone()].fill(0);
             place
         };
-        own = fixed(own);
-        let all = self.world_size().ranks();
-        all.filter(|other| fixed(self.coordinates(*other)) == own)
-            .collect()
+        let (own, all) = (fixed(rank), self.world_size().ranks());
+        all.filter(|&other| fixed(other) == own).collect()
     }
 }
 

@@ -84,9 +84,8 @@ impl Schedule {
 
     /// Returns the rate of `step`, counted from zero.
     ///
-    /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
-    /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
-    /// last rate stays.
+    /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training that is shorter than
+    /// its warm-up ends inside it. After the last step of a cosine or a line its last rate stays.
     pub fn rate(&self, step: u64) -> f64 {
         match step.checked_sub(self.warmup_steps) {
             None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,
@@ -103,47 +102,40 @@ impl Decay {
                 steps,
                 final_factor,
             } => {
-                let progress = (step as f64 / steps.max(1) as f64).min(1.0);
+                let progress = progress(step, steps);
                 let cosine = 0.5 * (1.0 + (PI * progress).cos());
                 final_factor + (1.0 - final_factor) * cosine
             }
             Self::Linear {
                 steps,
                 final_factor,
-            } => {
-                let progress = (step as f64 / steps.max(1) as f64).min(1.0);
-                1.0 - (1.0 - final_factor) * progress
-            }
+            } => 1.0 - (1.0 - final_factor) * progress(step, steps),
             Self::Step { every, factor } => factor.powf((step / every.max(1)) as f64),
         }
     }
 }
 
+fn progress(step: u64, steps: u64) -> f64 {
+    (step as f64 / steps.max(1) as f64).min(1.0)
+}
+
 impl fmt::Display for Schedule {
     /// A text with the schedule's numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            peak,
-            warmup_steps,
-            decay,
-        } = self;
-        write!(f, "{peak}")?;
-        if *warmup_steps > 0 {
-            write!(f, " after {warmup_steps} steps of warm-up")?;
+        write!(f, "{}", self.peak)?;
+        if self.warmup_steps > 0 {
+            write!(f, " after {} steps of warm-up", self.warmup_steps)?;
         }
-        match decay {
+        match self.decay {
             Decay::Constant => Ok(()),
             Decay::Cosine {
                 steps,
-                final_factor,
-            } => write!(
-                f,
-                ", down a cosine to {final_factor} of it in {steps} steps"
-            ),
+                final_factor: last,
+            } => write!(f, ", down a cosine to {last} of it in {steps} steps"),
             Decay::Linear {
                 steps,
-                final_factor,
-            } => write!(f, ", down a line to {final_factor} of it in {steps} steps"),
+                final_factor: last,
+            } => write!(f, ", down a line to {last} of it in {steps} steps"),
             Decay::Step { every, factor } => write!(f, ", times {factor} every {every} steps"),
         }
     }

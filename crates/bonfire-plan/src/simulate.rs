@@ -1,8 +1,7 @@
 //! What a plan would take: its steps, run in simulated time over links that cost time.
 //!
-//! A discrete-event simulation of the very lists that the engines execute, for worlds of a
-//! thousand ranks and more. It reads no clock and no random numbers: the same input gives the same
-//! output, to the bit.
+//! A discrete-event simulation of the very lists that the engines execute, for worlds of a thousand ranks and more.
+//! It reads no clock and no random numbers: the same input gives the same output, to the bit.
 //!
 //! # Model
 //!
@@ -17,34 +16,31 @@
 //!
 //! # Contention
 //!
-//! A frame passes two ports: out of the sender and into the receiver. Within a host these are ports
-//! of the two ranks; between hosts they are those of the two hosts' network cards, which all ranks
-//! of a host share. A rank's port serves one frame at a time, in the order in which their first bytes
-//! reach it, and holds each for `s_per_byte` times its length; frames that reach it at the same
-//! instant are served in an order that is fixed but means nothing. A network card serves the frames of
-//! one link in their order, and the links that have any at the same time, each with an equal share of the
-//! bandwidth, as TCP and RDMA do. Between the two ports lie `latency_s`. Forwarding is cut-through: the second port starts when the first *byte* arrives, so
-//! an undisturbed frame of m bytes takes latency + m · s_per_byte, not twice the second term. Queues
-//! in front of ports have no bound of their own; the slots of the plan's links are what limits them.
-//! A port out and a port in do not disturb each other (full duplex), nor do two pairs of hosts: the
-//! network between the cards has all the bandwidth it needs. Headers have no length; their cost is
-//! part of the overhead.
+//! A frame passes two ports: out of the sender and into the receiver. Within a host these are ports of the two ranks;
+//! between hosts they are those of the two hosts' network cards, which all ranks of a host share. A rank's port
+//! serves one frame at a time, in the order in which their first bytes reach it, and holds each for `s_per_byte`
+//! times its length; frames that reach it at the same instant are served in an order that is fixed but means nothing.
+//! A network card serves the frames of one link in their order, and the links that have any at the same time, each
+//! with an equal share of the bandwidth, as TCP and RDMA do. Between the two ports lie `latency_s`. Forwarding is
+//! cut-through: the second port starts when the first *byte* arrives, so an undisturbed frame of m bytes takes
+//! latency + m · s_per_byte, not twice the second term. Queues in front of ports have no bound of their own; the
+//! slots of the plan's links are what limits them. A port out and a port in do not disturb each other (full duplex),
+//! nor do two pairs of hosts: the network between the cards has all the bandwidth it needs. Headers have no length;
+//! their cost is part of the overhead.
 //!
-//! A [`Step::ReduceDirect`] moves no frames. It loads its range from all other ranks among its
-//! sources at once, over their ports out and its own port in; a load pays the latency twice, for
-//! the request and for the data. When all is there it folds, and writes to all other ranks among
-//! its targets, over its own port out and theirs in. It continues while its writes are under way,
-//! but its next put, and its end, wait until they have arrived. A step with one source costs a copy
-//! in place of a fold, and each write to another rank a copy.
+//! A [`Step::ReduceDirect`] moves no frames. It loads its range from all other ranks among its sources at once, over
+//! their ports out and its own port in; a load pays the latency twice, for the request and for the data. When all is
+//! there it folds, and writes to all other ranks among its targets, over its own port out and theirs in. It continues
+//! while its writes are under way, but its next put, and its end, wait until they have arrived. A step with one
+//! source costs a copy in place of a fold, and each write to another rank a copy.
 //!
 //! # Where closed forms hold
 //!
-//! With one chunk per message, shards of equal length, as many slots as a rank sends frames ahead of
-//! their release, and no port used by two frames at once, the time is that of the textbook formula;
-//! for a ring all-reduce of S bytes 2(n-1)·(latency + 2·overhead) + 2(n-1)/n·S·s_per_byte +
-//! (n-1)/n·S·fold. Several chunks per message change it either way: where a plan puts a chunk before
-//! it needs the one before, transfers and folds overlap and the time is shorter; where it takes one
-//! first, as this ring does, every chunk pays the latency.
+//! With one chunk per message, shards of equal length, as many slots as a rank sends frames ahead of their release,
+//! and no port used by two frames at once, the time is that of the textbook formula; for a ring all-reduce of S bytes
+//! 2(n-1)·(latency + 2·overhead) + 2(n-1)/n·S·s_per_byte + (n-1)/n·S·fold. Several chunks per message change it
+//! either way: where a plan puts a chunk before it needs the one before, transfers and folds overlap and the time is
+//! shorter; where it takes one first, as this ring does, every chunk pays the latency.
 
 mod between_hosts;
 mod card;
@@ -84,6 +80,7 @@ pub enum Detail {
 }
 
 /// What one rank did, in sums.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct RankTotals {
@@ -91,23 +88,19 @@ pub struct RankTotals {
     pub end_s: f64,
     /// How long it was blocked, in seconds.
     pub blocked_s: f64,
-    /// Frames that the rank has put.
     pub frames_sent: u64,
     /// Bytes that left it: in frames, and in direct steps of its own and of others.
     pub bytes_sent: u64,
-    /// Bytes that reached the rank.
     pub bytes_received: u64,
 }
 
 /// What one host's network card did.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct NicTotals {
-    /// Frames that left the host.
     pub frames_sent: u64,
-    /// Bytes that left the host.
     pub bytes_sent: u64,
-    /// Bytes that reached the host.
     pub bytes_received: u64,
 }
 
@@ -152,10 +145,8 @@ impl Simulation {
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, DType, Hosts, Partition, Schedule, ScheduleShape, WorldSize,
-/// };
 /// use bonfire_plan::simulate::{Detail, Link, Network, simulate};
+/// use bonfire_plan::*;
 ///
 /// let world_size = WorldSize::new(4)?;
 /// let schedule = Schedule::new(ScheduleShape {
@@ -188,8 +179,7 @@ pub fn simulate(
     Engine::new(&program, dtype, network, detail)?.run()
 }
 
-/// As [`simulate`], for step lists that are already there and that
-/// [`check_plan`](crate::check_plan) accepts.
+/// As [`simulate`], for step lists that are already there and that [`check_plan`](crate::check_plan) accepts.
 ///
 /// # Errors
 /// As [`simulate`]; and [`SimulateError::Stuck`] for a list that the verifier would have refused.

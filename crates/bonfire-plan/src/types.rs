@@ -15,7 +15,7 @@ pub(crate) use chunk::{chunk, chunk_count};
 pub use dtype::DType;
 pub use error::PlanError;
 pub(crate) use fnv::fnv_1a;
-pub(crate) use names::named_codes;
+pub(crate) use names::{joined, named_codes};
 #[cfg(test)]
 pub(crate) use op::tests::one_of_each;
 pub use op::{Algorithm, Collective, NamedRanks, Order, ReduceOp};

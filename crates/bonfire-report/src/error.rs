@@ -1,5 +1,7 @@
 //! Errors of a run's files, and of recording a training.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::io;
 #[cfg(feature = "journal")]
 use std::path::Path;
@@ -14,36 +16,21 @@ use bonfire_train::TrainError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// A file of the run cannot be written.
+    /// A file of the run, or its folder, cannot be written.
     #[error("cannot write {}: {source}; make room, or choose another folder", .path.display())]
-    Unwritable {
-        /// The path of the file or its folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
     /// A file of the run cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
-    Unreadable {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// A `report.json` in a format that this version does not read.
     #[error("{} is not a report of a training: {source}", .path.display())]
     Malformed {
-        /// The path of the file.
         path: PathBuf,
-        /// The error of the JSON parser.
         source: serde_json::Error,
     },
     /// A folder in which no training has written.
     #[error("there is no run in {}: it has neither report.json nor log.jsonl", .path.display())]
-    NoRun {
-        /// The path of the folder.
-        path: PathBuf,
-    },
+    NoRun { path: PathBuf },
 }
 
 /// A training cannot be recorded or its report written.
@@ -60,22 +47,15 @@ pub enum ReportError {
     /// The report could not be written.
     #[error(transparent)]
     Page(#[from] PageError),
-    /// A file about the training cannot be written.
+    /// A file about the training, or its folder, cannot be written.
     #[error(
         "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()
     )]
-    Unwritable {
-        /// The path of the file or its folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
 }
 
 #[cfg(feature = "journal")]
 pub(crate) fn unwritable(path: &Path, source: io::Error) -> ReportError {
-    ReportError::Unwritable {
-        path: path.to_owned(),
-        source,
-    }
+    let path = path.to_owned();
+    ReportError::Unwritable { path, source }
 }

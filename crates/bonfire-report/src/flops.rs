@@ -63,8 +63,9 @@ impl ModelFlops {
 
 #[track_caller]
 fn checked(number: f64) -> f64 {
+    let is_valid = number.is_finite() && number > 0.0;
     assert!(
-        number.is_finite() && number > 0.0,
+        is_valid,
         "{number} FLOPs are given; they must be a number above 0"
     );
     number

@@ -116,8 +116,7 @@ pub struct Figures {
     pub learning_rate: Option<f64>,
 }
 
-/// The sum of this rank's losses since the last figures; read only then, because reading one waits
-/// for the device.
+/// The sum of this rank's losses since the last figures; read only then, because reading one waits for the device.
 #[derive(Debug, Default)]
 struct LossSum {
     sum: Option<Tensor<1>>,
@@ -236,11 +235,10 @@ impl Journal {
         let (sum, weight) = all.iter().fold((0.0, 0.0), |(sum, weight), (_, [s, w])| {
             (sum + s, weight + w)
         });
-        let longest = all.iter().map(|(split, _)| split.training()).max();
-        let exposed: Duration = all
-            .iter()
-            .map(|(split, _)| split.exposed_communication)
-            .sum();
+        let splits = all.iter().map(|(split, _)| split);
+        let longest = splits.clone().map(TimeSplit::training).max();
+        let exposed: Duration = splits.map(|split| split.exposed_communication).sum();
+        let flops = self.config.flops;
         let samples_per_second = self.rate(steps, longest.unwrap_or_default());
         let of_one = samples_per_second / all.len() as f64;
         let figures = Figures {
@@ -249,10 +247,7 @@ impl Journal {
             samples_per_second,
             unit: self.config.unit,
             ranks: all.len(),
-            model_flops_utilisation: self
-                .config
-                .flops
-                .and_then(|flops| flops.utilisation(of_one)),
+            model_flops_utilisation: flops.and_then(|flops| flops.utilisation(of_one)),
             exposed_communication: exposed.div_f64(steps as f64 * all.len() as f64),
             learning_rate,
         };
@@ -275,7 +270,7 @@ impl Journal {
 
     /// Shows the progress of a pass over batches, such as an evaluation, where the journal shows its own.
     pub fn batches(&self, name: &'static str, batches: usize) -> BatchProgress {
-        BatchProgress::beside(&self.progress, &self.world, name, batches)
+        BatchProgress::new(&self.world, name, batches).beside(&self.progress)
     }
 
     /// Shows a line on rank 0, above the progress.
@@ -342,22 +337,19 @@ impl Journal {
         account.extend(losses);
         let all = self.world.group().all_gather(&account)?;
         let one = |account: &[f64]| {
-            let parts = std::array::from_fn(|part| account[part]);
-            (
-                TimeSplit::from_seconds(parts),
-                [account[PARTS], account[PARTS + 1]],
-            )
+            let split = TimeSplit::from_seconds(std::array::from_fn(|part| account[part]));
+            (split, [account[PARTS], account[PARTS + 1]])
         };
         Ok(all.chunks_exact(PARTS + 2).map(one).collect())
     }
 
     /// Samples per second of `steps` steps; zero if no time was measured.
     fn rate(&self, steps: u64, time: Duration) -> f64 {
-        let seconds = time.as_secs_f64();
-        if seconds > 0.0 {
-            self.config.samples_per_step as f64 * steps as f64 / seconds
-        } else {
-            0.0
+        match time.as_secs_f64() {
+            seconds if seconds > 0.0 => {
+                self.config.samples_per_step as f64 * steps as f64 / seconds
+            }
+            _ => 0.0,
         }
     }
 
@@ -365,14 +357,8 @@ impl Journal {
     fn write(&mut self, values: &[(&str, f64)]) -> Result<(), ReportError> {
         let step = self.steps;
         for &(tag, value) in values {
-            let point = Point { step, value };
-            match self.curves.iter_mut().find(|curve| curve.tag == tag) {
-                Some(curve) => curve.points.push(point),
-                None => self.curves.push(Curve {
-                    tag: tag.to_owned(),
-                    points: vec![point],
-                }),
-            }
+            let points = Curve::points_of(&mut self.curves, tag);
+            points.push(Point { step, value });
         }
         let written = self.files.as_mut().map(|files| files.write(step, values));
         told(&self.world, written.transpose())?;
@@ -381,7 +367,6 @@ impl Journal {
 }
 
 impl Figures {
-    /// The figures under their names in all files.
     fn values(&self) -> Vec<(&'static str, f64)> {
         let exposed = self.exposed_communication.as_secs_f64();
         let mut values = vec![

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::quantity::Quantity;
-use crate::{Report, TimeSplit};
+use crate::{Point, Report, TimeSplit};
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -102,11 +102,7 @@ fn write_table(page: &mut String, heading: &str, titles: &[&str], runs: &[Rows])
     if titles.len() > 1 {
         write!(page, "<tr><th></th>")?;
         for (place, title) in titles.iter().enumerate() {
-            let title = escape(title);
-            write!(
-                page,
-                "<th class=\"run\" style=\"--c:var(--c{place})\">{title}</th>"
-            )?;
+            write_heading(page, place, title)?;
         }
         writeln!(page, "</tr>")?;
     }
@@ -123,13 +119,21 @@ fn write_table(page: &mut String, heading: &str, titles: &[&str], runs: &[Rows])
     writeln!(page, "</table></div>")
 }
 
+/// The heading of a column, in the colour of its place.
+fn write_heading(page: &mut String, place: usize, text: &str) -> fmt::Result {
+    let text = escape(text);
+    write!(
+        page,
+        "<th class=\"run\" style=\"--c:var(--c{place})\">{text}</th>"
+    )
+}
+
 /// The value of a name; the last row with it counts.
 fn value<'a>(rows: &'a Rows, name: &str) -> &'a str {
     let row = rows.iter().rev().find(|(row, _)| row == name);
     row.map_or("", |(_, value)| value)
 }
 
-/// Writes each rank's times, as a picture and as numbers.
 fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     let sum = |split: &TimeSplit| split.parts().iter().map(|(_, part)| *part).sum();
     let all = runs.iter().flat_map(|(_, report)| {
@@ -137,21 +141,12 @@ fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
         ranks.chain([report.total])
     });
     // All bars to one scale.
-    let percent = 100.0
-        / all
-            .fold(Duration::ZERO, Duration::max)
-            .as_secs_f64()
-            .max(1e-9);
-    write!(
-        page,
-        "<div class=\"wide\"><table class=\"times\">\n<tr><th>rank</th><th></th>"
-    )?;
+    let longest = all.fold(Duration::ZERO, Duration::max);
+    let percent = 100.0 / longest.as_secs_f64().max(1e-9);
+    write!(page, "<div class=\"wide\"><table class=\"times\">\n")?;
+    write!(page, "<tr><th>rank</th><th></th>")?;
     for (place, (name, _)) in TimeSplit::default().parts().into_iter().enumerate() {
-        let name = escape(name);
-        write!(
-            page,
-            "<th class=\"run\" style=\"--c:var(--c{place})\">{name} (s)</th>"
-        )?;
+        write_heading(page, place, &format!("{name} (s)"))?;
     }
     writeln!(page, "</tr>")?;
     for (name, report) in runs {
@@ -164,14 +159,15 @@ fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     }
     writeln!(page, "</table></div>")?;
     for (name, report) in runs {
-        let Some(line) = report.straggler_line() else {
-            continue;
-        };
-        let line = match runs {
-            [_] => line,
-            _ => format!("{name}: {line}"),
-        };
-        writeln!(page, "<p class=\"straggler\">{}</p>", escape(&line))?;
+        if let Some(line) = report.straggler_line() {
+            let of = if runs.len() > 1 {
+                format!("{name}: ")
+            } else {
+                String::new()
+            };
+            let line = escape(&format!("{of}{line}"));
+            writeln!(page, "<p class=\"straggler\">{line}</p>")?;
+        }
     }
     Ok(())
 }
@@ -220,15 +216,13 @@ fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
                 [_] => quantity.title,
                 _ => format!("{name}: {}", quantity.title.to_lowercase()),
             };
-            let points = curve.points.iter();
+            let point = |point: &Point| (point.step, point.value * quantity.scale);
             lines.push(Line {
+                points: curve.points.iter().map(point).collect(),
                 name: title,
                 run,
                 colour: if runs.len() > 1 { run } else { nth },
                 dashed: runs.len() > 1 && nth > 0,
-                points: points
-                    .map(|point| (point.step, point.value * quantity.scale))
-                    .collect(),
             });
         }
     }

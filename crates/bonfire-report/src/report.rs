@@ -44,10 +44,10 @@ pub struct MemoryUse {
 }
 
 /// A finished training, with the values of all ranks: the same on every one of them but for rounding of the total.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// The title of the training.
     pub title: String,
     /// Facts that the program adds: names and values, in its order.
     pub facts: Vec<(String, String)>,
@@ -58,30 +58,39 @@ pub struct Report {
     /// The folder of the run, if it has one: where the journal wrote, for `write`.
     #[serde(skip)]
     pub folder: Option<PathBuf>,
-    /// The number of ranks that trained together.
     pub world_size: usize,
     /// Steps done, those before a resumption included.
     pub steps: u64,
     /// Samples in a step on all ranks together.
     pub samples_per_step: usize,
-    /// The unit of samples, in the plural.
     pub unit: String,
-    /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not
-    /// counted.
+    /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not counted.
     pub samples_per_second: f64,
     /// The operations of the model, if the program has set them.
     pub flops: Option<ModelFlops>,
     /// From the journal's beginning to its end, in seconds.
     #[serde(with = "seconds", rename = "total_seconds")]
     pub total: Duration,
-    /// The peak memory of the ranks.
     pub memory: MemoryUse,
     /// The time of each rank, by activity.
     pub ranks: Vec<TimeSplit>,
     /// The rank that the others waited for, if one is well behind the median.
     pub straggler: Option<SlowRank>,
-    /// The curves of all recorded values.
     pub curves: Vec<Curve>,
+}
+
+impl Curve {
+    pub(crate) fn points_of<'a>(curves: &'a mut Vec<Self>, tag: &str) -> &'a mut Vec<Point> {
+        let known = curves.iter().position(|curve| curve.tag == tag);
+        let place = known.unwrap_or_else(|| {
+            curves.push(Self {
+                tag: tag.to_owned(),
+                points: Vec::new(),
+            });
+            curves.len() - 1
+        });
+        &mut curves[place].points
+    }
 }
 
 impl MemoryUse {
@@ -139,11 +148,9 @@ impl Report {
     pub(crate) fn run_rows(&self) -> Vec<(String, String)> {
         let mut rows = self.facts.clone();
         let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+        let batch = format!("{} {}", self.samples_per_step, self.unit);
         row("ranks", self.world_size.to_string());
-        row(
-            "global batch",
-            format!("{} {}", self.samples_per_step, self.unit),
-        );
+        row("global batch", batch);
         row("steps", self.steps.to_string());
         rows
     }
@@ -157,11 +164,8 @@ impl Report {
             }
             if let Some(last) = points.last() {
                 let quantity = Quantity::of(tag, &self.unit);
-                let value = quantity.show(last.value);
-                rows.push((
-                    quantity.title.to_lowercase(),
-                    format!("{value} after step {}", last.step),
-                ));
+                let value = format!("{} after step {}", quantity.show(last.value), last.step);
+                rows.push((quantity.title.to_lowercase(), value));
             }
         }
         let rate = self.samples_per_second;
@@ -182,12 +186,11 @@ impl Report {
     pub(crate) fn straggler_line(&self) -> Option<String> {
         let straggler = self.straggler?;
         let lost_ms = straggler.lost().as_secs_f64() * 1e3 / self.steps.max(1) as f64;
+        let [work, median] = [straggler.work, straggler.median].map(|time| time.as_secs_f64());
         Some(format!(
-            "rank {} is the straggler: its own work took {:.1} s, that of the rank in the middle \
-             {:.1} s, so the others waited {lost_ms:.1} ms in every step",
-            straggler.rank,
-            straggler.work.as_secs_f64(),
-            straggler.median.as_secs_f64()
+            "rank {} is the straggler: its own work took {work:.1} s, that of the rank in the middle \
+             {median:.1} s, so the others waited {lost_ms:.1} ms in every step",
+            straggler.rank
         ))
     }
 }
@@ -203,10 +206,9 @@ impl fmt::Display for Report {
         for (place, (name, _)) in TimeSplit::default().parts().into_iter().enumerate() {
             let seconds = || self.ranks.iter().map(|split| split.to_seconds()[place]);
             let mean = seconds().sum::<f64>() / self.ranks.len().max(1) as f64;
-            let percent = if whole > 0.0 {
-                100.0 * mean / whole
-            } else {
-                0.0
+            let percent = match whole {
+                0.0 => 0.0,
+                whole => 100.0 * mean / whole,
             };
             write!(f, "  {name:<24} {mean:6.1} s  {percent:5.1} %")?;
             if self.ranks.len() > 1 {

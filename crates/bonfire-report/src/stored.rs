@@ -17,15 +17,12 @@ impl Report {
     /// [`PageError::Unwritable`] or [`PageError::Unreadable`].
     pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), PageError> {
         let folder = folder.as_ref();
+        let unwritable = |path| move |source| PageError::Unwritable { path, source };
         let write = |name: &str, content: &str| {
             let path = folder.join(name);
-            let written = fs::write(&path, content);
-            written.map_err(|source| PageError::Unwritable { path, source })
+            fs::write(&path, content).map_err(unwritable(path))
         };
-        fs::create_dir_all(folder).map_err(|source| PageError::Unwritable {
-            path: folder.to_owned(),
-            source,
-        })?;
+        fs::create_dir_all(folder).map_err(unwritable(folder.to_owned()))?;
         let mut report = self.clone();
         if let Some(curves) = curves(folder)? {
             report.curves = curves;
@@ -42,37 +39,30 @@ impl Report {
     /// # Errors
     /// [`PageError::NoRun`], [`PageError::Unreadable`] or [`PageError::Malformed`].
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, PageError> {
-        report(folder.as_ref())
-    }
-}
-
-fn report(folder: &Path) -> Result<Report, PageError> {
-    let curves = curves(folder)?;
-    let path = folder.join("report.json");
-    let report = match read(&path)? {
-        Some(text) => Some(
-            serde_json::from_str(&text).map_err(|source| PageError::Malformed { path, source })?,
-        ),
-        None => None,
-    };
-    let mut report = match (report, &curves) {
-        (Some(report), _) => report,
-        (None, Some(_)) => Report {
-            title: folder.display().to_string(),
-            unit: "samples".to_owned(),
-            ..Report::default()
-        },
-        (None, None) => {
-            return Err(PageError::NoRun {
-                path: folder.to_owned(),
-            });
+        let folder = folder.as_ref();
+        let curves = curves(folder)?;
+        let path = folder.join("report.json");
+        let mut report = match read(&path)? {
+            Some(text) => {
+                let report: Result<Self, _> = serde_json::from_str(&text);
+                report.map_err(|source| PageError::Malformed { path, source })?
+            }
+            None if curves.is_some() => Self {
+                title: folder.display().to_string(),
+                unit: "samples".to_owned(),
+                ..Self::default()
+            },
+            None => {
+                let path = folder.to_owned();
+                return Err(PageError::NoRun { path });
+            }
+        };
+        report.folder = Some(folder.to_owned());
+        if let Some(curves) = curves {
+            report.curves = curves;
         }
-    };
-    report.folder = Some(folder.to_owned());
-    if let Some(curves) = curves {
-        report.curves = curves;
+        Ok(report)
     }
-    Ok(report)
 }
 
 /// The curves of `log.jsonl`; `None` if there is none. Values beyond the step of a resumption are dropped as soon as
@@ -83,29 +73,17 @@ fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
     };
     let mut curves: Vec<Curve> = Vec::new();
     // The last line of a run that was killed may be the beginning of one.
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
-    for line in lines {
+    let lines = text.lines().map(serde_json::from_str::<Map<String, Value>>);
+    for line in lines.filter_map(Result::ok) {
         let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
         for (tag, value) in &line {
             if tag == "step" || tag == "unix_seconds" {
                 continue;
             }
-            let place = curves.iter().position(|curve| curve.tag == *tag);
-            let place = place.unwrap_or_else(|| {
-                curves.push(Curve {
-                    tag: tag.clone(),
-                    points: Vec::new(),
-                });
-                curves.len() - 1
-            });
-            let points = &mut curves[place].points;
+            let points = Curve::points_of(&mut curves, tag);
             points.truncate(points.partition_point(|point| point.step < step));
-            points.push(Point {
-                step,
-                value: value.as_f64().unwrap_or(f64::NAN),
-            });
+            let value = value.as_f64().unwrap_or(f64::NAN);
+            points.push(Point { step, value });
         }
     }
     Ok(Some(curves))
@@ -115,10 +93,10 @@ fn read(path: &Path) -> Result<Option<String>, PageError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(PageError::Unreadable {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(source) => {
+            let path = path.to_owned();
+            Err(PageError::Unreadable { path, source })
+        }
     }
 }
 

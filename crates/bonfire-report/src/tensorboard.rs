@@ -1,9 +1,8 @@
 //! Event files that TensorBoard reads.
 //!
-//! A file is a sequence of records: length (u64), CRC of the length, content, CRC of the content, all
-//! little-endian. The CRC is CRC-32C, rotated and offset as TensorFlow's `TFRecord` has it. The
-//! content is a protocol-buffer message `Event`, of which scalars need four fields; they are written
-//! out here.
+//! A file is a sequence of records: length (u64), CRC of the length, content, CRC of the content, all little-endian.
+//! The CRC is CRC-32C, rotated and offset as TensorFlow's `TFRecord` has it. The content is a protocol-buffer message
+//! `Event`, of which scalars need four fields; they are written out here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -40,7 +39,7 @@ impl EventWriter {
     pub fn resume(folder: impl AsRef<Path>, step: u64) -> io::Result<Self> {
         let folder = folder.as_ref();
         fs::create_dir_all(folder)?;
-        let now = now();
+        let now = unix_seconds();
         // TensorBoard takes files whose name has `tfevents` in it, ordered by name.
         let name = |number: u32| {
             let (seconds, process) = (now as u64, std::process::id());
@@ -86,7 +85,7 @@ impl EventWriter {
         scalar.extend_from_slice(&(value as f32).to_le_bytes());
         let mut summary = Vec::new();
         bytes_field(&mut summary, 1, &scalar);
-        let mut event = header(now(), step);
+        let mut event = header(unix_seconds(), step);
         bytes_field(&mut event, 5, &summary);
         self.record(&event)
     }
@@ -109,7 +108,7 @@ impl EventWriter {
     }
 }
 
-fn now() -> f64 {
+pub(crate) fn unix_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
 }

@@ -90,23 +90,17 @@ impl TimeSplit {
 
     /// Converts seconds from another rank, whose values may be invalid.
     pub fn from_seconds(seconds: [f64; Self::PARTS]) -> Self {
-        let [
-            data,
-            forward_backward,
-            exposed_communication,
-            optimizer,
-            evaluation,
-            checkpoint,
-            other,
-        ] = seconds.map(|part| Duration::try_from_secs_f64(part).unwrap_or_default());
+        let valid = |part| Duration::try_from_secs_f64(part).unwrap_or_default();
+        let mut parts = seconds.into_iter().map(valid);
+        let mut next = || parts.next().expect("a part for each name");
         Self {
-            data,
-            forward_backward,
-            exposed_communication,
-            optimizer,
-            evaluation,
-            checkpoint,
-            other,
+            data: next(),
+            forward_backward: next(),
+            exposed_communication: next(),
+            optimizer: next(),
+            evaluation: next(),
+            checkpoint: next(),
+            other: next(),
         }
     }
 }
@@ -133,7 +127,7 @@ impl SlowRank {
     }
 }
 
-/// Serializes durations as seconds. Invalid times become zero.
+/// Durations as seconds. Invalid times become zero.
 pub(crate) mod seconds {
     use super::*;
 

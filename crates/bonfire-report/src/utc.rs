@@ -14,10 +14,8 @@ pub(crate) struct Utc {
 impl From<SystemTime> for Utc {
     /// A clock before 1970 counts as 1970.
     fn from(time: SystemTime) -> Self {
-        let seconds = time
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = since.as_secs();
         // Howard Hinnant's days: a year begins in March, so that the leap day is the last of it.
         let days = seconds / 86_400 + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
@@ -45,17 +43,10 @@ impl Utc {
 
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            year,
-            month,
-            day,
-            second,
-        } = self;
-        let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
-        write!(
-            f,
-            "{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02} UTC"
-        )
+        let (year, month, day) = (self.year, self.month, self.day);
+        let (hours, minutes) = (self.second / 3600, self.second / 60 % 60);
+        write!(f, "{year}-{month:02}-{day:02} ")?;
+        write!(f, "{hours:02}:{minutes:02}:{:02} UTC", self.second % 60)
     }
 }
 

@@ -94,14 +94,12 @@ impl Arena {
             page,
             gaps: BTreeMap::from([(start, region.len() - start)]),
         };
-        let inner = Inner {
+        let inner = Arc::new(Inner {
             region: Arc::new(region),
             free: Mutex::new(gaps),
             lost: OnceLock::new(),
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        });
+        Ok(Self { inner })
     }
 
     /// What other processes need to reach the blocks, through
@@ -130,31 +128,21 @@ impl Arena {
     }
 
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Block<T>, ArenaError> {
-        let page = self.inner.region.page();
+        let (page, align) = (self.inner.region.page(), align_of::<T>());
         assert!(
-            page.is_multiple_of(align_of::<T>()),
-            "elements are aligned to {}, pages to {page}",
-            align_of::<T>()
+            page.is_multiple_of(align),
+            "elements are aligned to {align}, pages to {page}"
         );
-        let full = |bytes| ArenaError::Full {
-            bytes,
-            capacity: self.inner.region.len(),
-        };
-        let bytes = len
-            .checked_mul(size_of::<T>())
-            .and_then(|bytes| {
-                bytes
-                    .max(1)
-                    .checked_next_multiple_of(granule_of(bytes, page))
-            })
-            .ok_or(full(usize::MAX))?;
-        let start = self
-            .inner
-            .gaps(|gaps| gaps.take(bytes))
-            .ok_or(full(bytes))?;
+        let capacity = self.inner.region.len();
+        let full = |bytes| ArenaError::Full { bytes, capacity };
+        let granule = |bytes| granule_of(bytes, page);
+        let in_granules = |bytes: usize| bytes.max(1).checked_next_multiple_of(granule(bytes));
+        let bytes = len.checked_mul(size_of::<T>()).and_then(in_granules);
+        let bytes = bytes.ok_or(full(usize::MAX))?;
+        let start = self.inner.free.lock().take(bytes).ok_or(full(bytes))?;
         let range = start..start + bytes;
         if let Err(error) = self.inner.region.commit(range.clone()) {
-            self.inner.gaps(|gaps| gaps.give(range));
+            self.inner.free.lock().give(range);
             return Err(error.into());
         }
         Ok(Block {
@@ -177,15 +165,13 @@ impl Arena {
         (end <= self.inner.region.len()).then_some(start)
     }
 
-    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for
-    /// ever. No block of this arena is open to peers afterwards, and the ranges are not used for
-    /// another block.
+    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for ever. No block
+    /// of this arena is open to peers afterwards, and the ranges are not used for another block.
     pub(crate) fn abandon(&self, input: Range<usize>, target: Range<usize>) -> Result<(), Errno> {
-        self.inner.region.detach(target.clone())?;
+        let region = self.region();
+        region.detach(target.clone())?;
         if input != target {
-            self.inner
-                .region
-                .detach_kept(input.clone(), target.clone())?;
+            region.detach_kept(input.clone(), target.clone())?;
         }
         // Nothing is open to peers after the first time, so there is no second.
         let _ = self.inner.lost.set([input, target]);
@@ -193,22 +179,13 @@ impl Arena {
     }
 }
 
-impl Inner {
-    fn gaps<R>(&self, body: impl FnOnce(&mut Gaps) -> R) -> R {
-        body(&mut self.free.lock())
-    }
-}
-
 impl Gaps {
     /// Takes from the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
         let granule = granule_of(bytes, self.page);
-        let place = |start: usize| {
-            if granule == self.page {
-                start
-            } else {
-                (self.base + start).next_multiple_of(granule) - self.base
-            }
+        let place = |start: usize| match granule {
+            _ if granule == self.page => start,
+            _ => (self.base + start).next_multiple_of(granule) - self.base,
         };
         let (start, end) = self.gaps.iter().find_map(|(&start, &len)| {
             let end = start + len;
@@ -242,10 +219,9 @@ impl Gaps {
 
 /// The page size of a block of `bytes`, where small blocks have `page`.
 fn granule_of(bytes: usize, page: usize) -> usize {
-    if bytes >= HUGE_PAGE_BYTES {
-        HUGE_PAGE_BYTES.max(page)
-    } else {
-        page
+    match bytes {
+        HUGE_PAGE_BYTES.. => HUGE_PAGE_BYTES.max(page),
+        _ => page,
     }
 }
 
@@ -282,7 +258,7 @@ impl<T> Drop for Block<T> {
         let is_lost =
             |lost: &Range<usize>| lost.start < self.bytes.end && self.bytes.start < lost.end;
         if !self.inner.lost.get().into_iter().flatten().any(is_lost) {
-            self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
+            self.inner.free.lock().give(self.bytes.clone());
         }
     }
 }

@@ -1,10 +1,9 @@
 //! A counter that one side advances and another side, possibly in another process, sleeps on.
 //!
-//! Count and sleepers are in one word, so all looks at them and changes to them have one order: a
-//! sleeper leaves its mark and learns the count in one step; the ringing side counts and learns of the
-//! mark in one step. Either the sleeper finds the new count, or the ringer finds the mark and wakes it.
-//! The kernel closes the remaining gap, because a futex wait returns at once when the word no longer
-//! holds the expected value.
+//! Count and sleepers are in one word, so all looks at them and changes to them have one order: a sleeper leaves its
+//! mark and learns the count in one step; the ringing side counts and learns of the mark in one step. Either the
+//! sleeper finds the new count, or the ringer finds the mark and wakes it. The kernel closes the remaining gap,
+//! because a futex wait returns at once when the word no longer holds the expected value.
 
 use std::time::Duration;
 
@@ -157,8 +156,7 @@ mod loom_tests {
         });
     }
 
-    /// The protocol of a ring with one slot: publish in the slot, ring for a sleeper, read, release,
-    /// write again.
+    /// The protocol of a ring with one slot: publish in the slot, ring for a sleeper, read, release, write again.
     #[test]
     fn loom_a_slot_has_one_owner_at_a_time() {
         struct Slot {

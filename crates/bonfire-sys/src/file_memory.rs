@@ -1,5 +1,4 @@
-//! Memory whose content is in a file, so that the kernel can write it out and take its pages for something
-//! else.
+//! Memory whose content is in a file, so that the kernel can write it out and take its pages for something else.
 //!
 //! The file has no name and is gone with the memory. Its blocks are taken when it is made: a full disk is an
 //! error then, and not a signal at a write. File systems that copy on write (btrfs, ZFS, bcachefs) take new
@@ -57,31 +56,24 @@ impl FileMemory {
     /// If `bytes` is 0.
     pub fn zeroed(folder: &Path, bytes: usize) -> Result<Self, FileMemoryError> {
         assert!(bytes > 0, "memory in a file needs at least one byte");
+        let named = || folder.to_owned();
         let mut file = tempfile::tempfile_in(folder).map_err(|source| FileMemoryError::Folder {
-            folder: folder.to_owned(),
+            folder: named(),
             source,
         })?;
         reserve(&mut file, bytes).map_err(|source| FileMemoryError::Full {
-            folder: folder.to_owned(),
+            folder: named(),
             bytes,
             source,
         })?;
+        let (anywhere, flags) = (ptr::null_mut(), MapFlags::SHARED);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched. The file has
         // `bytes` bytes, all with blocks. It has no name, and its descriptor is closed below: nobody can shrink
         // or write it.
-        let mapped = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                bytes,
-                protection,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        };
+        let mapped = unsafe { rustix::mm::mmap(anywhere, bytes, protection, flags, &file, 0) };
         let base = mapped.map_err(|source| FileMemoryError::Map {
-            folder: folder.to_owned(),
+            folder: named(),
             bytes,
             source,
         })?;
@@ -89,8 +81,7 @@ impl FileMemory {
         Ok(Self { base, len: bytes })
     }
 
-    /// Says that the content is not needed soon: its pages are the first that the kernel takes when memory is
-    /// short.
+    /// Says that the content is not needed soon: its pages are the first that the kernel takes when memory is short.
     pub fn set_idle(&self) {
         let base = self.base.as_ptr().cast();
         // SAFETY: all of an own mapping; the advice changes no content. A kernel that does not know it says so.

@@ -23,10 +23,8 @@ impl Lease {
     pub(crate) fn enter(&self) -> bool {
         let mut seen = self.0.load(Ordering::Relaxed);
         while seen & OPEN != 0 {
-            let entered =
-                self.0
-                    .compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed);
-            match entered {
+            let (lease, entered) = (&self.0, seen + 1);
+            match lease.compare_exchange_weak(seen, entered, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }

@@ -10,21 +10,13 @@
 //!
 //! Nothing here knows about ranks, plans or tensors.
 
-#![allow(
-    missing_docs,
-    reason = "part of Bonfire, not an interface for users; docs say what names do not"
-)]
+#![allow(missing_docs, reason = "not for users; docs say what names do not")]
 #![allow(
     unsafe_code,
-    reason = "system calls and memory that processes share, each site with its proof"
+    reason = "system calls, shared memory: each site with its proof"
 )]
-#![cfg_attr(
-    loom,
-    allow(
-        dead_code,
-        reason = "the model checker sees the protocols without their users"
-    )
-)]
+// The model checker sees the protocols without their users.
+#![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(loom))]
 mod arena;

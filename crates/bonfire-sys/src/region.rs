@@ -1,14 +1,14 @@
 //! Memory that several threads or processes map at once.
 //!
-//! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is
-//! left behind when its processes die, it does not count against the size of `/dev/shm`, and its
-//! size cannot change under a process that mapped it (a shrunk file would raise SIGBUS).
-//! This module never hands out references into the memory; [`ring`](crate::ring) and
-//! [`window`](crate::window) do, and prove it.
+//! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is left behind when
+//! its processes die, it does not count against the size of `/dev/shm`, and its size cannot change under a process
+//! that mapped it (a shrunk file would raise SIGBUS). This module never hands out references into the memory;
+//! [`ring`](crate::ring) and [`window`](crate::window) do, and prove it.
 //!
 //! Those proofs hold for processes that run this code. Whoever gives a descriptor away, or maps one
 //! that came from elsewhere, promises that by an `unsafe` call.
 
+use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -22,6 +22,8 @@ use rustix::process::{Resource, getrlimit};
 /// A huge page of x86-64, and of AArch64 with pages of 4 KiB: whole ones take one entry of the tables
 /// that the processor looks addresses up in, where small pages take 512.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -83,8 +85,7 @@ impl Region {
         Self::private(len, MapFlags::PRIVATE)
     }
 
-    /// Addresses for the threads of this process, as [`reserved`](Self::reserved) has them for
-    /// processes.
+    /// Addresses for the threads of this process, as [`reserved`](Self::reserved) has them for processes.
     pub(crate) fn reserved_for_threads(len: usize) -> Result<Self, RegionError> {
         Self::private(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
@@ -92,21 +93,19 @@ impl Region {
     fn private(len: usize, flags: MapFlags) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-            )
-        }
-        .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
-        Ok(Self {
-            base: non_null(base.cast()),
+        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, READ_WRITE, flags) };
+        let base = base.map_err(|source| RegionError::NoMemory { bytes: len, source })?;
+        Ok(Self::mapped(base, len))
+    }
+
+    fn mapped(base: *mut c_void, len: usize) -> Self {
+        let base = NonNull::new(base.cast());
+        Self {
+            base: base.expect("mmap without MAP_FIXED never returns the null page"),
             len,
             page: page_bytes(),
             file: None,
-        })
+        }
     }
 
     /// Memory that other processes can map with [`open`](Self::open) once they hold its
@@ -123,14 +122,9 @@ impl Region {
     /// [`commit`](Self::commit) before it is touched.
     pub(crate) fn reserved(len: usize) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
-        let file = rustix::fs::memfd_create(
-            "bonfire-region",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )
-        .map_err(|source| RegionError::System {
-            call: "memfd_create",
-            source,
-        })?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("bonfire-region", flags);
+        let file = file.map_err(failed("memfd_create"))?;
         // The limit on the size of files counts here as well, and going beyond it is a signal.
         let limit = getrlimit(Resource::Fsize).current;
         let sized = if limit.is_some_and(|limit| len as u64 > limit) {
@@ -139,11 +133,8 @@ impl Region {
             rustix::fs::ftruncate(&file, len as u64)
         };
         sized.map_err(|source| RegionError::NoMemory { bytes: len, source })?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|source| RegionError::System {
-            call: "fcntl(F_ADD_SEALS)",
-            source,
-        })?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         let mut region = Self::map(&file, len)?;
         region.file = Some(file);
         Ok(region)
@@ -159,16 +150,17 @@ impl Region {
             // A kernel without huge pages has small ones.
             let _ = self.advise(range.clone(), Advice::LinuxHugepage);
         }
-        let taken = match self.advise(range.clone(), Advice::LinuxPopulateWrite) {
+        let taken = match (
+            self.advise(range.clone(), Advice::LinuxPopulateWrite),
+            &self.file,
+        ) {
             // Before Linux 5.14. Memory of this process alone is then taken when it is touched.
-            Err(Errno::INVAL) => match &self.file {
-                Some(file) => {
-                    let (start, len) = (range.start as u64, bytes as u64);
-                    rustix::fs::fallocate(file, FallocateFlags::empty(), start, len)
-                }
-                None => Ok(()),
-            },
-            taken => taken,
+            (Err(Errno::INVAL), Some(file)) => {
+                let (start, len) = (range.start as u64, bytes as u64);
+                rustix::fs::fallocate(file, FallocateFlags::empty(), start, len)
+            }
+            (Err(Errno::INVAL), None) => Ok(()),
+            (taken, _) => taken,
         };
         taken.map_err(|source| {
             self.discard(range);
@@ -214,21 +206,15 @@ impl Region {
     /// content is void. What else lies on their first and last page keeps its content, also if
     /// another thread writes it meanwhile, and is not shared any more either.
     ///
-    /// For memory that another process may still write. The caller must own the bytes exclusively, as
-    /// far as this process is concerned. After an error any part of this may have been done, and it
-    /// may be tried again.
+    /// For memory that another process may still write. The caller must own the bytes exclusively, as far as this
+    /// process is concerned. After an error any part of this may have been done, and it may be tried again.
     pub(crate) fn detach(&self, range: Range<usize>) -> Result<(), Errno> {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "{range:?} of a region of {}",
-            self.len
-        );
-        let Some(file) = &self.file else {
+        let len = self.len;
+        let is_inside = range.start <= range.end && range.end <= len;
+        assert!(is_inside, "{range:?} of a region of {len}");
+        let Some(file) = self.file.as_ref().filter(|_| !range.is_empty()) else {
             return Ok(());
         };
-        if range.is_empty() {
-            return Ok(());
-        }
         let inner = range.start.next_multiple_of(self.page)..self.page_of(range.end);
         if !inner.is_empty() {
             self.replace_by_zeros(inner)?;
@@ -246,15 +232,12 @@ impl Region {
 
     /// Private zero pages in the place of these.
     fn replace_by_zeros(&self, pages: Range<usize>) -> Result<(), Errno> {
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let (flags, len) = (MapFlags::PRIVATE | MapFlags::FIXED, pages.len());
         // SAFETY: pages.start is inside the mapping.
-        let start = unsafe { self.base.add(pages.start) };
-        // SAFETY: replaces whole pages of this mapping, which `self` owns, by as many at the same
-        // place: every pointer into them stays valid. All of their bytes are the caller's, who
-        // declares the content void.
-        unsafe { rustix::mm::mmap_anonymous(start.as_ptr().cast(), pages.len(), protection, flags) }
-            .map(drop)
+        let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
+        // SAFETY: replaces whole pages of this mapping, which `self` owns, by as many at the same place: every
+        // pointer into them stays valid. All of their bytes are the caller's, who declares the content void.
+        unsafe { rustix::mm::mmap_anonymous(start, len, READ_WRITE, flags) }.map(drop)
     }
 
     /// As [`detach`](Self::detach), for bytes that other processes only read: they keep their content.
@@ -265,11 +248,8 @@ impl Region {
         detached: Range<usize>,
     ) -> Result<(), Errno> {
         let pages_of = |range: &Range<usize>| {
-            assert!(
-                range.end <= self.len,
-                "{range:?} of a region of {}",
-                self.len
-            );
+            let len = self.len;
+            assert!(range.end <= len, "{range:?} of a region of {len}");
             self.page_of(range.start)..range.end.next_multiple_of(self.page)
         };
         let (pages, private) = (pages_of(&range), pages_of(&detached));
@@ -301,14 +281,13 @@ impl Region {
     /// A private view in the place of these pages, of which the kernel copies each at the first write.
     fn copy_on_write(&self, file: &OwnedFd, pages: Range<usize>) -> Result<(), Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the pages are inside the mapping.
         let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
         let (len, offset) = (pages.len(), pages.start as u64);
         // SAFETY: replaces whole pages of this mapping, which `self` owns, by a private view of the same
         // bytes of the same file: every pointer into them stays valid, and a reader through one
         // sees what was there before. The file cannot shrink, so the pages stay backed.
-        unsafe { rustix::mm::mmap(start, len, protection, flags, file, offset) }.map(drop)
+        unsafe { rustix::mm::mmap(start, len, READ_WRITE, flags, file, offset) }.map(drop)
     }
 
     /// Maps all of a region that another process made and sent here.
@@ -317,10 +296,7 @@ impl Region {
     /// Every process that has the descriptor, or gets it while this mapping lives, changes the memory
     /// only by the protocols of this crate.
     pub(crate) unsafe fn open(file: &OwnedFd) -> Result<Self, RegionError> {
-        let seals = rustix::fs::fcntl_get_seals(file).map_err(|source| RegionError::System {
-            call: "fcntl(F_GET_SEALS)",
-            source,
-        })?;
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(failed("fcntl(F_GET_SEALS)"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::NotSealed);
         }
@@ -345,28 +321,11 @@ impl Region {
     }
 
     fn map(file: &OwnedFd, len: usize) -> Result<Self, RegionError> {
+        let (anywhere, flags) = (ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched;
         // the file has `len` bytes and is sealed against shrinking, so every page stays backed.
-        let base = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                0,
-            )
-        }
-        .map_err(|source| RegionError::System {
-            call: "mmap",
-            source,
-        })?;
-        Ok(Self {
-            base: non_null(base.cast()),
-            len,
-            page: page_bytes(),
-            file: None,
-        })
+        let base = unsafe { rustix::mm::mmap(anywhere, len, READ_WRITE, flags, file, 0) };
+        Ok(Self::mapped(base.map_err(failed("mmap"))?, len))
     }
 
     /// The descriptor to send to other processes; `None` for memory of this process only, and for
@@ -386,15 +345,12 @@ impl Region {
 
     /// The kernel rounds lengths up to pages, and would do the same to what lies behind.
     fn assert_whole_pages(&self, range: &Range<usize>) {
-        let is_edge = |byte: usize| self.page_of(byte) == byte || byte == self.len;
+        let (len, page) = (self.len, self.page);
+        let is_edge = |byte: usize| self.page_of(byte) == byte || byte == len;
+        let is_inside = range.start <= range.end && range.end <= len;
         assert!(
-            range.start <= range.end
-                && range.end <= self.len
-                && is_edge(range.start)
-                && is_edge(range.end),
-            "{range:?} of a region of {} in pages of {}",
-            self.len,
-            self.page
+            is_inside && is_edge(range.start) && is_edge(range.end),
+            "{range:?} of a region of {len} in pages of {page}"
         );
     }
 
@@ -414,10 +370,7 @@ impl Drop for Region {
         // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; every
         // pointer into the region comes with the Arc around it, so there is none any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(
-            unmapped.is_ok(),
-            "munmap of an own mapping cannot fail: {unmapped:?}"
-        );
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
     }
 }
 
@@ -426,11 +379,12 @@ pub(crate) fn page_bytes() -> usize {
 }
 
 fn size_of_file(file: &OwnedFd) -> Result<u64, RegionError> {
-    let status = rustix::fs::fstat(file).map_err(|source| RegionError::System {
-        call: "fstat",
-        source,
-    })?;
+    let status = rustix::fs::fstat(file).map_err(failed("fstat"))?;
     Ok(status.st_size as u64)
+}
+
+fn failed(call: &'static str) -> impl FnOnce(Errno) -> RegionError {
+    move |source| RegionError::System { call, source }
 }
 
 /// The kernel would rather kill a process than refuse shared memory, so the question comes first.
@@ -484,10 +438,6 @@ fn left_in_group(group: &Path) -> Option<u64> {
         line.trim().parse::<u64>().ok()
     });
     Some(limit.saturating_sub(taken.saturating_sub(files.unwrap_or(0))))
-}
-
-fn non_null(base: *mut u8) -> NonNull<u8> {
-    NonNull::new(base).expect("mmap without MAP_FIXED never returns the null page")
 }
 
 #[cfg(test)]

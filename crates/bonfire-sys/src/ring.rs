@@ -1,15 +1,13 @@
 //! A queue of frames from one producer to one consumer, in shared memory.
 //!
-//! The queue has a fixed number of slots. A slot belongs to the producer until it publishes it and
-//! to the consumer until that releases it; the two counters (`published`, `released`) say which is
-//! which. A ring has a region of its own. Its [`Consumer`] is made with the region and its
-//! [`Producer`] can be claimed once, in whatever process, so the borrow checker's "one owner at a
-//! time" holds across threads and processes.
+//! The queue has a fixed number of slots. A slot belongs to the producer until it publishes it and to the consumer
+//! until that releases it; the two counters (`published`, `released`) say which is which. A ring has a region of its
+//! own. Its [`Consumer`] is made with the region and its [`Producer`] can be claimed once, in whatever process, so
+//! the borrow checker's "one owner at a time" holds across threads and processes.
 //!
-//! What a small frame costs is cache lines that go from one core to the other. So a slot says itself
-//! which frame it holds, in the line in which the frame begins (its label): one line brings the news
-//! and the first bytes, and the counters, which only sleepers need, stay with the core that advances
-//! them.
+//! What a small frame costs is cache lines that go from one core to the other. So a slot says itself which frame it
+//! holds, in the line in which the frame begins (its label): one line brings the news and the first bytes, and the
+//! counters, which only sleepers need, stay with the core that advances them.
 //!
 //! Trust: every process that maps the region runs this code. Whoever passes the region's descriptor
 //! on, or opens one, promises it by an `unsafe` call.
@@ -78,15 +76,10 @@ impl RingLayout {
     /// # Panics
     /// If `slots` is not a power of two (the counters wrap) or `slot_bytes` is not in 1..2^32.
     pub fn new(slots: u32, slot_bytes: usize) -> Self {
-        assert!(
-            slots.is_power_of_two(),
-            "slots must be a power of two, got {slots}"
-        );
+        let (is_power, fits) = (slots.is_power_of_two(), u32::try_from(slot_bytes).is_ok());
+        assert!(is_power, "slots must be a power of two, got {slots}");
         assert!(slot_bytes > 0, "a slot needs at least one byte");
-        assert!(
-            u32::try_from(slot_bytes).is_ok(),
-            "slot_bytes must fit u32, got {slot_bytes}"
-        );
+        assert!(fits, "slot_bytes must fit u32, got {slot_bytes}");
         Self {
             slots,
             slot_bytes: slot_bytes.next_multiple_of(align_of::<SlotHead>()),
@@ -142,11 +135,8 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     fn new(region: Arc<Region>, layout: RingLayout) -> Self {
-        assert_eq!(
-            region.len(),
-            layout.bytes(),
-            "the region holds the ring and nothing else"
-        );
+        let (given, needed) = (region.len(), layout.bytes());
+        assert_eq!(given, needed, "the region holds the ring and nothing else");
         Self {
             base: region.base(),
             layout,
@@ -155,16 +145,15 @@ impl Ring {
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: aligned, because a region starts on a page; inside the mapping of
-        // `layout.bytes()`; and Control is made of atomics, for which zero bytes are valid and
-        // shared mutation is allowed.
+        // SAFETY: aligned, because a region starts on a page; inside the mapping of `layout.bytes()`; and Control is
+        // made of atomics, for which zero bytes are valid and shared mutation is allowed.
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
     fn slot(&self, count: u32) -> NonNull<u8> {
         let index = (count & (self.layout.slots - 1)) as usize;
-        let offset =
-            size_of::<Control>() + index * (size_of::<SlotHead>() + self.layout.slot_bytes);
+        let stride = size_of::<SlotHead>() + self.layout.slot_bytes;
+        let offset = size_of::<Control>() + index * stride;
         // SAFETY: index < slots, so the offset is below layout.bytes(), inside the mapping.
         unsafe { self.base.add(offset) }
     }
@@ -213,10 +202,9 @@ impl Producer {
     }
 
     fn claim(ring: Ring) -> Result<Self, OpenError> {
-        ring.control()
-            .producer_claimed
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
-            .map_err(|_| OpenError::Claimed)?;
+        let claimed = &ring.control().producer_claimed;
+        let claimed = claimed.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
+        claimed.map_err(|_| OpenError::Claimed)?;
         Ok(Self {
             ring,
             published: 0,
@@ -234,17 +222,15 @@ impl Producer {
             }
         }
         let label = self.ring.head(self.published).label.get();
-        let bytes = self.ring.bytes(self.published);
-        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
-        // `published` is not yet published, and the frame that used this slot before was released (the
-        // acquire in the `count` that said so orders the consumer's reads before our writes), so the
-        // consumer does not touch it; there is one producer, borrowed mutably for as long as the
-        // reference lives.
+        let (bytes, slot_bytes) = (self.ring.bytes(self.published), self.ring.layout.slot_bytes);
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number `published` is not yet
+        // published, and the frame that used this slot before was released (the acquire in the `count` that said so
+        // orders the consumer's reads before our writes), so the consumer does not touch it; there is one producer,
+        // borrowed mutably for as long as the reference lives.
         let label = unsafe { &mut *label };
         // SAFETY: valid: inside the mapping for slot_bytes. Aliasing: as for the label, from which the
         // bytes are disjoint.
-        let bytes =
-            unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), self.ring.layout.slot_bytes) };
+        let bytes = unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), slot_bytes) };
         Some(Slot { label, bytes })
     }
 
@@ -253,18 +239,16 @@ impl Producer {
         self.published.wrapping_sub(self.released) % Doorbell::COUNTS >= self.ring.layout.slots
     }
 
-    /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of
-    /// its label and its first `frame_bytes` bytes. After this the consumer sees them, and this side
-    /// must ask for a slot again.
+    /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of its label and its
+    /// first `frame_bytes` bytes. After this the consumer sees them, and this side must ask for a slot again.
     ///
     /// # Panics
     /// If no slot is free, or the frame is larger than a slot.
     pub fn publish(&mut self, frame_bytes: usize) {
-        let layout = self.ring.layout;
+        let most = self.ring.layout.slot_bytes;
         assert!(
-            frame_bytes <= layout.slot_bytes,
-            "frame of {frame_bytes} bytes in a slot of {}",
-            layout.slot_bytes
+            frame_bytes <= most,
+            "frame of {frame_bytes} bytes in a slot of {most}"
         );
         assert!(self.free_slot().is_some(), "publish without a free slot");
         let frame_bytes = u32::try_from(frame_bytes).expect("slot_bytes fits u32");
@@ -324,10 +308,9 @@ impl Consumer {
         let frame_bytes = head.frame_bytes.load(Ordering::Relaxed) as usize;
         let frame_bytes = frame_bytes.min(self.ring.layout.slot_bytes);
         let bytes = self.ring.bytes(self.released);
-        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
-        // `released` is published (the acquire orders the producer's writes before our reads) and not
-        // released, so the producer does not touch its slot; releasing it needs `&mut self`, which the
-        // returned borrow excludes.
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number `released` is published
+        // (the acquire orders the producer's writes before our reads) and not released, so the producer does not
+        // touch its slot; releasing it needs `&mut self`, which the returned borrow excludes.
         let label = unsafe { &*head.label.get() };
         // SAFETY: valid: inside the mapping for frame_bytes <= slot_bytes. Aliasing: as for the label.
         let bytes = unsafe { slice::from_raw_parts(bytes.as_ptr(), frame_bytes) };
@@ -346,10 +329,8 @@ impl Consumer {
 
     /// Sleeps until a frame may have arrived, or `slice` is over.
     pub fn sleep(&self, slice: Duration) {
-        self.ring
-            .control()
-            .published
-            .sleep_past(self.released, slice);
+        let published = &self.ring.control().published;
+        published.sleep_past(self.released, slice);
     }
 }
 

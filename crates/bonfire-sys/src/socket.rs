@@ -47,18 +47,11 @@ pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let descriptor = socket.as_fd().as_raw_fd();
+    let (level, name, place) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast());
     // SAFETY: SO_PEERCRED (unix(7)) writes at most `len` bytes of a ucred to `found` and their number to
     // `len`; both are valid for that and owned by this function. Any bytes are a ucred: a process that
     // this one cannot see has the number 0. The descriptor is open, because it is borrowed.
-    let result = unsafe {
-        libc::getsockopt(
-            descriptor,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &raw mut len,
-        )
-    };
+    let result = unsafe { libc::getsockopt(descriptor, level, name, place, &raw mut len) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -110,10 +103,10 @@ pub fn receive_descriptor(socket: impl AsFd, mark: u8) -> io::Result<OwnedFd> {
         // The kernel drops a descriptor for which there is no room.
         None if received.flags.contains(ReturnFlags::CTRUNC) => Err(Errno::MFILE.into()),
         None if received.bytes == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "no descriptor of shared memory came",
-        )),
+        _ => {
+            let text = "no descriptor of shared memory came";
+            Err(io::Error::new(io::ErrorKind::InvalidData, text))
+        }
     }
 }
 

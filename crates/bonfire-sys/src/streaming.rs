@@ -8,9 +8,8 @@ use std::ops::Range;
 
 use bytemuck::NoUninit;
 
-/// Has `fill` make one block after another, each of the elements `range` of the result, and writes it
-/// there in all of `targets`, the bytes of equally many elements. Past the caches on x86-64, with
-/// ordinary stores elsewhere.
+/// Has `fill` make one block after another, each of the elements `range` of the result, and writes it there in all of
+/// `targets`, the bytes of equally many elements. Past the caches on x86-64, with ordinary stores elsewhere.
 ///
 /// # Panics
 /// If `block` is empty, or the targets differ in length.
@@ -50,8 +49,7 @@ pub fn bytes_min() -> usize {
     last_level_cache_bytes().unwrap_or(CACHE_BYTES) / CACHE_SHARE
 }
 
-/// Bytes of the cache that is furthest from the first core, as the kernel has it; `None` where it
-/// does not say.
+/// Bytes of the cache that is furthest from the first core, as the kernel has it; `None` where it does not say.
 fn last_level_cache_bytes() -> Option<usize> {
     let size = |index: u32| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
@@ -83,10 +81,8 @@ fn copy(from: &[u8], to: &mut [u8]) {
     let (first, rest) = from.split_at(head.len());
     let (middle, last) = rest.split_at(size_of_val(words));
     head.copy_from_slice(first);
-    for (word, bytes) in words
-        .iter_mut()
-        .zip(middle.chunks_exact(size_of::<__m128i>()))
-    {
+    let values = middle.chunks_exact(size_of::<__m128i>());
+    for (word, bytes) in words.iter_mut().zip(values) {
         let value = bytemuck::pod_read_unaligned(bytes);
         // SAFETY: SSE2, which every x86-64 processor has; `word` is valid, aligned and borrowed
         // exclusively. `write` borrows it until the fence, and touches it once, so nothing accesses it

@@ -4,26 +4,14 @@
 //! interleavings of the tests named so.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Condvar, Mutex};
-
+pub(crate) use kernel::*;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-#[cfg(loom)]
-pub(crate) use loom::sync::{Condvar, Mutex};
-
-#[cfg(not(loom))]
-pub(crate) use kernel::Futex;
-
-#[cfg(loom)]
-pub(crate) use model::Futex;
+pub(crate) use model::*;
 
 #[cfg(not(loom))]
 mod kernel {
-    use std::sync::atomic::AtomicU32;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use std::sync::{Condvar, Mutex};
     use std::time::Duration;
 
     use rustix::thread::futex;
@@ -54,10 +42,9 @@ mod kernel {
 
 #[cfg(loom)]
 mod model {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::{Condvar, Mutex};
     use std::time::Duration;
-
-    use loom::sync::atomic::{AtomicU32, Ordering};
-    use loom::sync::{Condvar, Mutex};
 
     /// As the kernel does it: the check of the word and the queueing are one step under a lock that
     /// a wake takes too. There is no timeout, so a lost wake is a deadlock that loom reports.

@@ -13,10 +13,9 @@
 //! - a window is open only inside [`Board::open`], which holds the buffer's `&mut` borrow;
 //! - before it returns, `open` closes the pane and waits until no peer is inside (the *lease*).
 //!
-//! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the
-//! pages under the buffer are replaced by private ones before the borrow ends: the peer's late writes
-//! go to memory that this process no longer maps. Such a board opens no window any more, because the
-//! peer still counts as one that is inside.
+//! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the pages under the
+//! buffer are replaced by private ones before the borrow ends: the peer's late writes go to memory that this process
+//! no longer maps. Such a board opens no window any more, because the peer still counts as one that is inside.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -177,16 +176,9 @@ impl Board {
 
     fn claim(me: usize, homes: Homes) -> Result<Self, OpenError> {
         let board = Self { me, homes };
-        board
-            .pane(me)
-            .claimed
-            .compare_exchange(
-                0,
-                claim_of(me, board.ranks()),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
-            .map_err(|_| OpenError::Claimed)?;
+        let (claimed, claim) = (&board.pane(me).claimed, claim_of(me, board.ranks()));
+        let claimed = claimed.compare_exchange(0, claim, Ordering::AcqRel, Ordering::Acquire);
+        claimed.map_err(|_| OpenError::Claimed)?;
         Ok(board)
     }
 
@@ -250,8 +242,8 @@ impl Board {
         pane.input.store(start(0), Ordering::Relaxed);
         pane.target.store(start(1), Ordering::Relaxed);
         pane.bytes.store(bytes as u64, Ordering::Relaxed);
-        pane.element_bytes
-            .store(size_of::<T>() as u64, Ordering::Relaxed);
+        let element_bytes = size_of::<T>() as u64;
+        pane.element_bytes.store(element_bytes, Ordering::Relaxed);
         pane.stamp.store(stamp, Ordering::Relaxed);
         pane.lease.open();
         // Closes also when `body` panics.
@@ -309,7 +301,6 @@ impl Drop for Closer<'_> {
 }
 
 impl Closer<'_> {
-    /// Replaces the pages under the buffers.
     fn abandon(&self) -> Result<(), Errno> {
         let Homes::Processes { mine, .. } = &self.board.homes else {
             return Ok(());
@@ -356,10 +347,9 @@ impl<T: Pod> Windows<'_, T> {
         body: impl FnOnce(&mut [View<'_, T>]) -> R,
     ) -> Result<R, Shut> {
         let shard = self.shard();
-        assert!(
-            shard.start <= range.start && range.start <= range.end && range.end <= shard.end,
-            "elements {range:?} of shard {shard:?}"
-        );
+        let is_own =
+            shard.start <= range.start && range.start <= range.end && range.end <= shard.end;
+        assert!(is_own, "elements {range:?} of shard {shard:?}");
         let mut visits = Visits {
             board: self.board,
             entered: 0,
@@ -369,14 +359,13 @@ impl<T: Pod> Windows<'_, T> {
             let [input, target] = visits.enter(rank, self)?;
             // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
             let first = unsafe { target.add(range.start) };
-            // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts,
-            // before this visit has left (or, for a process, detaches the pages from its own mapping
-            // only). Any bytes are a T (Pod). Aliasing: these are elements of shard `me`; every rank
-            // asserts its own shard above, shards of one length are disjoint, `enter` checked that
-            // this window has that length and that its owner knows itself as this rank of as many, each
-            // pane is claimed once, and `&mut self` makes this
-            // the only visit of this rank. The slices of different ranks are different buffers,
-            // because each was opened through a `&mut` borrow. The owner itself visits like a peer.
+            // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts, before this visit
+            // has left (or, for a process, detaches the pages from its own mapping only). Any bytes are a T (Pod).
+            // Aliasing: these are elements of shard `me`; every rank asserts its own shard above, shards of one
+            // length are disjoint, `enter` checked that this window has that length and that its owner knows itself
+            // as this rank of as many, each pane is claimed once, and `&mut self` makes this the only visit of this
+            // rank. The slices of different ranks are different buffers, because each was opened through a `&mut`
+            // borrow. The owner itself visits like a peer.
             let elements = unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) };
             let mut view = View::in_place(elements);
             if input != target {
@@ -433,9 +422,8 @@ impl Visits<'_> {
                 Homes::Processes { regions, .. } => {
                     let region = &regions[rank];
                     // A peer that breaks the protocol must not make us touch memory outside its region.
-                    start
-                        .checked_add(bytes)
-                        .filter(|end| *end <= region.len())?;
+                    let end = start.checked_add(bytes);
+                    end.filter(|end| *end <= region.len())?;
                     // SAFETY: start is inside the region, checked above.
                     Some(unsafe { region.base().add(start) }.cast::<T>())
                 }

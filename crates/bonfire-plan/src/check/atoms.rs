@@ -28,11 +28,8 @@ impl Atoms {
                     | Step::Reduce { target: range, .. }
                     | Step::Copy { target: range, .. }
                     | Step::ReduceDirect { range, .. } => {
-                        cuts.extend(
-                            [range.start(), range.end()]
-                                .into_iter()
-                                .filter(|&c| c < count),
-                        );
+                        let ends = [range.start(), range.end()].into_iter();
+                        cuts.extend(ends.filter(|&cut| cut < count));
                     }
                     Step::Wait { .. } | Step::Release { .. } => {}
                 }
@@ -58,8 +55,7 @@ impl Atoms {
     }
 
     fn index(&self, position: usize) -> usize {
-        self.cuts
-            .binary_search(&position)
-            .expect("the buffer was cut wherever a range ends")
+        let found = self.cuts.binary_search(&position);
+        found.expect("the buffer was cut wherever a range ends")
     }
 }

@@ -57,18 +57,16 @@ fn owned(schedule: &Schedule, rank: Rank) -> Vec<(Rank, ElemRange)> {
     match schedule.collective() {
         Collective::AllGather | Collective::Gather { .. } => {
             let blocks = Blocks::new(schedule.shape());
-            let owners = schedule.world_size().ranks();
             let receives = ranges.len() > 0;
-            owners
-                .filter(|_| receives)
-                .map(|owner| (owner, blocks.of(owner)))
-                .collect()
+            let owners = schedule.world_size().ranks().filter(|_| receives);
+            owners.map(|owner| (owner, blocks.of(owner))).collect()
         }
         Collective::AllToAll => schedule.world_size().ranks().zip(ranges).collect(),
-        Collective::Broadcast { root } | Collective::Scatter { root } => {
-            ranges.map(|range| (root, range)).collect()
+        Collective::Broadcast { root: owner }
+        | Collective::Scatter { root: owner }
+        | Collective::Transfer { source: owner, .. } => {
+            ranges.map(|range| (owner, range)).collect()
         }
-        Collective::Transfer { source, .. } => ranges.map(|range| (source, range)).collect(),
         Collective::Exchange { first, second } => {
             let other = if rank == first { second } else { first };
             ranges.map(|range| (other, range)).collect()
@@ -114,26 +112,21 @@ fn verify_folded(
             continue;
         }
         let flaw = if value.is_undefined() {
-            Some(Flaw::Undefined)
+            Flaw::Undefined
         } else if let Some(rank) = expressions.first_missing(value) {
-            Some(Flaw::Missing { rank })
+            Flaw::Missing { rank }
         } else if !value.is_final() {
-            Some(Flaw::NotFinal)
+            Flaw::NotFinal
         } else {
-            None
-        };
-        if let Some(flaw) = flaw {
-            return Err(CheckError::Result {
-                rank: span.rank,
-                range: atoms.range(atom),
-                flaw,
+            order = order.max(if expressions.are_alike(value, canonical) {
+                Order::Rounded
+            } else {
+                Order::Fixed
             });
-        }
-        order = order.max(if expressions.are_alike(value, canonical) {
-            Order::Rounded
-        } else {
-            Order::Fixed
-        });
+            continue;
+        };
+        let (rank, range) = (span.rank, atoms.range(atom));
+        return Err(CheckError::Result { rank, range, flaw });
     }
     Ok(order)
 }
@@ -146,23 +139,16 @@ fn verify_owned(
     held: &[Value],
     owner: Rank,
 ) -> Result<(), CheckError> {
-    let Some(atom) = atoms
-        .of(span.range)
-        .find(|&atom| held[atom] != Value::leaf(owner))
-    else {
+    let mut run = atoms.of(span.range);
+    let Some(atom) = run.find(|&atom| held[atom] != Value::leaf(owner)) else {
         return Ok(());
     };
     let flaw = if held[atom].is_undefined() {
         Flaw::Undefined
     } else {
-        Flaw::NotTheOwners {
-            owner,
-            found: expressions.members(held[atom]),
-        }
+        let found = expressions.members(held[atom]);
+        Flaw::NotTheOwners { owner, found }
     };
-    Err(CheckError::Result {
-        rank: span.rank,
-        range: atoms.range(atom),
-        flaw,
-    })
+    let (rank, range) = (span.rank, atoms.range(atom));
+    Err(CheckError::Result { rank, range, flaw })
 }

@@ -5,16 +5,13 @@ use std::fmt;
 use crate::{Bytes, DType};
 
 /// What one rank sends, receives and folds.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RankCost {
-    /// Frames put into the inboxes of peers.
     pub frames_sent: u64,
-    /// Frames received from all peers.
     pub frames_received: u64,
-    /// Elements in the frames sent.
     pub elems_sent: u64,
-    /// Elements in the frames received.
     pub elems_received: u64,
     /// Elements read from the buffers of peers, without a frame.
     pub elems_read_direct: u64,
@@ -67,11 +64,8 @@ impl Cost {
 
     /// The most that any rank sends, without headers.
     pub fn bytes_sent_max(&self, dtype: DType) -> Bytes {
-        self.ranks
-            .iter()
-            .map(|rank| rank.bytes_sent(dtype))
-            .max()
-            .unwrap_or_default()
+        let sent = self.ranks.iter().map(|rank| rank.bytes_sent(dtype));
+        sent.max().unwrap_or_default()
     }
 
     /// What all ranks send together, without headers.
@@ -83,19 +77,16 @@ impl Cost {
 impl fmt::Display for Cost {
     /// One line per rank, and the rounds.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            formatter,
-            "rounds {}, one-port {}",
-            self.rounds, self.rounds_one_port
-        )?;
+        let (rounds, one_port) = (self.rounds, self.rounds_one_port);
+        writeln!(formatter, "rounds {rounds}, one-port {one_port}")?;
         writeln!(formatter, " rank  frames out/in  elements out/in  folded")?;
         for (rank, cost) in self.ranks.iter().enumerate() {
             let frames = format!("{}/{}", cost.frames_sent, cost.frames_received);
             let elems = format!("{}/{}", cost.elems_sent, cost.elems_received);
+            let folded = cost.elems_folded;
             writeln!(
                 formatter,
-                "{rank:>5}  {frames:>13}  {elems:>15}  {:>6}",
-                cost.elems_folded
+                "{rank:>5}  {frames:>13}  {elems:>15}  {folded:>6}"
             )?;
         }
         Ok(())

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::types::joined;
 use crate::{ElemRange, Rank, Step};
 
 /// A plan that must not run. The builder of the plan is at fault.
@@ -20,7 +21,7 @@ pub enum CheckError {
         fault: Fault,
     },
     /// Ranks that wait for each other, or for what never comes.
-    #[error("deadlock: {}", join(blocked))]
+    #[error("deadlock: {}", joined(blocked, "; "))]
     Deadlock {
         /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
@@ -36,34 +37,27 @@ pub enum CheckError {
         index: usize,
         source_range: ElemRange,
     },
-    /// A result that is not what the collective promises.
     #[error("rank {rank} ends with {flaw} in {range}")]
     Result {
         rank: Rank,
         range: ElemRange,
         flaw: Flaw,
     },
-    /// Two ranks whose results may differ in their last bits.
+    /// Their results may differ in their last bits.
     #[error("ranks {first} and {second} fold {range} in different orders")]
     Divergence {
         first: Rank,
         second: Rank,
         range: ElemRange,
     },
-    /// An access to a rank's buffer that may come after the rank is done.
     #[error("rank {rank} may still access {range} of rank {owner}'s buffer when that rank is done")]
     LateAccess {
         rank: Rank,
         owner: Rank,
         range: ElemRange,
     },
-    /// A rank that leaves a barrier too early.
     #[error("rank {rank} leaves the barrier without knowing that rank {missing} has entered")]
-    EarlyLeave {
-        rank: Rank,
-        /// The rank that may not have entered.
-        missing: Rank,
-    },
+    EarlyLeave { rank: Rank, missing: Rank },
 }
 
 /// What is wrong with one step.
@@ -73,7 +67,6 @@ pub enum Fault {
     /// The peer is the rank itself, or not a member of the world.
     #[error("rank {peer} is not a peer of this rank")]
     NotAPeer { peer: Rank },
-    /// The range leaves the buffer.
     #[error("{range} is outside of a buffer of {count} elements")]
     OutOfBounds { range: ElemRange, count: usize },
     /// The rank's memory does not hold these elements.
@@ -89,20 +82,15 @@ pub enum Fault {
         owner: Rank,
         range: ElemRange,
     },
-    /// A direct step that names a rank outside of the world.
     #[error("rank {rank} is not a member of the world")]
     NotAMember { rank: Rank },
-    /// A direct step that writes nowhere.
     #[error("a direct reduce needs at least one target")]
     NoTargets,
-    /// The frame does not fit into a slot.
     #[error("{range} is longer than a slot of {chunk_elems_max} elements")]
     FrameTooLong {
         range: ElemRange,
-        /// The elements of a slot.
         chunk_elems_max: usize,
     },
-    /// A wait while the last frame of that peer is still held.
     #[error("the frame from rank {peer} that was awaited before is not released")]
     StillHeld { peer: Rank },
     /// A read or a release of a frame that was not waited for.
@@ -119,20 +107,13 @@ pub enum Fault {
     /// A frame with data that is released before anything read it.
     #[error("the frame {sent} from rank {peer} was never read")]
     Unread { peer: Rank, sent: ElemRange },
-    /// A fold without a source.
     #[error("a reduce needs at least one source")]
     NoSources,
     /// A read of data that was never written, or that the collective leaves unspecified.
     #[error("{range} is read before it is written")]
     Undefined { range: ElemRange },
-    /// A fold of data of which a part came from the same rank.
     #[error("the data of rank {rank} is folded into {range} twice")]
-    FoldedTwice {
-        /// The rank whose data is repeated.
-        rank: Rank,
-        range: ElemRange,
-    },
-    /// A fold of data whose fold was complete.
+    FoldedTwice { rank: Rank, range: ElemRange },
     #[error("{range} is folded again after its final stage")]
     AlreadyFinal { range: ElemRange },
 }
@@ -144,16 +125,11 @@ pub enum Flaw {
     /// Nothing was ever written there.
     #[error("unwritten data")]
     Undefined,
-    /// A fold that lacks a rank.
+    /// Of several ranks the first.
     #[error("a fold without rank {rank}'s data")]
-    Missing {
-        /// The first rank that is missing.
-        rank: Rank,
-    },
-    /// A fold whose final stage was never applied.
+    Missing { rank: Rank },
     #[error("a fold whose final stage was not applied")]
     NotFinal,
-    /// Something else than the unchanged data of its owner.
     #[error("something made from the data of ranks {found:?} instead of rank {owner}'s data")]
     NotTheOwners { owner: Rank, found: Vec<Rank> },
 }
@@ -178,19 +154,11 @@ pub enum Obstacle {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "rank {} waits in step {} for ",
-            self.rank, self.index
-        )?;
+        let Self { rank, index, .. } = self;
+        write!(formatter, "rank {rank} waits in step {index} for ")?;
         match self.obstacle {
             Obstacle::FrameFrom(peer) => write!(formatter, "a frame from rank {peer}"),
             Obstacle::SlotAt(peer) => write!(formatter, "a free slot at rank {peer}"),
         }
     }
-}
-
-fn join(blocked: &[Blocked]) -> String {
-    let lines: Vec<_> = blocked.iter().map(Blocked::to_string).collect();
-    lines.join("; ")
 }

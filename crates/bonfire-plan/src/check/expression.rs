@@ -80,15 +80,11 @@ impl Expressions {
 
     /// The fold of two values, not yet rounded; or the rank whose data both of them hold.
     pub(super) fn fold(&mut self, left: Value, right: Value) -> Result<Value, Rank> {
-        assert!(
-            !left.is_undefined() && !right.is_undefined(),
-            "operands are checked before"
-        );
-        assert!(
-            !left.is_final() && !right.is_final(),
-            "operands are checked before"
-        );
         let operands = [left.min(right), left.max(right)];
+        for operand in operands {
+            let is_open = !operand.is_undefined() && !operand.is_final();
+            assert!(is_open, "operands are checked before");
+        }
         if let Some(&folded) = self.folds.get(&operands) {
             return Ok(folded);
         }
@@ -100,11 +96,8 @@ impl Expressions {
         rank_set::unite(&mut contributors, self.contributors(right));
         let number = self.contributors.len() / contributors.len();
         let folded = Value((number << Value::FLAG_BITS) as u32);
-        assert_eq!(
-            folded.expression(),
-            number,
-            "a check holds at most 2^30 expressions"
-        );
+        let packed = folded.expression();
+        assert_eq!(packed, number, "a check holds at most 2^30 expressions");
         self.contributors.extend(contributors);
         self.folds.insert(operands, folded);
         self.unrounded.push(folded);
@@ -119,9 +112,8 @@ impl Expressions {
     pub(super) fn canonical(&mut self) -> Value {
         let mut folded = Value::leaf(Rank::new(0));
         for rank in self.world_size.ranks().skip(1) {
-            folded = self
-                .fold(folded, Value::leaf(rank))
-                .expect("the leaves are disjoint");
+            let more = self.fold(folded, Value::leaf(rank));
+            folded = more.expect("the leaves are disjoint");
         }
         folded.stored(Stage::Final, self.world_size.len())
     }

@@ -85,16 +85,11 @@ impl Link {
         if self.front == Front::NotAwaited {
             return Err(Fault::NotAwaited { peer });
         }
-        let frame = self
-            .frames
-            .front()
-            .expect("an awaited frame is in the queue");
-        if frame.source != target {
-            return Err(Fault::FrameMismatch {
-                peer,
-                sent: frame.source,
-                target,
-            });
+        let frame = self.frames.front();
+        let frame = frame.expect("an awaited frame is in the queue");
+        let sent = frame.source;
+        if sent != target {
+            return Err(Fault::FrameMismatch { peer, sent, target });
         }
         self.front = Front::Read;
         Ok(frame)
@@ -104,15 +99,10 @@ impl Link {
         if self.front == Front::NotAwaited {
             return Err(Fault::NotAwaited { peer });
         }
-        let frame = self
-            .frames
-            .pop_front()
-            .expect("an awaited frame is in the queue");
-        if self.front == Front::Awaited && !frame.source.is_empty() {
-            return Err(Fault::Unread {
-                peer,
-                sent: frame.source,
-            });
+        let frame = self.frames.pop_front();
+        let sent = frame.expect("an awaited frame is in the queue").source;
+        if self.front == Front::Awaited && !sent.is_empty() {
+            return Err(Fault::Unread { peer, sent });
         }
         self.front = Front::NotAwaited;
         Ok(())

@@ -84,15 +84,16 @@ impl Races {
     }
 
     pub(super) fn read(&mut self, rank: Rank, place: Place, atoms: &Atoms) -> Result<(), Fault> {
-        for atom in place.atoms {
-            let at = place.owner.index() * self.atoms + atom;
-            let write = self.history[at].write;
-            self.require_earlier(write, rank)
-                .map_err(|other| Fault::Race {
-                    other,
-                    owner: place.owner,
-                    range: atoms.range(atom),
-                })?;
+        let Place { owner, atoms: run } = place;
+        for atom in run {
+            let at = owner.index() * self.atoms + atom;
+            let earlier = self.require_earlier(self.history[at].write, rank);
+            let range = atoms.range(atom);
+            earlier.map_err(|other| Fault::Race {
+                other,
+                owner,
+                range,
+            })?;
             let now = self.now(rank);
             let reads = &mut self.history[at].reads;
             match reads.iter_mut().find(|read| read.rank == rank) {
@@ -104,14 +105,16 @@ impl Races {
     }
 
     pub(super) fn write(&mut self, rank: Rank, place: Place, atoms: &Atoms) -> Result<(), Fault> {
-        for atom in place.atoms {
-            let at = place.owner.index() * self.atoms + atom;
-            self.require_all_earlier(at, rank)
-                .map_err(|other| Fault::Race {
-                    other,
-                    owner: place.owner,
-                    range: atoms.range(atom),
-                })?;
+        let Place { owner, atoms: run } = place;
+        for atom in run {
+            let at = owner.index() * self.atoms + atom;
+            let earlier = self.require_all_earlier(at, rank);
+            let range = atoms.range(atom);
+            earlier.map_err(|other| Fault::Race {
+                other,
+                owner,
+                range,
+            })?;
             self.history[at] = History {
                 write: self.now(rank),
                 reads: Vec::new(),
@@ -124,13 +127,9 @@ impl Races {
     pub(super) fn finish(&self, atoms: &Atoms) -> Result<(), CheckError> {
         for owner in self.world_size.ranks() {
             for atom in 0..self.atoms {
-                let at = owner.index() * self.atoms + atom;
-                self.require_all_earlier(at, owner)
-                    .map_err(|rank| CheckError::LateAccess {
-                        rank,
-                        owner,
-                        range: atoms.range(atom),
-                    })?;
+                let earlier = self.require_all_earlier(owner.index() * self.atoms + atom, owner);
+                let range = atoms.range(atom);
+                earlier.map_err(|rank| CheckError::LateAccess { rank, owner, range })?;
             }
         }
         Ok(())
@@ -144,11 +143,9 @@ impl Races {
     }
 
     fn require_earlier(&self, access: Access, rank: Rank) -> Result<(), Rank> {
-        let heard = self.clocks[rank.index() * self.world_size.len() + access.rank.index()];
-        if heard >= access.time {
-            Ok(())
-        } else {
-            Err(access.rank)
+        match self.clocks[rank.index() * self.world_size.len() + access.rank.index()] {
+            heard if heard >= access.time => Ok(()),
+            _ => Err(access.rank),
         }
     }
 

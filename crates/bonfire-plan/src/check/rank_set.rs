@@ -29,10 +29,8 @@ pub(super) fn first_missing(set: &[u64], world_size: WorldSize) -> Option<Rank> 
 }
 
 pub(super) fn members(set: &[u64], world_size: WorldSize) -> impl Iterator<Item = Rank> {
-    let bits = u64::BITS as usize;
-    world_size
-        .ranks()
-        .filter(move |rank| set[rank.index() / bits] >> (rank.index() % bits) & 1 == 1)
+    let (bits, ranks) = (u64::BITS as usize, world_size.ranks());
+    ranks.filter(move |rank| set[rank.index() / bits] >> (rank.index() % bits) & 1 == 1)
 }
 
 fn first_bit(words: impl Iterator<Item = u64>) -> Option<Rank> {

@@ -1,9 +1,8 @@
 //! Executes a plan on symbols, one rank at a time, until every rank is done or none can continue.
 //!
-//! Every queue has one writer and one reader, and a rank's steps do not depend on what others do
-//! at the time. So the outcome, deadlock included, is the same for every order in which ranks are
-//! given turns (Kahn, "The semantics of a simple language for parallel programming", 1974), and
-//! one order is enough to check.
+//! Every queue has one writer and one reader, and a rank's steps do not depend on what others do at the time. So the
+//! outcome, deadlock included, is the same for every order in which ranks are given turns (Kahn, "The semantics of a
+//! simple language for parallel programming", 1974), and one order is enough to check.
 
 use std::collections::VecDeque;
 
@@ -51,12 +50,9 @@ impl<'a> Run<'a> {
         let world_size = schedule.world_size();
         let atoms = Atoms::new(plan);
         let state = |rank| {
-            let words = match schedule.collective() {
-                Collective::Barrier => rank_set::words(world_size),
-                _ => 0,
-            };
-            let mut heard = vec![0; words];
-            if !heard.is_empty() {
+            let mut heard = Vec::new();
+            if schedule.collective() == Collective::Barrier {
+                heard.resize(rank_set::words(world_size), 0);
                 rank_set::insert(&mut heard, rank);
             }
             RankState {
@@ -69,25 +65,19 @@ impl<'a> Run<'a> {
                 cost: RankCost::default(),
             }
         };
-        let ranks = world_size.ranks().map(state).collect();
-        let links = (0..world_size.len() * world_size.len())
-            .map(|_| Link::default())
-            .collect();
-        let expressions = Expressions::new(world_size);
+        let ranks: Vec<_> = world_size.ranks().map(state).collect();
+        let links = (0..ranks.len() * ranks.len()).map(|_| Link::default());
         let is_direct = |step: &Step| matches!(step, Step::ReduceDirect { .. });
-        let has_direct = |rank| plan.steps(rank).iter().any(is_direct);
-        let races = world_size
-            .ranks()
-            .any(has_direct)
-            .then(|| Races::new(world_size, &atoms));
+        let mut steps = world_size.ranks().flat_map(|rank| plan.steps(rank));
+        let has_direct = steps.any(is_direct);
         Self {
             plan,
             slots,
+            expressions: Expressions::new(world_size),
+            links: links.collect(),
+            races: has_direct.then(|| Races::new(world_size, &atoms)),
             atoms,
-            expressions,
             ranks,
-            links,
-            races,
         }
     }
 
@@ -98,30 +88,26 @@ impl<'a> Run<'a> {
             self.advance(rank, &mut turns)?;
         }
         let world_size = self.plan.schedule().world_size();
-        let blocked: Vec<_> = world_size
-            .ranks()
-            .zip(&self.ranks)
-            .filter_map(|(rank, state)| {
-                let obstacle = state.obstacle?;
-                Some(Blocked {
-                    rank,
-                    index: state.next_step,
-                    obstacle,
-                })
+        let blocked = |(rank, state): (Rank, &RankState)| {
+            Some(Blocked {
+                rank,
+                index: state.next_step,
+                obstacle: state.obstacle?,
             })
-            .collect();
+        };
+        let states = world_size.ranks().zip(&self.ranks);
+        let blocked: Vec<_> = states.filter_map(blocked).collect();
         if !blocked.is_empty() {
             return Err(CheckError::Deadlock { blocked });
         }
         for from in world_size.ranks() {
             for to in world_size.ranks() {
                 if let Some(frame) = self.links[self.link(from, to)].front() {
-                    let (index, source_range) = (frame.index, frame.source);
                     return Err(CheckError::Unreleased {
                         from,
                         to,
-                        index,
-                        source_range,
+                        index: frame.index,
+                        source_range: frame.source,
                     });
                 }
             }
@@ -139,26 +125,18 @@ impl<'a> Run<'a> {
             let heard = self.ranks.iter().map(|state| state.heard.as_slice());
             content::verify_heard(schedule, heard)?;
         }
-        let data: Vec<_> = self
-            .ranks
-            .iter()
-            .map(|state| state.data.as_slice())
-            .collect();
+        let ranks = self.ranks.iter();
+        let data: Vec<_> = ranks.map(|state| state.data.as_slice()).collect();
         content::verify(schedule, &self.atoms, &mut self.expressions, &data)
     }
 
     pub(super) fn cost(&self) -> Cost {
-        let clock = |of: fn(&Clock) -> u64| {
-            self.ranks
-                .iter()
-                .map(|state| of(&state.clock))
-                .max()
-                .unwrap_or_default()
-        };
+        let clocks = self.ranks.iter().map(|state| state.clock);
+        let last = clocks.fold(Clock::default(), Clock::later);
         Cost {
             ranks: self.ranks.iter().map(|state| state.cost).collect(),
-            rounds: clock(|clock| clock.chain),
-            rounds_one_port: clock(|clock| clock.one_port),
+            rounds: last.chain,
+            rounds_one_port: last.one_port,
         }
     }
 
@@ -179,20 +157,17 @@ impl<'a> Run<'a> {
                 self.ranks[rank.index()].obstacle = Some(obstacle);
                 return Ok(());
             }
-            let freed = match *step {
-                Step::Put { peer, .. } => Some((peer, Obstacle::FrameFrom(rank))),
-                Step::Release { peer } => Some((peer, Obstacle::SlotAt(rank))),
+            let (peer, obstacle) = match *step {
+                Step::Put { peer, .. } => (peer, Obstacle::FrameFrom(rank)),
+                Step::Release { peer } => (peer, Obstacle::SlotAt(rank)),
                 Step::Wait { .. }
                 | Step::Reduce { .. }
                 | Step::Copy { .. }
-                | Step::ReduceDirect { .. } => None,
+                | Step::ReduceDirect { .. } => continue,
             };
-            if let Some((peer, obstacle)) = freed {
-                let peer_state = &mut self.ranks[peer.index()];
-                if peer_state.obstacle == Some(obstacle) {
-                    peer_state.obstacle = None;
-                    turns.push_back(peer);
-                }
+            let freed = &mut self.ranks[peer.index()].obstacle;
+            if freed.take_if(|freed| *freed == obstacle).is_some() {
+                turns.push_back(peer);
             }
         }
         Ok(())
@@ -200,35 +175,28 @@ impl<'a> Run<'a> {
 
     fn take(&mut self, rank: Rank, step: &Step) -> Result<Progress, Fault> {
         match step {
-            Step::Put { peer, source } => self.put(rank, *peer, *source),
-            Step::Wait { peer } => self.wait(rank, *peer),
+            Step::Put { peer, source } => return self.put(rank, *peer, *source),
+            Step::Wait { peer } => return self.wait(rank, *peer),
             Step::Reduce {
                 target,
                 sources,
                 stage,
-            } => self
-                .reduce(rank, *target, sources, *stage)
-                .map(|()| Progress::Done),
-            Step::Copy { peer, target } => self.copy(rank, *peer, *target).map(|()| Progress::Done),
-            Step::Release { peer } => self.release(rank, *peer).map(|()| Progress::Done),
+            } => self.reduce(rank, *target, sources, *stage)?,
+            Step::Copy { peer, target } => self.copy(rank, *peer, *target)?,
+            Step::Release { peer } => self.release(rank, *peer)?,
             Step::ReduceDirect {
                 range,
                 sources,
                 targets,
                 stage,
-            } => {
-                self.reduce_direct(rank, *range, sources, targets, *stage)?;
-                Ok(Progress::Done)
-            }
+            } => self.reduce_direct(rank, *range, sources, targets, *stage)?,
         }
+        Ok(Progress::Done)
     }
 
     fn put(&mut self, rank: Rank, peer: Rank, source: ElemRange) -> Result<Progress, Fault> {
         self.require_peer(rank, peer)?;
-        self.require_bounds(source)?;
-        self.ranks[rank.index()]
-            .reach
-            .require_read(&self.atoms, source)?;
+        self.require_readable(rank, source)?;
         let chunk_elems_max = self.plan.schedule().chunk_elems_max().get();
         if source.len() > chunk_elems_max {
             return Err(Fault::FrameTooLong {
@@ -245,9 +213,8 @@ impl<'a> Run<'a> {
         let state = &mut self.ranks[rank.index()];
         let values: Box<[Value]> = state.data[run.clone()].into();
         if let Some(at) = values.iter().position(|value| value.is_undefined()) {
-            return Err(Fault::Undefined {
-                range: self.atoms.range(run.start + at),
-            });
+            let range = self.atoms.range(run.start + at);
+            return Err(Fault::Undefined { range });
         }
         state.cost.frames_sent += 1;
         state.cost.elems_sent += source.len() as u64;
@@ -329,34 +296,24 @@ impl<'a> Run<'a> {
     }
 
     fn fold(&mut self, before: Option<Value>, operand: Value, atom: usize) -> Result<Value, Fault> {
-        if operand.is_undefined() {
-            return Err(Fault::Undefined {
-                range: self.atoms.range(atom),
-            });
-        }
+        let operand = self.defined(operand, atom)?;
+        let range = self.atoms.range(atom);
         if operand.is_final() {
-            return Err(Fault::AlreadyFinal {
-                range: self.atoms.range(atom),
-            });
+            return Err(Fault::AlreadyFinal { range });
         }
         let Some(before) = before else {
             return Ok(operand);
         };
         let folded = self.expressions.fold(before, operand);
-        folded.map_err(|rank| Fault::FoldedTwice {
-            rank,
-            range: self.atoms.range(atom),
-        })
+        folded.map_err(|rank| Fault::FoldedTwice { rank, range })
     }
 
-    /// One source that nothing is folded with is a copy, of finished values too.
-    fn copied(&self, operand: Value, atom: usize) -> Result<Value, Fault> {
-        if operand.is_undefined() {
-            return Err(Fault::Undefined {
-                range: self.atoms.range(atom),
-            });
+    fn defined(&self, value: Value, atom: usize) -> Result<Value, Fault> {
+        if value.is_undefined() {
+            let range = self.atoms.range(atom);
+            return Err(Fault::Undefined { range });
         }
-        Ok(operand)
+        Ok(value)
     }
 
     fn copy(&mut self, rank: Rank, peer: Rank, target: ElemRange) -> Result<(), Fault> {
@@ -386,9 +343,7 @@ impl<'a> Run<'a> {
         }
         for &source in sources {
             self.require_member(source)?;
-            self.ranks[source.index()]
-                .reach
-                .require_read(&self.atoms, range)?;
+            self.require_readable(source, range)?;
             self.note_read(rank, source, range)?;
         }
         for &target in targets {
@@ -401,7 +356,8 @@ impl<'a> Run<'a> {
             for source in sources {
                 let operand = self.ranks[source.index()].data[atom];
                 folded = Some(match (sources.len(), stage) {
-                    (1, Stage::Partial) => self.copied(operand, atom)?,
+                    // One source that nothing is folded with is a copy, of finished values too.
+                    (1, Stage::Partial) => self.defined(operand, atom)?,
                     _ => self.fold(folded, operand, atom)?,
                 });
             }
@@ -448,11 +404,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn require_readable(&self, rank: Rank, range: ElemRange) -> Result<(), Fault> {
+        self.require_bounds(range)?;
+        let reach = &self.ranks[rank.index()].reach;
+        reach.require_read(&self.atoms, range)
+    }
+
     fn require_writable(&self, rank: Rank, range: ElemRange) -> Result<(), Fault> {
         self.require_bounds(range)?;
-        self.ranks[rank.index()]
-            .reach
-            .require_write(&self.atoms, range)
+        let reach = &self.ranks[rank.index()].reach;
+        reach.require_write(&self.atoms, range)
     }
 
     fn note_read(&mut self, rank: Rank, owner: Rank, range: ElemRange) -> Result<(), Fault> {

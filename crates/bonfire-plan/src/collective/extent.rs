@@ -25,20 +25,15 @@ pub(crate) fn extent(shape: &ScheduleShape, rank: Rank, role: Role) -> Vec<ElemR
         Collective::AllReduce => vec![whole],
         Collective::ReduceScatter if input => vec![whole],
         Collective::AllGather if !input => vec![whole],
-        Collective::ReduceScatter | Collective::AllGather => {
-            vec![Blocks::new(shape).of(rank)]
-        }
         Collective::Broadcast { root } => own(!input || rank == root),
         Collective::Reduce { root } => own(input || rank == root),
         Collective::Barrier => Vec::new(),
-        Collective::Gather { root } => match role {
-            Role::Input => vec![Blocks::new(shape).of(rank)],
-            Role::Output => own(rank == root),
-        },
-        Collective::Scatter { root } => match role {
-            Role::Input => own(rank == root),
-            Role::Output => vec![Blocks::new(shape).of(rank)],
-        },
+        Collective::Gather { root } if !input => own(rank == root),
+        Collective::Scatter { root } if input => own(rank == root),
+        Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Gather { .. }
+        | Collective::Scatter { .. } => vec![Blocks::new(shape).of(rank)],
         Collective::AllToAll => {
             let blocks = Blocks::new(shape);
             let between = |peer| match role {
@@ -48,14 +43,11 @@ pub(crate) fn extent(shape: &ScheduleShape, rank: Rank, role: Role) -> Vec<ElemR
             shape.world_size.ranks().map(between).collect()
         }
         Collective::Transfer { source, target } => own(rank == if input { source } else { target }),
-        Collective::Exchange { first, second } => {
-            let halves = exchange_halves(shape.count);
-            match (rank == first, rank == second) {
-                (true, _) => vec![halves[usize::from(!input)]],
-                (_, true) => vec![halves[usize::from(input)]],
-                _ => Vec::new(),
-            }
-        }
+        Collective::Exchange { first, second } => match exchange_halves(shape.count) {
+            halves if rank == first => vec![halves[usize::from(!input)]],
+            halves if rank == second => vec![halves[usize::from(input)]],
+            _ => Vec::new(),
+        },
     }
 }
 

@@ -44,12 +44,11 @@ impl Hosts {
             let fresh = u32::try_from(seen.len()).expect("hosts are no more than ranks");
             *number = *seen.entry(*number).or_insert(fresh);
         }
-        if seen.len() <= 1 {
-            return Self(Layout::One {
-                ranks: numbers.len(),
-            });
-        }
-        Self(Layout::Many(numbers.into()))
+        let ranks = numbers.len();
+        Self(match seen.len() {
+            0 | 1 => Layout::One { ranks },
+            _ => Layout::Many(numbers.into()),
+        })
     }
 
     /// How many ranks there are.
@@ -76,8 +75,7 @@ impl Hosts {
         (0..self.rank_count()).map(|index| self.number_at(index))
     }
 
-    /// The number of the run of every rank, in rank order; from 0. A run is consecutive ranks of one
-    /// host.
+    /// The number of the run of every rank, in rank order; from 0. A run is consecutive ranks of one host.
     pub(crate) fn runs(&self) -> impl Iterator<Item = u32> + '_ {
         let mut run = 0;
         (0..self.rank_count()).map(move |index| {
@@ -92,12 +90,9 @@ impl Hosts {
     /// # Panics
     /// When there is no such rank.
     pub fn number(&self, rank: Rank) -> u32 {
-        let ranks = self.rank_count();
-        assert!(
-            rank.index() < ranks,
-            "rank {rank} of {ranks} ranks has no host"
-        );
-        self.number_at(rank.index())
+        let (index, ranks) = (rank.index(), self.rank_count());
+        assert!(index < ranks, "rank {rank} of {ranks} ranks has no host");
+        self.number_at(index)
     }
 
     fn number_at(&self, index: usize) -> u32 {

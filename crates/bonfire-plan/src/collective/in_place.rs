@@ -1,47 +1,38 @@
 //! Plans whose frames stay where they are: the receiver reaches into the sender's buffer.
 //!
-//! An engine whose ranks reach each other's buffers need not move a frame to an inbox to read it
-//! there: the frame becomes empty, a message that says "ready", and what was done with its content
-//! becomes a [`Step::ReduceDirect`] on the sender's buffer. That is a different plan, and not every
-//! plan stays right: a sender may write the elements again while they are still to be read, which
-//! it could do once a frame had a copy of them. The verifier knows ([`check_plan`](crate::check_plan)
-//! finds races); the ring's plans stay right, because a rank writes a chunk that its neighbour was to
-//! read only when the complete result has come round to it, by way of that neighbour.
+//! An engine whose ranks reach each other's buffers need not move a frame to an inbox to read it there: the frame
+//! becomes empty, a message that says "ready", and what was done with its content becomes a [`Step::ReduceDirect`] on
+//! the sender's buffer. That is a different plan, and not every plan stays right: a sender may write the elements
+//! again while they are still to be read, which it could do once a frame had a copy of them. The verifier knows
+//! ([`check_plan`](crate::check_plan) finds races); the ring's plans stay right, because a rank writes a chunk that
+//! its neighbour was to read only when the complete result has come round to it, by way of that neighbour.
 //!
-//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part.
-//! Where only two ranks take part, they alone meet. Barriers in place are of one hop: everyone
-//! notifies everyone else and waits for everyone else. Where frames stay in place a message is a
-//! store to the peer's memory, and a rank's stores are under way side by side, so n - 1 of them
-//! take less time than the log2 n hops of a
+//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where only two ranks
+//! take part, they alone meet. Barriers in place are of one hop: everyone notifies everyone else and waits for
+//! everyone else. Where frames stay in place a message is a store to the peer's memory, and a rank's stores are under
+//! way side by side, so n - 1 of them take less time than the log2 n hops of a
 //! [dissemination](Algorithm::Dissemination), which follow one another.
 //!
-//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has sent
-//! least of what it was to send. In a ring all ranks send equally much, and send before they wait.
-//! In a [chain](Algorithm::Chain) whose links are single ranks they do not, so there each rank
-//! first notifies the next one that it is there, and the two at the ends, which have one neighbour
-//! instead of two, send it everything twice.
+//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has sent least of what it
+//! was to send. In a ring all ranks send equally much, and send before they wait. In a [chain](Algorithm::Chain)
+//! whose links are single ranks they do not, so there each rank first notifies the next one that it is there, and the
+//! two at the ends, which have one neighbour instead of two, send it everything twice.
 
-use crate::{
-    Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
-};
+use crate::{Algorithm, Collective, ElemRange, Rank, Schedule, Source, Step, WorldSize};
 
 impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
     /// a [`Step::ReduceDirect`].
     ///
-    /// [`Algorithm::Ring`](crate::Algorithm::Ring), [`Algorithm::Chain`](crate::Algorithm::Chain) as an
-    /// all-reduce whose links are single ranks, and [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known
-    /// to stay right; of the latter, as of a barrier, only the barriers change. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
-    /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
-    /// [`check_plan`](crate::check_plan) about others.
+    /// [`Algorithm::Ring`], [`Algorithm::Chain`] as an all-reduce whose links are single ranks, and
+    /// [`Algorithm::ZeroCopy`] are known to stay right; of the latter, as of a barrier, only the barriers change. So is
+    /// [`Algorithm::OneShot`] where nothing is folded: gather, scatter, transfer and exchange, and an all-to-all
+    /// between two buffers. Ask [`check_plan`](crate::check_plan) about others.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
-    ///     check_plan,
-    /// };
+    /// use bonfire_plan::*;
     ///
     /// let world_size = WorldSize::new(4)?;
     /// let schedule = Schedule::new(ScheduleShape {
@@ -115,12 +106,10 @@ fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
 
 fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     let mut steps = Vec::with_capacity(moved.len());
+    let source = ElemRange::up_to(0);
     for step in moved {
         match step {
-            Step::Put { peer, .. } => steps.push(Step::Put {
-                peer,
-                source: ElemRange::up_to(0),
-            }),
+            Step::Put { peer, .. } => steps.push(Step::Put { peer, source }),
             Step::Reduce {
                 target,
                 sources,
@@ -149,15 +138,9 @@ fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Ste
             }
         }
     }
-    match collective.named() {
-        NamedRanks {
-            first: Some(one),
-            second: Some(other),
-        } if rank == one || rank == other => meet([one, other].into_iter(), rank, &mut steps),
-        NamedRanks {
-            second: Some(_), ..
-        } => {}
-        _ => steps.extend(met(world, rank)),
+    if collective.involves(rank) {
+        let ranks = world.ranks().filter(|&peer| collective.involves(peer));
+        meet(ranks, rank, &mut steps);
     }
     steps
 }
@@ -173,9 +156,7 @@ fn meet(ranks: impl Iterator<Item = Rank> + Clone, rank: Rank, steps: &mut Vec<S
     let peers = ranks.filter(|&peer| peer != rank);
     let source = ElemRange::up_to(0);
     steps.extend(peers.clone().map(|peer| Step::Put { peer, source }));
-    for peer in peers {
-        steps.extend([Step::Wait { peer }, Step::Release { peer }]);
-    }
+    steps.extend(peers.flat_map(|peer| [Step::Wait { peer }, Step::Release { peer }]));
 }
 
 #[cfg(test)]

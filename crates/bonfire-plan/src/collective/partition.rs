@@ -10,8 +10,7 @@ use crate::{Collective, ElemRange, PlanError, Rank, ScheduleShape, WorldSize, sh
 /// choose; everywhere else the division is the balanced one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Partition {
-    /// Blocks differ by at most one element, see [`shard_range`]; in an all-to-all all n * n blocks
-    /// are equal.
+    /// Blocks differ by at most one element, see [`shard_range`]; in an all-to-all all n * n blocks are equal.
     #[default]
     Balanced,
     /// The elements of each rank's block, in rank order; their sum is the count.
@@ -23,40 +22,28 @@ pub enum Partition {
 impl Partition {
     /// Whether this partition divides `shape.count` elements for `shape.collective`.
     pub(crate) fn validate(&self, shape: &ScheduleShape) -> Result<(), PlanError> {
-        let (collective, ranks) = (shape.collective, shape.world_size.len());
+        let (collective, count) = (shape.collective, shape.count);
+        let ranks = shape.world_size.len();
+        let blocks = ranks * ranks;
         let (lengths, expected) = match (self, collective) {
-            (Self::Balanced, Collective::AllToAll) => {
-                let blocks = ranks * ranks;
-                return if shape.count.is_multiple_of(blocks) {
-                    Ok(())
-                } else {
-                    Err(PlanError::UnequalBlocks {
-                        count: shape.count,
-                        blocks,
-                    })
-                };
+            (Self::Balanced, Collective::AllToAll) if !count.is_multiple_of(blocks) => {
+                return Err(PlanError::UnequalBlocks { count, blocks });
             }
             (Self::Balanced, _) => return Ok(()),
             (Self::Ragged(lengths), _) if takes_ragged(collective) => (lengths, ranks),
-            (Self::Matrix(lengths), Collective::AllToAll) => (lengths, ranks * ranks),
+            (Self::Matrix(lengths), Collective::AllToAll) => (lengths, blocks),
             (Self::Ragged(_) | Self::Matrix(_), _) => {
                 return Err(PlanError::UnsupportedPartition { collective });
             }
         };
-        if lengths.len() != expected {
-            return Err(PlanError::PartitionLength {
-                given: lengths.len(),
-                expected,
-            });
+        let given = lengths.len();
+        if given != expected {
+            return Err(PlanError::PartitionLength { given, expected });
         }
-        let sum = lengths
-            .iter()
-            .try_fold(0_usize, |sum, &length| sum.checked_add(length));
-        if sum != Some(shape.count) {
-            return Err(PlanError::PartitionSum {
-                sum,
-                count: shape.count,
-            });
+        let mut lengths = lengths.iter();
+        let sum = lengths.try_fold(0_usize, |sum, &length| sum.checked_add(length));
+        if sum != Some(count) {
+            return Err(PlanError::PartitionSum { sum, count });
         }
         Ok(())
     }
@@ -68,10 +55,8 @@ impl Partition {
             Self::Balanced => true,
             Self::Ragged(lengths) => {
                 let count = lengths.iter().sum();
-                world_size
-                    .ranks()
-                    .zip(lengths.iter())
-                    .all(|(rank, &length)| shard_range(count, world_size, rank).len() == length)
+                let mut blocks = world_size.ranks().zip(lengths.iter());
+                blocks.all(|(rank, &length)| shard_range(count, world_size, rank).len() == length)
             }
             Self::Matrix(lengths) => lengths.windows(2).all(|pair| pair[0] == pair[1]),
         };
@@ -91,12 +76,7 @@ const fn takes_ragged(collective: Collective) -> bool {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Blocks {
-    layout: Layout,
-}
-
-#[derive(Debug, Clone)]
-enum Layout {
+pub(crate) enum Blocks {
     Balanced {
         count: usize,
         world_size: WorldSize,
@@ -116,51 +96,47 @@ impl Blocks {
     pub(crate) fn new(shape: &ScheduleShape) -> Self {
         let (count, world_size) = (shape.count, shape.world_size);
         let ranks = world_size.len();
-        let layout = match &shape.partition {
-            Partition::Balanced if shape.collective == Collective::AllToAll => Layout::Equal {
+        match &shape.partition {
+            Partition::Balanced if shape.collective == Collective::AllToAll => Self::Equal {
                 len: count / (ranks * ranks),
                 ranks,
             },
-            Partition::Balanced => Layout::Balanced { count, world_size },
+            Partition::Balanced => Self::Balanced { count, world_size },
             Partition::Ragged(lengths) | Partition::Matrix(lengths) => {
                 let ends = lengths.iter().scan(0, |end, &length| {
                     *end += length;
                     Some(*end)
                 });
                 let starts = std::iter::once(0).chain(ends).collect();
-                Layout::Cut { starts, ranks }
+                Self::Cut { starts, ranks }
             }
-        };
-        Self { layout }
+        }
     }
 
     pub(crate) fn of(&self, rank: Rank) -> ElemRange {
-        match &self.layout {
-            Layout::Balanced { count, world_size } => shard_range(*count, *world_size, rank),
-            Layout::Cut { starts, ranks } => {
+        match self {
+            Self::Balanced { count, world_size } => shard_range(*count, *world_size, rank),
+            Self::Cut { starts, ranks } => {
                 assert_eq!(starts.len(), ranks + 1, "there is one block per rank");
                 ElemRange::new(starts[rank.index()], starts[rank.index() + 1])
             }
-            Layout::Equal { .. } => unreachable!("an all-to-all has a matrix of blocks"),
+            Self::Equal { .. } => unreachable!("an all-to-all has a matrix of blocks"),
         }
     }
 
     pub(crate) fn between(&self, source: Rank, target: Rank) -> ElemRange {
-        match &self.layout {
-            Layout::Equal { len, ranks } => {
+        match self {
+            Self::Equal { len, ranks } => {
                 let start = (source.index() * ranks + target.index()) * len;
                 ElemRange::new(start, start + len)
             }
-            Layout::Cut { starts, ranks } => {
-                assert_eq!(
-                    starts.len(),
-                    ranks * ranks + 1,
-                    "there is one block per pair"
-                );
+            Self::Cut { starts, ranks } => {
+                let (cuts, pairs) = (starts.len(), ranks * ranks);
+                assert_eq!(cuts, pairs + 1, "there is one block per pair");
                 let index = source.index() * ranks + target.index();
                 ElemRange::new(starts[index], starts[index + 1])
             }
-            Layout::Balanced { .. } => unreachable!("only an all-to-all has a matrix of blocks"),
+            Self::Balanced { .. } => unreachable!("only an all-to-all has a matrix of blocks"),
         }
     }
 }

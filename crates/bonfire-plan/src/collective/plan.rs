@@ -9,9 +9,7 @@ use crate::{Rank, Schedule, Step};
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
-///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
-/// };
+/// use bonfire_plan::*;
 ///
 /// let world_size = WorldSize::new(2)?;
 /// let schedule = Schedule::new(ScheduleShape {
@@ -51,11 +49,8 @@ pub struct Plan {
 impl Plan {
     /// The step lists that `schedule` gives its ranks.
     pub fn new(schedule: Schedule) -> Self {
-        let steps = schedule
-            .world_size()
-            .ranks()
-            .map(|rank| schedule.steps(rank))
-            .collect();
+        let ranks = schedule.world_size().ranks();
+        let steps = ranks.map(|rank| schedule.steps(rank)).collect();
         Self { schedule, steps }
     }
 
@@ -65,12 +60,8 @@ impl Plan {
     /// # Panics
     /// When there is not one list per rank.
     pub fn with_steps(schedule: Schedule, steps: Vec<Vec<Step>>) -> Self {
-        let ranks = schedule.world_size().len();
-        assert_eq!(
-            steps.len(),
-            ranks,
-            "a plan needs one list of steps per rank"
-        );
+        let (given, ranks) = (steps.len(), schedule.world_size().len());
+        assert_eq!(given, ranks, "a plan needs one list of steps per rank");
         Self { schedule, steps }
     }
 

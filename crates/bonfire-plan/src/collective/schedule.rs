@@ -3,35 +3,29 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use super::algorithm::hierarchical::Route;
 use super::algorithm::shared::chunking::Chunking;
-use super::algorithm::shared::pairs;
-use super::algorithm::shared::pairs::Meeting;
+use super::algorithm::shared::pairs::{self, Meeting};
 use super::algorithm::shared::tree::Place;
-use super::algorithm::zero_copy::Between;
 use super::algorithm::{
     binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairwise, ring,
     zero_copy,
 };
 use super::extent::{Role, exchange_halves, extent};
 use crate::types::fnv_1a;
-use crate::{Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize};
+use crate::{Algorithm, Collective, ElemRange, Hosts, NamedRanks, Partition};
+use crate::{PlanError, Rank, Step, WorldSize};
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScheduleShape {
-    /// The collective that is performed.
     pub collective: Collective,
-    /// The algorithm that performs it.
     pub algorithm: Algorithm,
-    /// The number of ranks that take part.
     pub world_size: WorldSize,
     /// The elements of every rank's buffer; 0 for a barrier. What [`Collective`] says otherwise
     /// of its space of elements holds.
     pub count: usize,
-    /// The most elements that one frame carries.
     pub chunk_elems_max: NonZeroUsize,
-    /// The blocks of the ranks.
     pub partition: Partition,
     /// Which ranks share a host; only [`Algorithm::Hierarchical`] and [`Algorithm::Chain`] look at it.
     pub hosts: Hosts,
@@ -49,9 +43,8 @@ impl Schedule {
     /// The plan for this shape.
     ///
     /// # Errors
-    /// [`PlanError::Unsupported`] when the algorithm does not implement the collective,
-    /// [`PlanError::RootOutOfRange`] when a rank it names is not in the world, and others that say
-    /// what of the shape does not fit together.
+    /// [`PlanError::Unsupported`] when the algorithm does not implement the collective, [`PlanError::RootOutOfRange`]
+    /// when a rank it names is not in the world, and others that say what of the shape does not fit together.
     pub fn new(shape: ScheduleShape) -> Result<Self, PlanError> {
         shape.validate()?;
         Ok(Self {
@@ -97,9 +90,8 @@ impl Schedule {
         })
     }
 
-    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that
-    /// role holds one after the other, without gaps. Ranges of both roles are the same memory where
-    /// a collective works in place.
+    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that role holds one
+    /// after the other, without gaps. Ranges of both roles are the same memory where a collective works in place.
     ///
     /// The steps of a rank touch only its input and its output. Where its input is the larger of
     /// the two, in reduce-scatter and reduce, they work in the input.
@@ -107,10 +99,7 @@ impl Schedule {
     /// ```
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule, ScheduleShape,
-    ///     WorldSize,
-    /// };
+    /// use bonfire_plan::*;
     ///
     /// let world_size = WorldSize::new(2)?;
     /// let schedule = Schedule::new(ScheduleShape {
@@ -130,11 +119,7 @@ impl Schedule {
     /// # Panics
     /// When `rank` is not a member of the world.
     pub fn extent(&self, rank: Rank, role: Role) -> Vec<ElemRange> {
-        let world_size = self.world_size();
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is not a member of a world of {world_size}"
-        );
+        self.world_size().assert_member(rank);
         extent(&self.shape, rank, role)
     }
 
@@ -143,32 +128,21 @@ impl Schedule {
     /// # Panics
     /// When `rank` is not a member of the world.
     pub fn steps(&self, rank: Rank) -> Vec<Step> {
-        let world_size = self.world_size();
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is not a member of a world of {world_size}"
-        );
+        self.world_size().assert_member(rank);
         let mut steps = Vec::new();
-        let shape = &self.shape;
-        build(shape, rank, &mut steps);
+        build(&self.shape, rank, &mut steps);
         steps
     }
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ScheduleShape {
-            collective,
-            algorithm,
-            world_size,
-            count,
-            chunk_elems_max,
-            ..
-        } = &self.shape;
+        let (collective, algorithm) = (self.collective(), self.algorithm());
+        let (world_size, count, most) = (self.world_size(), self.count(), self.chunk_elems_max());
         write!(
             formatter,
             "{collective} by {algorithm}: world size {world_size}, {count} elements, \
-             chunks of at most {chunk_elems_max}"
+             chunks of at most {most}"
         )
     }
 }
@@ -182,9 +156,8 @@ impl ScheduleShape {
             Algorithm::Hierarchical | Algorithm::Chain => self.hosts,
             _ => Hosts::one(self.world_size),
         };
-        let partition = self.partition.normalized(self.world_size);
         Self {
-            partition,
+            partition: self.partition.normalized(self.world_size),
             hosts,
             ..self
         }
@@ -202,9 +175,8 @@ impl ScheduleShape {
         let lengths = lengths.iter().map(|&length| length as u64);
         // Behind a mark that no length has, so that lengths are not taken for hosts.
         let numbers = (self.hosts.host_count() > 1).then(|| self.hosts.numbers().map(u64::from));
-        let hosts = numbers
-            .into_iter()
-            .flat_map(|numbers| std::iter::once(u64::MAX).chain(numbers));
+        let marked = |numbers| std::iter::once(u64::MAX).chain(numbers);
+        let hosts = numbers.into_iter().flat_map(marked);
         let mut words = 0;
         let bytes = lengths.chain(hosts).flat_map(|word| {
             words += 1;
@@ -214,7 +186,6 @@ impl ScheduleShape {
         if words == 0 { 0 } else { hash.max(1) }
     }
 
-    /// Why this shape has no plan.
     pub(crate) fn validate(&self) -> Result<(), PlanError> {
         let (collective, algorithm) = (self.collective, self.algorithm);
         let (world_size, count) = (self.world_size, self.count);
@@ -224,12 +195,9 @@ impl ScheduleShape {
                 algorithm,
             });
         }
-        let named = collective.named();
-        let outsider = [named.first, named.second]
-            .into_iter()
-            .flatten()
-            .find(|&rank| !world_size.contains(rank));
-        if let Some(root) = outsider {
+        let NamedRanks { first, second } = collective.named();
+        let mut named = first.into_iter().chain(second);
+        if let Some(root) = named.find(|&rank| !world_size.contains(rank)) {
             return Err(PlanError::RootOutOfRange { root, world_size });
         }
         match collective {
@@ -245,11 +213,9 @@ impl ScheduleShape {
             }
             _ => {}
         }
-        if self.hosts.rank_count() != world_size.len() {
-            return Err(PlanError::HostsLength {
-                given: self.hosts.rank_count(),
-                world_size,
-            });
+        let given = self.hosts.rank_count();
+        if given != world_size.len() {
+            return Err(PlanError::HostsLength { given, world_size });
         }
         if self.partition != Partition::Balanced && !takes_partition(collective, algorithm) {
             return Err(PlanError::UnsupportedPartition { collective });
@@ -259,134 +225,63 @@ impl ScheduleShape {
 }
 
 fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    use Algorithm::*;
+    use Collective::*;
     let chunking = &Chunking::new(shape);
+    let place = |root| Place { root, rank };
     match (shape.collective, shape.algorithm) {
-        (Collective::AllReduce, Algorithm::Ring) => {
+        (AllReduce, Ring) => {
             ring::reduce_scatter(chunking, rank, steps);
             ring::all_gather(chunking, rank, steps);
         }
-        (Collective::AllReduce, Algorithm::OneShot) => direct::all_reduce(chunking, rank, steps),
-        (Collective::AllReduce, Algorithm::TwoShot) => {
-            direct::all_reduce_two_shot(chunking, rank, steps);
+        (ReduceScatter, Ring) => ring::reduce_scatter(chunking, rank, steps),
+        (AllGather, Ring) => ring::all_gather(chunking, rank, steps),
+        (AllReduce, OneShot) => direct::all_reduce(chunking, rank, steps),
+        (AllReduce, TwoShot) => direct::all_reduce_two_shot(chunking, rank, steps),
+        (ReduceScatter, OneShot) => direct::reduce_scatter(chunking, rank, steps),
+        (AllGather, OneShot) => direct::all_gather(chunking, rank, steps),
+        (AllReduce, HalvingDoubling) => halving::all_reduce(chunking, rank, steps),
+        (ReduceScatter, HalvingDoubling) => halving::reduce_scatter(chunking, rank, steps),
+        (AllGather, HalvingDoubling) => halving::all_gather(chunking, rank, steps),
+        (AllReduce, DoubleTree) => {
+            double_tree::reduce(chunking, place(Rank::new(0)), steps);
+            double_tree::broadcast(chunking, place(Rank::new(0)), steps);
         }
-        (Collective::ReduceScatter, Algorithm::Ring) => {
-            ring::reduce_scatter(chunking, rank, steps);
-        }
-        (Collective::ReduceScatter, Algorithm::OneShot) => {
+        (Broadcast { root }, DoubleTree) => double_tree::broadcast(chunking, place(root), steps),
+        (Reduce { root }, DoubleTree) => double_tree::reduce(chunking, place(root), steps),
+        (_, Hierarchical) => hierarchical::build(chunking, shape, rank, steps),
+        (_, Chain) => chain::build(chunking, shape, rank, steps),
+        (_, ZeroCopy) => zero_copy::build(chunking, shape.collective, rank, steps),
+        (Broadcast { root }, Binomial) => binomial::broadcast(chunking, place(root), steps),
+        (Reduce { root }, Binomial) => binomial::reduce(chunking, place(root), steps),
+        (Broadcast { root }, TwoShot) => direct::broadcast(chunking, place(root), steps),
+        (Reduce { root }, OneShot) => direct::reduce(chunking, place(root), steps),
+        (Reduce { root }, TwoShot) => {
             direct::reduce_scatter(chunking, rank, steps);
+            direct::gather(chunking, place(root), steps);
         }
-        (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
-        (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
-        (Collective::AllReduce, Algorithm::HalvingDoubling) => {
-            halving::all_reduce(chunking, rank, steps);
-        }
-        (Collective::ReduceScatter, Algorithm::HalvingDoubling) => {
-            halving::reduce_scatter(chunking, rank, steps);
-        }
-        (Collective::AllGather, Algorithm::HalvingDoubling) => {
-            halving::all_gather(chunking, rank, steps);
-        }
-        (Collective::AllReduce, Algorithm::DoubleTree) => {
-            let root = Rank::new(0);
-            double_tree::reduce(chunking, Place { root, rank }, steps);
-            double_tree::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::DoubleTree) => {
-            double_tree::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::DoubleTree) => {
-            double_tree::reduce(chunking, Place { root, rank }, steps);
-        }
-        (collective, Algorithm::Hierarchical) => {
-            let route = match collective {
-                Collective::AllReduce => Route::AllReduce,
-                Collective::ReduceScatter => Route::ReduceScatter,
-                Collective::AllGather => Route::AllGather,
-                Collective::Broadcast { root } => Route::Broadcast { root },
-                Collective::Reduce { root } => Route::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by hierarchical"),
-            };
-            hierarchical::build(chunking, &shape.hosts, route, rank, steps);
-        }
-        (collective, Algorithm::Chain) => {
-            let route = match collective {
-                Collective::AllReduce => chain::Route::AllReduce,
-                Collective::ReduceScatter => chain::Route::ReduceScatter,
-                Collective::Reduce { root } => chain::Route::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by chain"),
-            };
-            chain::build(chunking, &shape.hosts, route, rank, steps);
-        }
-        (collective, Algorithm::ZeroCopy) => {
-            let between = match collective {
-                Collective::AllReduce => Between::AllReduce,
-                Collective::ReduceScatter => Between::ReduceScatter,
-                Collective::AllGather => Between::AllGather,
-                Collective::Broadcast { root } => Between::Broadcast { root },
-                Collective::Reduce { root } => Between::Reduce { root },
-                other => unreachable!("Schedule::new refuses {other} by zero_copy"),
-            };
-            zero_copy::build(chunking, between, rank, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::Binomial) => {
-            binomial::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::Binomial) => {
-            binomial::reduce(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Broadcast { root }, Algorithm::TwoShot) => {
-            direct::broadcast(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::OneShot) => {
-            direct::reduce(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Reduce { root }, Algorithm::TwoShot) => {
-            direct::reduce_scatter(chunking, rank, steps);
-            direct::gather(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Gather { root }, Algorithm::OneShot) => {
-            direct::gather(chunking, Place { root, rank }, steps);
-        }
-        (Collective::Scatter { root }, Algorithm::OneShot) => {
-            direct::scatter(chunking, Place { root, rank }, steps);
-        }
-        (Collective::AllToAll, Algorithm::OneShot) => {
-            direct::all_to_all(chunking, rank, steps);
-        }
-        (Collective::AllToAll, Algorithm::Pairwise) => {
-            pairwise::all_to_all(chunking, rank, steps);
-        }
-        (Collective::Barrier, Algorithm::Dissemination) => {
-            dissemination::barrier(shape.world_size, rank, steps);
-        }
-        (Collective::Transfer { source, target }, Algorithm::OneShot) => {
+        (Gather { root }, OneShot) => direct::gather(chunking, place(root), steps),
+        (Scatter { root }, OneShot) => direct::scatter(chunking, place(root), steps),
+        (AllToAll, OneShot) => direct::all_to_all(chunking, rank, steps),
+        (AllToAll, Pairwise) => pairwise::all_to_all(chunking, rank, steps),
+        (Barrier, Dissemination) => dissemination::barrier(shape.world_size, rank, steps),
+        (Transfer { source, target }, OneShot) => {
             if rank == source {
                 pairs::send(chunking, target, chunking.buffer, steps);
             } else if rank == target {
                 pairs::receive_all(chunking, source, chunking.buffer, steps);
             }
         }
-        (Collective::Exchange { first, second }, Algorithm::OneShot) => {
-            let halves = exchange_halves(shape.count);
-            if rank == first {
-                let [outgoing, incoming] = halves;
-                let peer = second;
-                let meeting = Meeting {
-                    peer,
-                    outgoing,
-                    incoming,
-                };
-                pairs::exchange(chunking, meeting, steps);
+        (Exchange { first, second }, OneShot) => {
+            let [of_first, of_second] = exchange_halves(shape.count);
+            let meeting = if rank == first {
+                Meeting::with(second, of_first, of_second)
             } else if rank == second {
-                let [incoming, outgoing] = halves;
-                let peer = first;
-                let meeting = Meeting {
-                    peer,
-                    outgoing,
-                    incoming,
-                };
-                pairs::exchange(chunking, meeting, steps);
-            }
+                Meeting::with(first, of_second, of_first)
+            } else {
+                return;
+            };
+            pairs::exchange(chunking, meeting, steps);
         }
         (collective, algorithm) => {
             unreachable!("Schedule::new refuses {collective} by {algorithm}")

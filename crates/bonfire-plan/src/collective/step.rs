@@ -13,60 +13,42 @@
 
 use std::fmt;
 
+use crate::types::joined;
 use crate::{ElemRange, Rank};
 
 /// One step of a rank's list. Steps run one after the other, in order.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Copies `source` of this rank's data into the next free slot of this rank's inbox at
     /// `peer`, and publishes it. Blocks while no slot is free. An empty range publishes an empty
     /// frame. When it returns, `source` may be written again.
-    Put {
-        /// The rank whose inbox is written.
-        peer: Rank,
-        /// The range of this rank's data that is sent.
-        source: ElemRange,
-    },
+    Put { peer: Rank, source: ElemRange },
     /// Blocks until the oldest unreleased frame from `peer` is there. It stays readable until
     /// [`Step::Release`]; there is exactly one `Wait` for each `Release`.
-    Wait {
-        /// The rank whose frame is awaited.
-        peer: Rank,
-    },
+    Wait { peer: Rank },
     /// Folds `sources` from left to right and writes the result to `target` of this rank's data.
     /// The fold runs in the accumulation type and is rounded once, at the end.
     Reduce {
         /// The range of this rank's data that is written, and read by [`Source::Own`].
         target: ElemRange,
-        /// The operands; at least one.
+        /// At least one.
         sources: Box<[Source]>,
-        /// Whether the result is complete.
         stage: Stage,
     },
-    /// Copies the frame awaited from `peer` to `target` of this rank's data.
-    Copy {
-        /// The rank whose frame is read.
-        peer: Rank,
-        /// The range of this rank's data that is written; as long as the frame.
-        target: ElemRange,
-    },
+    /// Copies the frame awaited from `peer` to `target` of this rank's data, which is as long as the frame.
+    Copy { peer: Rank, target: ElemRange },
     /// Frees the slot of the frame awaited from `peer`.
-    Release {
-        /// The rank whose frame is given up.
-        peer: Rank,
-    },
-    /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and
-    /// writes the result to the same range of the buffers of `targets`. This rank may be among
-    /// both; one source of a partial fold makes it a copy. No frame is involved: the plan orders this step against
-    /// every other that touches the same elements.
+    Release { peer: Rank },
+    /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and writes the result
+    /// to the same range of the buffers of `targets`. This rank may be among both; one source of a partial fold makes
+    /// it a copy. No frame is involved: the plan orders this step against every other that touches the same elements.
     ReduceDirect {
-        /// The range that is read and written.
         range: ElemRange,
-        /// The ranks whose buffers are read; at least one.
+        /// At least one.
         sources: Box<[Rank]>,
-        /// The ranks whose buffers are written; at least one.
+        /// At least one.
         targets: Box<[Rank]>,
-        /// Whether the result is complete.
         stage: Stage,
     },
 }
@@ -99,15 +81,8 @@ impl fmt::Display for Step {
                 sources,
                 stage,
             } => {
-                write!(formatter, "reduce {target} = ")?;
-                for (index, source) in sources.iter().enumerate() {
-                    let separator = if index == 0 { "" } else { " + " };
-                    write!(formatter, "{separator}{source}")?;
-                }
-                match stage {
-                    Stage::Partial => Ok(()),
-                    Stage::Final => formatter.write_str(", final"),
-                }
+                let (sources, stage) = (joined(sources, " + "), stage.suffix());
+                write!(formatter, "reduce {target} = {sources}{stage}")
             }
             Self::Copy { peer, target } => write!(formatter, "copy {target} = inbox[{peer}]"),
             Self::Release { peer } => write!(formatter, "release rank {peer}"),
@@ -117,17 +92,22 @@ impl fmt::Display for Step {
                 targets,
                 stage,
             } => {
-                let sources = join(sources, " + ");
-                let targets = join(targets, ", ");
+                let (sources, targets) = (joined(sources, " + "), joined(targets, ", "));
+                let stage = stage.suffix();
                 write!(
                     formatter,
-                    "reduce {range} of ranks {targets} = ranks {sources}"
-                )?;
-                match stage {
-                    Stage::Partial => Ok(()),
-                    Stage::Final => formatter.write_str(", final"),
-                }
+                    "reduce {range} of ranks {targets} = ranks {sources}{stage}"
+                )
             }
+        }
+    }
+}
+
+impl Stage {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Partial => "",
+            Self::Final => ", final",
         }
     }
 }
@@ -139,9 +119,4 @@ impl fmt::Display for Source {
             Self::Inbox(peer) => write!(formatter, "inbox[{peer}]"),
         }
     }
-}
-
-fn join(ranks: &[Rank], separator: &str) -> String {
-    let names: Vec<_> = ranks.iter().map(Rank::to_string).collect();
-    names.join(separator)
 }

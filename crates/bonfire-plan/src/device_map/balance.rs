@@ -14,11 +14,10 @@ pub(super) fn balanced(
     spares_first: bool,
 ) -> Budgets {
     let mut places = budgets.places.clone();
-    let devices: Vec<Place> = places
-        .iter()
-        .filter(|(place, bytes)| matches!(place, Place::Device(_)) && bytes.get() > 0)
-        .map(|(place, _)| *place)
-        .collect();
+    let is_used =
+        |(place, bytes): &(&Place, &Bytes)| matches!(place, Place::Device(_)) && bytes.get() > 0;
+    let devices = places.iter().filter(is_used);
+    let devices: Vec<Place> = devices.map(|(place, _)| *place).collect();
     let [first, .., _] = devices[..] else {
         return budgets.clone();
     };
@@ -38,9 +37,8 @@ pub(super) fn balanced(
 }
 
 fn lower(places: &mut BTreeMap<Place, Bytes>, place: Place, most: u64) {
-    places
-        .entry(place)
-        .and_modify(|bytes| *bytes = Bytes::new(most.min(bytes.get())));
+    let budget = places.entry(place);
+    budget.and_modify(|bytes| *bytes = Bytes::new(most.min(bytes.get())));
 }
 
 /// How much more than its share a device may get: 1.25 times the largest module that stays whole, or the mean of the
@@ -51,13 +49,11 @@ fn buffer(tree: &ModuleTree, no_split: &[String]) -> u64 {
         class.is_some_and(|class| no_split.iter().any(|one| one == class))
     });
     let whole = whole.map(|node| tree.bytes_of(node)).max().unwrap_or(0);
-    let innermost: Vec<i64> = tree
-        .all()
-        .skip(1)
-        .filter(|&node| tree.class(node).is_some() && tree.has_tensors(node))
-        .filter(|&node| !tree.modules(node).any(|module| tree.has_tensors(module)))
-        .map(|node| tree.bytes_of(node))
-        .collect();
+    let innermost = tree.all().skip(1).filter(|&node| {
+        let is_filled = tree.class(node).is_some() && tree.has_tensors(node);
+        is_filled && !tree.modules(node).any(|module| tree.has_tensors(module))
+    });
+    let innermost: Vec<i64> = innermost.map(|node| tree.bytes_of(node)).collect();
     let sum: i64 = innermost.iter().sum();
     let mean = (sum as f64 / innermost.len().max(1) as f64) as i64;
     (1.25 * whole.max(mean) as f64) as u64

@@ -55,10 +55,8 @@ pub struct Unused {
 impl fmt::Display for Unused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { place, needed } = self;
-        write!(
-            f,
-            "nothing fits {place}: give it {needed}, or split more classes"
-        )
+        write!(f, "nothing fits {place}: give it {needed}, ")?;
+        f.write_str("or split more classes")
     }
 }
 
@@ -100,18 +98,16 @@ impl Inference {
     /// # Errors
     /// [`MapError::UnknownClasses`].
     pub fn infer(&self, tree: &ModuleTree) -> Result<Inferred, MapError> {
+        let (budgets, no_split) = (&self.budgets, &self.no_split);
         let known = tree.all().filter_map(|node| tree.class(node));
         let known: BTreeSet<&str> = known.filter(|class| !class.is_empty()).collect();
-        let unknown = self.no_split.iter();
-        let unknown = unknown.filter(|class| !known.contains(class.as_str()));
+        let is_unknown = |class: &&String| !known.contains(class.as_str());
+        let unknown = no_split.iter().filter(is_unknown);
         let classes: Vec<String> = unknown.cloned().collect();
         if !classes.is_empty() {
             let known = known.into_iter().map(str::to_owned).collect();
             return Err(MapError::UnknownClasses { classes, known });
         }
-        let Self {
-            budgets, no_split, ..
-        } = self;
         let budgets = match self.strategy {
             Strategy::Balanced => balanced(tree, budgets, no_split, false),
             Strategy::BalancedLow0 => balanced(tree, budgets, no_split, true),
@@ -137,10 +133,8 @@ impl Inference {
             _ => 0,
         };
         let reserved = place(&main);
-        let fewer = (0..needed(&reserved)).map(|kept| (kept, place(&main[..kept])));
-        let enough = fewer
-            .into_iter()
-            .find(|(kept, search)| needed(search) <= *kept);
+        let mut fewer = (0..needed(&reserved)).map(|kept| (kept, place(&main[..kept])));
+        let enough = fewer.find(|(kept, search)| needed(search) <= *kept);
         enough.map_or(reserved, |(_, search)| search)
     }
 }
@@ -176,17 +170,14 @@ impl<'a> Search<'a> {
         budgets: &Budgets,
         reserving: &[Place],
     ) -> Self {
-        let places = budgets.places.iter();
-        let places = places.filter(|(place, _)| **place != Place::Disk);
         let limit = |bytes: &Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
-        let mut places: Vec<_> = places
-            .map(|(place, bytes)| (*place, Some(limit(bytes))))
-            .collect();
-        places.push((Place::Disk, None));
+        let places = budgets.places.iter();
+        let limited = places.filter(|(place, _)| **place != Place::Disk);
+        let limited = limited.map(|(place, bytes)| (*place, Some(limit(bytes))));
         let mut search = Self {
             tree,
             config,
-            places,
+            places: limited.chain([(Place::Disk, None)]).collect(),
             reserving: reserving.to_vec(),
             current: 0,
             used: 0,
@@ -348,10 +339,8 @@ impl<'a> Search<'a> {
             }
             let bytes = self.tree.bytes_of(node);
             if bytes > largest.bytes {
-                largest = Layer {
-                    bytes,
-                    nodes: Vec::new(),
-                };
+                largest.bytes = bytes;
+                largest.nodes.clear();
             }
             if bytes == largest.bytes {
                 largest.nodes.push(node);
@@ -371,12 +360,8 @@ impl<'a> Search<'a> {
                 node = within.end;
                 continue;
             };
-            let (mut more, mut same) = (0, true);
-            inside.for_each(|(_, other)| {
-                more += 1;
-                same &= *other == place;
-            });
-            if first == node || same && more > 0 {
+            let has_more = inside.clone().next().is_some();
+            if first == node || has_more && inside.all(|(_, other)| *other == place) {
                 places.insert(tree.path(node).to_owned(), place);
                 node = within.end;
             } else {

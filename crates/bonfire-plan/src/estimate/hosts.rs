@@ -9,13 +9,10 @@ impl Form<'_> {
         let crossing = if hosts > 1.0 { 1.0 } else { 0.0 };
         // One leg, folding or spreading: within the smallest host, and between its ranks and others.
         let host_blocks = self.ranks / members * self.block;
+        let shared = if members > 1.0 { 1.0 } else { 0.0 };
         let leg = Terms {
             within: Traffic {
-                rounds: if members > 1.0 {
-                    (self.ranks / members).ceil() * self.chunks
-                } else {
-                    0.0
-                },
+                rounds: shared * (self.ranks / members).ceil() * self.chunks,
                 elems: (members - 1.0) * host_blocks,
             },
             between: Traffic {
@@ -57,11 +54,8 @@ impl Form<'_> {
             ways[pair[0].0 as usize][0] += 1.0;
             ways[pair[1].0 as usize][1] += 1.0;
         }
-        let (up, both) = ways
-            .iter()
-            .fold((0.0_f64, 0.0_f64), |(up, both), [on, back]| {
-                (up.max(*on).max(*back), both.max(on + back))
-            });
+        let up = ways.iter().flatten().copied().fold(0.0, f64::max);
+        let both = ways.iter().map(|[on, back]| on + back).fold(0.0, f64::max);
         let blocks = self.ranks * self.block;
         let neighbours = (most - 1.0) / most * blocks;
         let (within, between) = if most > 1.0 {

@@ -18,11 +18,10 @@ pub fn lent_bytes_max(bucket_bytes: &[u64]) -> u64 {
 }
 
 /// What assignment needs to know about a parameter.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The type of its elements.
     pub dtype: DType,
-    /// How many elements it has.
     pub elems: usize,
 }
 
@@ -65,12 +64,6 @@ pub struct Assignment {
     pub parameters: Vec<usize>,
 }
 
-impl Assignment {
-    fn kind(&self) -> (DType, Division) {
-        (self.dtype, self.division)
-    }
-}
-
 /// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
 /// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
 /// are divided otherwise share no bucket.
@@ -83,11 +76,8 @@ pub fn assign(
     order: &[usize],
     caps: Caps,
 ) -> Vec<Assignment> {
-    assert_eq!(
-        order.len(),
-        extents.len(),
-        "the order must name every parameter"
-    );
+    let (named, all) = (order.len(), extents.len());
+    assert_eq!(named, all, "the order must name every parameter");
     let mut open: Vec<OpenBucket> = Vec::new();
     let mut closed: Vec<OpenBucket> = Vec::new();
     let mut seen: Vec<(DType, Division)> = Vec::new();
@@ -95,30 +85,40 @@ pub fn assign(
         let extent = extents[parameter];
         let (dtype, division) = (extent.dtype, division(parameter));
         let kind = (dtype, division);
-        let index = open
-            .iter()
-            .position(|bucket| bucket.assignment.kind() == kind);
-        match index.map(|index| &mut open[index]) {
-            Some(bucket) if bucket.bytes + extent.bytes() <= bucket.bytes_max => {
-                bucket.add(parameter, position, extent);
-                continue;
-            }
-            Some(_) | None => {}
+        let of_kind = |OpenBucket { assignment, .. }: &OpenBucket| {
+            (assignment.dtype, assignment.division) == kind
+        };
+        let mut index = open.iter().position(of_kind);
+        let is_full = |index: &mut usize| {
+            let bucket = &open[*index];
+            bucket.bytes + extent.bytes() > bucket.bytes_max
+        };
+        if let Some(full) = index.take_if(is_full) {
+            closed.push(open.swap_remove(full));
         }
-        closed.extend(index.map(|index| open.swap_remove(index)));
-        let first = !seen.contains(&kind);
-        seen.push(kind);
-        let mut bucket = OpenBucket::new(
-            dtype,
-            division,
-            if first {
-                caps.first_bytes_max
-            } else {
+        let index = index.unwrap_or_else(|| {
+            let bytes_max = if seen.contains(&kind) {
                 caps.bytes_max
-            },
-        );
-        bucket.add(parameter, position, extent);
-        open.push(bucket);
+            } else {
+                caps.first_bytes_max
+            };
+            seen.push(kind);
+            open.push(OpenBucket {
+                assignment: Assignment {
+                    dtype,
+                    division,
+                    parameters: Vec::new(),
+                },
+                bytes: 0,
+                bytes_max,
+                last_position: 0,
+            });
+            open.len() - 1
+        });
+        let bucket = &mut open[index];
+        bucket.assignment.parameters.push(parameter);
+        bucket.bytes += extent.bytes();
+        bucket.last_position = position;
     }
     closed.append(&mut open);
     closed.sort_by_key(|bucket| bucket.last_position);
@@ -130,27 +130,6 @@ struct OpenBucket {
     bytes: usize,
     bytes_max: usize,
     last_position: usize,
-}
-
-impl OpenBucket {
-    fn new(dtype: DType, division: Division, bytes_max: usize) -> Self {
-        Self {
-            assignment: Assignment {
-                dtype,
-                division,
-                parameters: Vec::new(),
-            },
-            bytes: 0,
-            bytes_max,
-            last_position: 0,
-        }
-    }
-
-    fn add(&mut self, parameter: usize, position: usize, extent: Extent) {
-        self.assignment.parameters.push(parameter);
-        self.bytes += extent.bytes();
-        self.last_position = position;
-    }
 }
 
 #[cfg(test)]

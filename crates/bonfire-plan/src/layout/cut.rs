@@ -75,10 +75,8 @@ impl Cut {
     /// If the shape has no such dimension.
     pub fn part(self, shape: &[usize], ranks: WorldSize, rank: Rank) -> Vec<usize> {
         let mut part = shape.to_vec();
-        part[self.dim] = self
-            .ranges(shape[self.dim], ranks, rank)
-            .map(|range| range.len())
-            .sum();
+        let ranges = self.ranges(shape[self.dim], ranks, rank);
+        part[self.dim] = ranges.map(|range| range.len()).sum();
         part
     }
 }

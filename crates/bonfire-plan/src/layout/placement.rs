@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use self::Sharding::{Replicated, Sharded};
 use crate::UnknownName;
 
 /// How one state of the parameters lies over the ranks.
@@ -26,8 +27,7 @@ pub enum ShardUnit {
     /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
     #[default]
     Rows,
-    /// Some parameters in full, for optimizers that look at all elements of one: Muon, LAMB,
-    /// Adafactor.
+    /// Some parameters in full, for optimizers that look at all elements of one: Muon, LAMB, Adafactor.
     Parameters,
 }
 
@@ -74,34 +74,28 @@ pub struct Placement {
 impl Placement {
     /// Every rank has everything: plain data parallelism.
     pub const fn replicated() -> Self {
-        Self::of([Sharding::Replicated; 3])
+        Self::of([Replicated; 3])
     }
 
     /// The optimizer's state is sharded: ZeRO stage 1.
     pub const fn zero1() -> Self {
-        use Sharding::{Replicated, Sharded};
         Self::of([Replicated, Replicated, Sharded])
     }
 
     /// Gradients are sharded, too: ZeRO stage 2.
     pub const fn zero2() -> Self {
-        use Sharding::{Replicated, Sharded};
         Self::of([Replicated, Sharded, Sharded])
     }
 
     /// Everything is sharded: ZeRO stage 3, what PyTorch calls fully sharded data parallelism.
     pub const fn zero3() -> Self {
-        Self::of([Sharding::Sharded; 3])
+        Self::of([Sharded; 3])
     }
 
     /// The four that differ in what is sharded, from the most memory to the least.
     pub const fn presets() -> [Self; 4] {
-        [
-            Self::replicated(),
-            Self::zero1(),
-            Self::zero2(),
-            Self::zero3(),
-        ]
+        let [replicated, zero1, zero2, zero3, ..] = Self::NAMED;
+        [replicated.1, zero1.1, zero2.1, zero3.1]
     }
 
     const fn of([parameters, gradients, optimizer]: [Sharding; 3]) -> Self {
@@ -134,7 +128,7 @@ impl Placement {
 
     /// Whether any state is sharded.
     pub const fn is_sharded(self) -> bool {
-        matches!(self.optimizer, Sharding::Sharded)
+        matches!(self.optimizer, Sharded)
     }
 
     /// All placements with their names.
@@ -173,16 +167,14 @@ impl FromStr for Placement {
             let names = names.chain(["hybrid", "one of these with @host or @N behind it"]);
             UnknownName::new("placement", name, names)
         };
-        let (all, among) = match name {
-            "hybrid" => ("zero3", ShardGroup::Host),
-            name => match name.split_once('@') {
-                None => (name, ShardGroup::All),
-                Some((all, "host")) => (all, ShardGroup::Host),
-                Some((all, ranks)) => (
-                    all,
-                    ShardGroup::Ranks(ranks.parse().map_err(|_| unknown())?),
-                ),
-            },
+        let (all, among) = match name.split_once('@') {
+            None if name == "hybrid" => ("zero3", ShardGroup::Host),
+            None => (name, ShardGroup::All),
+            Some((all, "host")) => (all, ShardGroup::Host),
+            Some((all, ranks)) => {
+                let ranks = ranks.parse().map_err(|_| unknown())?;
+                (all, ShardGroup::Ranks(ranks))
+            }
         };
         let named = Self::NAMED.iter().find(|(known, _)| *known == all);
         let (_, placement) = named.ok_or_else(unknown)?;

@@ -2,7 +2,7 @@
 
 use super::held::{Held, Phase, RankMemory};
 use super::{Evaluation, Parameter, Start, Training};
-use crate::buckets::{Extent, assign, lent_bytes_max};
+use crate::buckets::{Assignment, Extent, assign, lent_bytes_max};
 use crate::{Bytes, Division, Layout, Placement, Rank, Sharding};
 
 /// What a process that is one of several ranks has besides: threads, connections, the code of both. Two ranks of the
@@ -10,10 +10,9 @@ use crate::{Bytes, Division, Layout, Placement, Rank, Sharding};
 const RANK_BYTES: u64 = 6 << 20;
 
 pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
-    let trained = training.parameters.iter();
-    let trained: Vec<_> = trained
-        .filter(|parameter| parameter.moments.is_some())
-        .collect();
+    let all = training.parameters.iter();
+    let trained = all.filter(|parameter| parameter.moments.is_some());
+    let trained: Vec<_> = trained.collect();
     let sharing = training.sharing(placement);
     let shapes = trained.iter().map(|parameter| &parameter.shape[..]);
     let layout = Layout::new(shapes, placement, sharing);
@@ -47,15 +46,15 @@ fn buckets(training: &Training, trained: &[&Parameter], layout: &Layout) -> Vec<
     if training.ranks.get() == 1 && training.micro_batches == 1 {
         return Vec::new();
     }
-    let extents = trained.iter().map(|parameter| Extent {
+    let extent = |parameter: &&Parameter| Extent {
         dtype: parameter.dtype,
         elems: parameter.elems(),
-    });
-    let extents: Vec<_> = extents.collect();
+    };
+    let extents: Vec<_> = trained.iter().map(extent).collect();
     let order: Vec<usize> = (0..extents.len()).rev().collect();
     let division = |parameter| layout.division(parameter);
     let assignments = assign(&extents, division, &order, training.caps);
-    let buckets = assignments.into_iter().map(|assignment| {
+    let bucket = |assignment: Assignment| {
         let (elems, blocks) = layout.blocks(&assignment.parameters);
         let block = (elems * assignment.dtype.size_bytes()) as u64;
         Bucket {
@@ -63,8 +62,8 @@ fn buckets(training: &Training, trained: &[&Parameter], layout: &Layout) -> Vec<
             block,
             bytes: block * blocks as u64,
         }
-    });
-    buckets.collect()
+    };
+    assignments.into_iter().map(bucket).collect()
 }
 
 /// What is the same for all ranks.
@@ -81,11 +80,9 @@ impl Count<'_> {
         let training = self.training;
         let spread = self.placement;
         let gathers = spread.parameters == Sharding::Sharded;
-        let frozen = training.parameters.iter();
-        let frozen = frozen.filter(|parameter| parameter.moments.is_none());
-        let frozen: u64 = frozen
-            .map(|parameter| size(parameter, parameter.elems()))
-            .sum();
+        let all = training.parameters.iter();
+        let frozen = all.filter(|one| one.moments.is_none());
+        let frozen: u64 = frozen.map(|one| size(one, one.elems())).sum();
         let parameters = frozen + self.held(spread.parameters, rank, size);
         let optimizer = self.held(spread.optimizer, rank, |parameter, elems| {
             parameter.state_bytes() * elems as u64
@@ -93,10 +90,7 @@ impl Count<'_> {
         let gradients = self.held(spread.gradients, rank, size);
         let stepped = self.held(spread.optimizer, rank, size);
         let (own, lent) = self.travelling(rank);
-        let (whole, gather) = (
-            self.largest(Sharding::Replicated, rank),
-            self.gather_bytes(),
-        );
+        let whole = self.largest(Sharding::Replicated, rank);
         let resting = Held {
             program: self.program(),
             parameters: Bytes::new(parameters),
@@ -104,7 +98,11 @@ impl Count<'_> {
             // Where rows are gathered after the step, what was theirs has become the gathered bucket.
             buckets: Bytes::new(lent + if gathers { own } else { 0 }),
             // The gathered parameter, and the memory in which ranks gather it.
-            unit: Bytes::new(if gathers { gather + whole } else { 0 }),
+            unit: Bytes::new(if gathers {
+                self.gather_bytes() + whole
+            } else {
+                0
+            }),
             seen: Bytes::new(self.seen(rank)),
             ..Held::default()
         };
@@ -144,14 +142,11 @@ impl Count<'_> {
         ];
         if gathers && training.evaluation == Evaluation::Whole {
             let all = frozen + self.held(Sharding::Replicated, rank, size);
-            let parameters = Bytes::new(parameters + all);
-            phases.push((
-                Phase::Whole,
-                Held {
-                    parameters,
-                    ..resting
-                },
-            ));
+            let whole = Held {
+                parameters: Bytes::new(parameters + all),
+                ..resting
+            };
+            phases.push((Phase::Whole, whole));
         }
         RankMemory {
             placement: self.placement,
@@ -184,25 +179,24 @@ impl Count<'_> {
 
     /// Bytes of a state that lies so, by the bytes of some elements of a parameter.
     fn held(&self, spread: Sharding, rank: Rank, bytes: impl Fn(&Parameter, usize) -> u64) -> u64 {
-        let trained = self.trained.iter().enumerate();
-        trained
-            .map(|(index, parameter)| bytes(parameter, self.elems(spread, index, rank)))
-            .sum()
+        let parts = self.parts(spread, rank);
+        parts.map(|(one, elems)| bytes(one, elems)).sum()
     }
 
     /// Of the parameter of which the rank has the most.
     fn largest(&self, spread: Sharding, rank: Rank) -> u64 {
-        let trained = self.trained.iter().enumerate();
-        let bytes =
-            trained.map(|(index, parameter)| size(parameter, self.elems(spread, index, rank)));
+        let parts = self.parts(spread, rank);
+        let bytes = parts.map(|(parameter, elems)| size(parameter, elems));
         bytes.max().unwrap_or(0)
     }
 
-    fn elems(&self, spread: Sharding, index: usize, rank: Rank) -> usize {
-        match spread {
-            Sharding::Replicated => self.trained[index].elems(),
-            Sharding::Sharded => self.layout.elems(index, rank).len(),
-        }
+    /// Each parameter, and how many of its elements the rank has.
+    fn parts(&self, spread: Sharding, rank: Rank) -> impl Iterator<Item = (&Parameter, usize)> {
+        let trained = self.trained.iter().enumerate();
+        trained.map(move |(index, &parameter)| match spread {
+            Sharding::Replicated => (parameter, parameter.elems()),
+            Sharding::Sharded => (parameter, self.layout.elems(index, rank).len()),
+        })
     }
 
     /// Bytes of buckets: this rank's blocks, which it has from the end of the backward pass to that of the step; and
@@ -242,14 +236,14 @@ impl Count<'_> {
     fn seen(&self, rank: Rank) -> u64 {
         let training = self.training;
         let (all, sharing) = (training.ranks.get(), self.layout.world_size().get());
+        let host = training.ranks_per_host.get();
         let among = |ranks: u32| {
-            if ranks <= training.ranks_per_host.get() {
+            if ranks <= host {
                 u64::from(ranks) - 1
             } else {
                 0
             }
         };
-        let gathers = self.placement.parameters == Sharding::Sharded;
         let (mut always, mut shared) = (0, Vec::new());
         for bucket in &self.buckets {
             let seen = match bucket.division {
@@ -263,10 +257,9 @@ impl Count<'_> {
                 _ => shared.push(seen),
             }
         }
-        let gathered = if gathers {
-            self.gather_bytes() * among(sharing) / u64::from(sharing)
-        } else {
-            0
+        let gathered = match self.placement.parameters {
+            Sharding::Sharded => self.gather_bytes() * among(sharing) / u64::from(sharing),
+            Sharding::Replicated => 0,
         };
         always + lent_bytes_max(&shared) + gathered
     }

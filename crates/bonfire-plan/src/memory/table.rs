@@ -7,14 +7,13 @@ use crate::{Bytes, WorldSize};
 
 /// The memory of a training in several placements. It prints as a line for each: what a rank holds when that is the
 /// most, and what the operating system counts for its process, which is more where it sees memory of other ranks.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryTable {
-    /// How many ranks train together.
     pub ranks: WorldSize,
     /// How many elements all parameters have.
     pub parameters: usize,
-    /// The memory of each placement.
     pub rows: Vec<RankMemory>,
     /// What a rank may take, if somebody has said it.
     pub limit: Option<Bytes>,
@@ -32,11 +31,9 @@ impl MemoryTable {
 impl fmt::Display for MemoryTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
-        writeln!(
-            f,
-            "{millions:.1} million parameters; what each of {} ranks holds at its most:",
-            self.ranks
-        )?;
+        let ranks = self.ranks;
+        write!(f, "{millions:.1} million parameters; ")?;
+        writeln!(f, "what each of {ranks} ranks holds at its most:")?;
         write!(f, "{:<12}", "placement")?;
         let names = self.rows.first().map(|row| row.peak().1.classes());
         for (name, _) in names.into_iter().flatten() {
@@ -54,12 +51,8 @@ impl fmt::Display for MemoryTable {
                 write!(f, " {:>11}", shown(bytes))?;
             }
             let total = held.total();
-            write!(
-                f,
-                " {:>11} {:>11}  {phase:<21}",
-                shown(total),
-                shown(row.resident())
-            )?;
+            let (all, resident) = (shown(total), shown(row.resident()));
+            write!(f, " {all:>11} {resident:>11}  {phase:<21}")?;
             match self.limit {
                 Some(limit) if total <= limit => writeln!(f, " yes")?,
                 Some(_) => writeln!(f, " no")?,

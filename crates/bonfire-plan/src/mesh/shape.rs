@@ -36,8 +36,9 @@ impl MeshShape {
         let ranks = u64::from(world_size.get());
         let left = self.sizes.contains(&None);
         if (left && ranks % known != 0) || (!left && ranks != known) {
+            let shape = self;
             return Err(MeshError::DoesNotFit {
-                shape: self,
+                shape,
                 known,
                 world_size,
             });
@@ -94,11 +95,8 @@ impl FromStr for MeshShape {
     fn from_str(text: &str) -> Result<Self, MeshError> {
         let mut shape = Self::ONE;
         let mut named = [false; Axis::COUNT];
-        for part in text
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
+        let parts = text.split(',').map(str::trim);
+        for part in parts.filter(|part| !part.is_empty()) {
             let unreadable = || MeshError::Unreadable {
                 part: part.to_owned(),
             };
@@ -116,11 +114,10 @@ impl FromStr for MeshShape {
             };
             shape.sizes[axis.index()] = size;
         }
-        let inferred = Axis::ALL
-            .iter()
-            .filter(|axis| shape.sizes[axis.index()].is_none());
-        match inferred.copied().collect::<Vec<_>>()[..] {
-            [axis, again, ..] => Err(MeshError::InferredTwice { axis, again }),
+        let axes = Axis::ALL.iter().copied();
+        let mut inferred = axes.filter(|axis| shape.sizes[axis.index()].is_none());
+        match (inferred.next(), inferred.next()) {
+            (Some(axis), Some(again)) => Err(MeshError::InferredTwice { axis, again }),
             _ => Ok(shape),
         }
     }
@@ -135,11 +132,9 @@ impl fmt::Display for MeshShape {
             Some(size) => Some(format!("{axis}={size}")),
             None => Some(format!("{axis}=-1")),
         });
-        let parts: Vec<String> = parts.collect();
-        if parts.is_empty() {
-            f.write_str("dp_shard=1")
-        } else {
-            f.write_str(&parts.join(","))
+        match &parts.collect::<Vec<String>>()[..] {
+            [] => f.write_str("dp_shard=1"),
+            parts => f.write_str(&parts.join(",")),
         }
     }
 }
@@ -155,10 +150,8 @@ pub enum MeshError {
          dp_shard), dp_replicate, dp_shard, cp and tp; ranks are 1 or more, or -1 for those that are left"
     )]
     Unreadable { part: String },
-    /// An axis has two sizes.
     #[error("the mesh names the axis {axis} twice; give it one size (dp is the same as dp_shard)")]
     NamedTwice { axis: Axis },
-    /// Two axes are to have the ranks that are left.
     #[error("both {axis} and {again} have the size -1; give one of them a number of ranks")]
     InferredTwice { axis: Axis, again: Axis },
     /// The sizes do not multiply to the number of ranks.
@@ -187,13 +180,10 @@ fn change(shape: &MeshShape, known: u64, world_size: WorldSize) -> String {
     let ranks = u64::from(world_size.get());
     let given = shape.sizes[Axis::DpShard.index()].map_or(1, NonZeroU32::get);
     let others = known / u64::from(given);
-    match ranks % others {
-        0 if ranks >= others => format!(
-            "start {known} ranks, or give dp={} (dp=-1 finds it)",
-            ranks / others
-        ),
-        _ => format!(
-            "start {known} ranks or a multiple of {others} with dp=-1, or make an axis smaller"
-        ),
+    let dp = ranks / others;
+    if dp > 0 && ranks.is_multiple_of(others) {
+        format!("start {known} ranks, or give dp={dp} (dp=-1 finds it)")
+    } else {
+        format!("start {known} ranks or a multiple of {others} with dp=-1, or make an axis smaller")
     }
 }

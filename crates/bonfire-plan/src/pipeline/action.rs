@@ -19,12 +19,18 @@ pub enum Pass {
     WeightGradient,
 }
 
+impl Pass {
+    /// Whether it ends the backward pass of the stage, and frees its activations.
+    pub(super) fn adds_to_gradients(self) -> bool {
+        matches!(self, Self::Backward | Self::WeightGradient)
+    }
+}
+
 /// The seconds of the passes over some layers, for one micro-batch.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
-    /// Seconds of one forward pass.
     pub forward_s: f64,
-    /// Seconds of one input gradient.
     pub input_gradient_s: f64,
     /// Of a weight gradient. A whole backward pass takes both.
     pub weight_gradient_s: f64,
@@ -42,14 +48,12 @@ impl PassTimes {
     }
 }
 
-/// A pass over one stage for one micro-batch.
+/// A pass over one stage for one micro-batch. Both are counted from 0, stages in the order of the layers.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Compute {
-    /// The kind of the pass.
     pub pass: Pass,
-    /// The stage, counted from 0 in the order of the layers.
     pub stage: u32,
-    /// The micro-batch, counted from 0.
     pub micro_batch: u32,
 }
 
@@ -63,35 +67,31 @@ pub enum Payload {
 }
 
 /// A message between two stages that follow one another. Sender and receiver name it alike.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
-    /// What the message carries: activation or gradient.
     pub payload: Payload,
     /// The stage in front of the boundary that it crosses; the other is the next one.
     pub boundary: u32,
-    /// The micro-batch, counted from 0.
     pub micro_batch: u32,
 }
 
 impl Message {
     /// The stage that sends it.
     pub fn source(self) -> u32 {
-        match self.payload {
-            Payload::Activation => self.boundary,
-            Payload::Gradient => self.boundary.saturating_add(1),
-        }
+        let behind = u32::from(self.payload == Payload::Gradient);
+        self.boundary.saturating_add(behind)
     }
 
     /// The stage that receives it.
     pub fn target(self) -> u32 {
-        match self.payload {
-            Payload::Activation => self.boundary.saturating_add(1),
-            Payload::Gradient => self.boundary,
-        }
+        let behind = u32::from(self.payload == Payload::Activation);
+        self.boundary.saturating_add(behind)
     }
 }
 
-/// One entry of a rank's list.
+/// One entry of a rank's list. Stages are counted from 0.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// `F`, `B`, `I` or `W`: compute.
@@ -101,20 +101,11 @@ pub enum Action {
     /// `RECV_F` or `RECV_B`: receive what a pass needs.
     Receive(Message),
     /// `REDUCE_GRAD`: sum the gradients of a stage's parameters over its data-parallel ranks.
-    ReduceGradients {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    ReduceGradients { stage: u32 },
     /// `UNSHARD`: gather the sharded parameters of a stage.
-    Gather {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    Gather { stage: u32 },
     /// `RESHARD`: free the gathered parameters of a stage.
-    Release {
-        /// The stage, counted from 0.
-        stage: u32,
-    },
+    Release { stage: u32 },
 }
 
 impl Action {
@@ -193,11 +184,9 @@ impl Action {
 
 impl fmt::Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.stage(), self.word())?;
-        match self.micro_batch() {
-            Some(micro_batch) => write!(formatter, "{micro_batch}"),
-            None => Ok(()),
-        }
+        let micro_batch = self.micro_batch().map(|number| number.to_string());
+        let micro_batch = micro_batch.unwrap_or_default();
+        write!(formatter, "{}{}{micro_batch}", self.stage(), self.word())
     }
 }
 
@@ -231,9 +220,9 @@ impl FromStr for Action {
                 digits => Some(digits.parse().ok()?),
             };
             let all = Self::with_stage(stage.parse().ok()?, micro_batch.unwrap_or(0));
-            all.into_iter()
-                .filter(|action| action.micro_batch().is_some() == micro_batch.is_some())
-                .find(|action| action.word() == word)
+            all.into_iter().find(|action| {
+                action.micro_batch().is_some() == micro_batch.is_some() && action.word() == word
+            })
         };
         parse().ok_or_else(|| UnknownAction {
             text: text.to_owned(),

@@ -10,11 +10,10 @@ use super::simulate::{Costs, CostsError, simulate};
 use crate::{Bytes, WorldSize};
 
 /// What a schedule is chosen for.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// The ranks of the pipeline.
     pub ranks: WorldSize,
-    /// The micro-batches of a step.
     pub micro_batches: NonZeroU32,
     /// The most stages on a rank; at most the layers of a rank.
     pub chunks_max: NonZeroU32,
@@ -61,10 +60,9 @@ pub fn choose(demand: &Demand) -> Result<Vec<Candidate>, CostsError> {
             candidates.extend(candidate(demand, shape)?);
         }
     }
-    let rank = |one: &Candidate| (one.makespan_s, one.activations);
     candidates.sort_by(|one, other| {
-        let (one, other) = (rank(one), rank(other));
-        one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
+        let by_time = one.makespan_s.total_cmp(&other.makespan_s);
+        by_time.then(one.activations.cmp(&other.activations))
     });
     Ok(candidates)
 }
@@ -75,11 +73,8 @@ fn candidate(demand: &Demand, shape: Shape) -> Result<Option<Candidate>, CostsEr
         return Ok(None);
     };
     let live = u64::from(schedule.live_max().into_iter().max().unwrap_or(0));
-    let chunks = u64::from(shape.chunks.get());
-    let activations = Bytes::new(
-        live.saturating_mul(demand.activations.get())
-            .div_ceil(chunks),
-    );
+    let held = live.saturating_mul(demand.activations.get());
+    let activations = Bytes::new(held.div_ceil(u64::from(shape.chunks.get())));
     if activations > demand.activations_max {
         return Ok(None);
     }

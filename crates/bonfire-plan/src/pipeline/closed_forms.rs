@@ -41,19 +41,14 @@ impl Shape {
     /// The seconds of a step whose messages take no time, with these times of a rank's layers; `None` where no
     /// closed form is known: zero-bubble schedules whose three passes do not take the same time.
     pub fn makespan_s(&self, rank: PassTimes) -> Option<f64> {
-        let PassTimes {
-            forward_s,
-            input_gradient_s,
-            weight_gradient_s,
-        } = rank;
-        let all_s = forward_s + input_gradient_s + weight_gradient_s;
-        let is_even = forward_s == input_gradient_s && input_gradient_s == weight_gradient_s;
-        let [p, m, v] = [
-            self.ranks.get(),
-            self.micro_batches.get(),
-            self.chunks.get(),
-        ]
-        .map(f64::from);
+        let (forward_s, input_s) = (rank.forward_s, rank.input_gradient_s);
+        let all_s = forward_s + input_s + rank.weight_gradient_s;
+        let is_even = forward_s == input_s && input_s == rank.weight_gradient_s;
+        let (p, m) = (
+            f64::from(self.ranks.get()),
+            f64::from(self.micro_batches.get()),
+        );
+        let v = f64::from(self.chunks.get());
         match self.kind {
             Kind::GPipe | Kind::OneForwardOneBackward => Some((m + p - 1.0) * all_s),
             // Fewer micro-batches than ranks change places with them.

@@ -9,39 +9,28 @@ use super::action::{Action, UnknownAction};
 use super::error::Broken;
 use super::schedule::Schedule;
 use super::verify::verify;
+use crate::types::joined;
 use crate::{PlanError, Rank, WorldSize};
 
-/// A text that is not a schedule. Its author is at fault.
+/// A text that is not a schedule. Its author is at fault. Lines and fields are counted from 1.
 #[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
-    /// A field that is not an action.
     #[error("line {line}, field {field}: {source}")]
     Action {
-        /// The line, counted from 1.
         line: usize,
-        /// The field, counted from 1.
         field: usize,
         source: UnknownAction,
     },
-    /// A line without a pass: a rank with nothing to do.
+    /// A rank with nothing to do.
     #[error("line {line} has no pass; give every rank a stage, or remove the line")]
-    EmptyRank {
-        /// The line, counted from 1.
-        line: usize,
-    },
+    EmptyRank { line: usize },
     /// A stage that nobody computes, in front of one that somebody does.
     #[error("no rank computes stage {stage}, but one computes stage {last}; count stages from 0")]
-    MissingStage {
-        /// The first stage that is missing.
-        stage: u32,
-        last: u32,
-    },
-    /// More or fewer ranks than there can be.
+    MissingStage { stage: u32, last: u32 },
     #[error(transparent)]
     Ranks(#[from] PlanError),
-    /// A schedule that must not run.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
@@ -53,10 +42,9 @@ impl Schedule {
     /// # Errors
     /// [`CsvError`] for what is not a schedule, and for one that the verifier refuses.
     pub fn from_csv(text: &str) -> Result<Self, CsvError> {
-        let lines = text.trim_end().lines().enumerate();
-        let lists: Vec<_> = lines
-            .map(|(line, text)| list(line + 1, text))
-            .collect::<Result<_, _>>()?;
+        let lines = (1..).zip(text.trim_end().lines());
+        let lists = lines.map(|(line, text)| list(line, text));
+        let lists: Vec<_> = lists.collect::<Result<_, _>>()?;
         let ranks = WorldSize::new(u32::try_from(lists.len()).unwrap_or(u32::MAX))?;
         let mut owners: BTreeMap<u32, Rank> = BTreeMap::new();
         let mut micro_batches = 0_u32;
@@ -68,13 +56,10 @@ impl Schedule {
                 }
             }
         }
-        for (expected, (&stage, _)) in (0..).zip(&owners) {
-            if stage != expected {
-                let last = owners.keys().next_back().copied().unwrap_or(stage);
-                return Err(CsvError::MissingStage {
-                    stage: expected,
-                    last,
-                });
+        for (stage, &found) in (0..).zip(owners.keys()) {
+            if found != stage {
+                let last = owners.keys().next_back().copied().unwrap_or(found);
+                return Err(CsvError::MissingStage { stage, last });
             }
         }
         let owners = owners.into_values().collect();
@@ -85,34 +70,27 @@ impl Schedule {
 
     /// The lists as text, with a line break at the end of each line.
     pub fn to_csv(&self) -> String {
-        let mut text = String::new();
-        for list in self.lists() {
-            let fields: Vec<_> = list.iter().map(Action::to_string).collect();
-            text += &fields.join(",");
-            text.push('\n');
-        }
-        text
+        let lines = self.lists().iter().map(|list| joined(list, ",") + "\n");
+        lines.collect()
     }
 }
 
 fn list(line: usize, text: &str) -> Result<Vec<Action>, CsvError> {
-    let fields = text.split(',').map(str::trim).enumerate();
-    let fields = fields.filter(|(_, text)| !text.is_empty());
-    let actions = fields.map(|(field, text)| {
-        let wrong = |source| CsvError::Action {
-            line,
-            field: field + 1,
-            source,
-        };
-        text.parse().map_err(wrong)
-    });
-    let list: Vec<Action> = actions.collect::<Result<_, _>>()?;
-    if list
-        .iter()
-        .any(|action| matches!(action, Action::Compute(_)))
-    {
-        Ok(list)
-    } else {
-        Err(CsvError::EmptyRank { line })
+    let fields = (1..).zip(text.split(',').map(str::trim));
+    let actions = fields
+        .filter(|(_, text)| !text.is_empty())
+        .map(|(field, text)| {
+            let action: Result<Action, _> = text.parse();
+            action.map_err(|source| CsvError::Action {
+                line,
+                field,
+                source,
+            })
+        });
+    let list: Vec<_> = actions.collect::<Result<_, _>>()?;
+    let is_pass = |action: &Action| matches!(action, Action::Compute(_));
+    if !list.iter().any(is_pass) {
+        return Err(CsvError::EmptyRank { line });
     }
+    Ok(list)
 }

@@ -7,12 +7,12 @@ use std::fmt;
 use super::action::Action;
 use super::kind::Kind;
 use crate::Rank;
+use crate::types::joined;
 
 /// A shape that no schedule has. The caller is at fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
-    /// Too few or too many stages on a rank.
     #[error("{kind} has {} on each rank, not {chunks}", stages_of(*kind))]
     Chunks { kind: Kind, chunks: u32 },
     /// Micro-batches that an interleaved schedule cannot deal into equal rounds.
@@ -25,12 +25,8 @@ pub enum ShapeError {
         /// The rounds, as many as whole times the ranks go into the micro-batches.
         rounds: u32,
     },
-    /// More passes than fit into a moderate amount of memory.
     #[error("the schedule has more than {limit} passes; take fewer micro-batches, ranks or stages")]
-    TooLong {
-        /// The most passes of all ranks together.
-        limit: u64,
-    },
+    TooLong { limit: u64 },
 }
 
 fn stages_of(kind: Kind) -> &'static str {
@@ -65,13 +61,14 @@ pub enum Broken {
     MessageOrder {
         source_rank: Rank,
         target_rank: Rank,
-        /// The first message that is sent out of order.
         sent: Action,
-        /// What the receiver is there to receive.
         received: Action,
     },
     /// Ranks that wait for each other.
-    #[error("deadlock: {}; move what is waited for to the front", join(blocked))]
+    #[error(
+        "deadlock: {}; move what is waited for to the front",
+        joined(blocked, "; ")
+    )]
     Deadlock {
         /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
@@ -84,7 +81,6 @@ pub enum Broken {
     Live {
         rank: Rank,
         kind: Kind,
-        /// The most activations that it holds at a time.
         live: u32,
         /// Those of the closed form.
         promised: u32,
@@ -95,28 +91,20 @@ pub enum Broken {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rule {
-    /// A stage that the pipeline does not have.
     #[error("there are {stages} stages, counted from 0")]
     UnknownStage { stages: u32 },
-    /// A micro-batch that the step does not have.
     #[error("there are {micro_batches} micro-batches, counted from 0")]
     UnknownMicroBatch { micro_batches: u32 },
-    /// A stage that lies on another rank.
     #[error("the stage is on rank {owner}; let that rank do it")]
     NotTheOwner { owner: Rank },
-    /// An action that the rank has done already.
     #[error("it is done already in action {first}; remove one of them")]
-    Repeated {
-        /// The place of the other one.
-        first: usize,
-    },
+    Repeated { first: usize },
     /// A whole backward pass beside a split one.
     #[error("{other} is there, too; let the backward pass be B, or I and W")]
     TwoBackwards { other: Action },
     /// A backward pass, whole or of the input, in front of its forward pass.
     #[error("it must come after the forward pass {0}")]
     BeforeForward(Action),
-    /// A weight gradient in front of the input gradient.
     #[error("it must come after the input gradient {0}")]
     BeforeInputGradient(Action),
     /// A pass in front of that of the neighbouring stage on the same rank, from which it has its input.
@@ -137,7 +125,6 @@ pub enum Rule {
     /// A pass over a stage whose parameters are not there.
     #[error("the stage is not gathered; gather it first")]
     NotGathered,
-    /// A gather of what is gathered.
     #[error("the stage is gathered already; release it first, or remove this")]
     AlreadyGathered,
 }
@@ -154,15 +141,11 @@ pub struct Blocked {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, index, .. } = self;
+        let (action, needs) = (self.action, self.needs);
         write!(
             formatter,
-            "rank {} waits in action {} ({}) for {}",
-            self.rank, self.index, self.action, self.needs
+            "rank {rank} waits in action {index} ({action}) for {needs}"
         )
     }
-}
-
-fn join(blocked: &[Blocked]) -> String {
-    let lines: Vec<_> = blocked.iter().map(Blocked::to_string).collect();
-    lines.join("; ")
 }

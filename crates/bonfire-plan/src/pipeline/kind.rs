@@ -10,8 +10,7 @@ named_codes! {
         /// A backward pass after each forward pass as soon as there is one to do: PipeDream-flush
         /// (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.1).
         OneForwardOneBackward = 2, "1f1b";
-        /// The same with several stages on each rank, distributed round the ranks (the same,
-        /// section 2.2.2).
+        /// The same with several stages on each rank, distributed round the ranks (the same, section 2.2.2).
         Interleaved = 3, "interleaved";
         /// 1F1B whose weight gradients fill the bubble, with the activations of 1F1B's first rank on every
         /// rank (Qi et al. 2023, arXiv 2401.10241, section 3.1).

@@ -1,10 +1,9 @@
 //! The order of the passes on a rank, for each kind of schedule.
 //!
-//! GPipe, 1F1B, interleaved and ZB-H1 are one loop. A rank begins with some forward passes (its
-//! warm-up), then alternates a forward and a backward pass while there are forward passes, and ends
-//! with the backward passes that are left. The warm-up is all that distinguishes the first three;
-//! ZB-H1 splits the backward pass, and rank r puts a weight gradient r input gradients behind its
-//! own.
+//! GPipe, 1F1B, interleaved and ZB-H1 are one loop. A rank begins with some forward passes (its warm-up), then
+//! alternates a forward and a backward pass while there are forward passes, and ends with the backward passes that
+//! are left. The warm-up is all that distinguishes the first three; ZB-H1 splits the backward pass, and rank r puts a
+//! weight gradient r input gradients behind its own.
 
 use super::action::{Compute, Pass};
 use super::kind::Kind;

@@ -2,7 +2,7 @@
 //!
 //! The functions can be called in any order. They leave alone what is there already.
 
-use super::action::{Action, Pass};
+use super::action::Action;
 use super::error::Broken;
 use super::run::run;
 use super::schedule::Schedule;
@@ -45,10 +45,7 @@ impl Schedule {
         self.with_insertions(|list, stage| {
             let sum = Action::ReduceGradients { stage };
             let adds = |action: &Action| match action {
-                Action::Compute(compute) => {
-                    compute.stage == stage
-                        && matches!(compute.pass, Pass::Backward | Pass::WeightGradient)
-                }
+                Action::Compute(one) if one.stage == stage => one.pass.adds_to_gradients(),
                 _ => false,
             };
             let (false, Some(last)) = (list.contains(&sum), list.iter().rposition(adds)) else {
@@ -66,12 +63,10 @@ impl Schedule {
     pub fn with_gathers(self) -> Self {
         self.with_insertions(|list, stage| {
             let (gather, release) = (Action::Gather { stage }, Action::Release { stage });
-            let is_pass = |action: &Action| matches!(action, Action::Compute(_));
             let is_own = |action: &Action| action.stage() == stage;
-            let last = list
-                .iter()
-                .rposition(|action| is_own(action) && is_pass(action));
+            let is_pass = |action: &Action| is_own(action) && matches!(action, Action::Compute(_));
             let first = list.iter().position(is_own);
+            let last = list.iter().rposition(is_pass);
             let (false, Some(first), Some(last)) = (list.contains(&gather), first, last) else {
                 return;
             };

@@ -21,12 +21,10 @@ pub(super) fn run(schedule: &Schedule, mut visit: impl FnMut(Rank, Action)) -> R
         is_moving = false;
         // One action of each rank in turn, so that ranks advance side by side.
         for rank in schedule.ranks().ranks() {
-            let Some(action) = state.head(rank) else {
+            let head = state.head(rank);
+            let Some(action) = head.filter(|&action| state.needs(action).is_none()) else {
                 continue;
             };
-            if state.needs(action).is_some() {
-                continue;
-            }
             is_moving = true;
             state.next[rank.index()] += 1;
             visit(rank, action);
@@ -45,16 +43,12 @@ pub(super) fn run(schedule: &Schedule, mut visit: impl FnMut(Rank, Action)) -> R
             }
         }
     }
-    let blocked: Vec<_> = schedule
-        .ranks()
-        .ranks()
-        .filter_map(|rank| state.blocked(rank))
-        .collect();
-    if blocked.is_empty() {
-        Ok(())
-    } else {
-        Err(Broken::Deadlock { blocked })
+    let ranks = schedule.ranks().ranks();
+    let blocked: Vec<_> = ranks.filter_map(|rank| state.blocked(rank)).collect();
+    if !blocked.is_empty() {
+        return Err(Broken::Deadlock { blocked });
     }
+    Ok(())
 }
 
 struct State<'a> {
@@ -92,13 +86,12 @@ impl State<'_> {
 
     fn blocked(&self, rank: Rank) -> Option<Blocked> {
         let action = self.head(rank)?;
-        // What could be taken would have been.
-        let needs = self.needs(action)?;
         Some(Blocked {
             rank,
             index: self.next[rank.index()],
             action,
-            needs,
+            // What could be taken would have been.
+            needs: self.needs(action)?,
         })
     }
 }

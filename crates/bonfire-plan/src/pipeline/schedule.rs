@@ -8,9 +8,8 @@ use crate::{Rank, WorldSize};
 
 /// A list of actions for each rank.
 ///
-/// A schedule without messages says only what is computed. Then a pass waits until the pass that makes its
-/// input has ended, wherever that runs. With messages, it takes its input from a message that the rank has
-/// received.
+/// A schedule without messages says only what is computed. Then a pass waits until the pass that makes its input has
+/// ended, wherever that runs. With messages, it takes its input from a message that the rank has received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// The shape that it was made for; `None` for lists from elsewhere.
@@ -28,6 +27,7 @@ impl Schedule {
     /// [`ShapeError`] when there is no such schedule.
     pub fn new(shape: Shape) -> Result<Self, ShapeError> {
         shape.check()?;
+        let owners = (0..shape.stages()).map(|stage| shape.owner(stage));
         let list = |rank| {
             let passes = orders::passes(&shape, rank).into_iter();
             passes.map(Action::Compute).collect()
@@ -35,9 +35,7 @@ impl Schedule {
         Ok(Self {
             shape: Some(shape),
             ranks: shape.ranks,
-            owners: (0..shape.stages())
-                .map(|stage| shape.owner(stage))
-                .collect(),
+            owners: owners.collect(),
             micro_batches: shape.micro_batches.get(),
             lists: shape.ranks.ranks().map(list).collect(),
         })
@@ -133,14 +131,11 @@ impl Schedule {
         let live_max = |list: &Vec<Action>| {
             let (mut live, mut most) = (0_u32, 0);
             for action in list {
-                match action {
-                    Action::Compute(compute) => match compute.pass {
-                        Pass::Forward => live += 1,
-                        Pass::Backward | Pass::WeightGradient => live = live.saturating_sub(1),
-                        Pass::InputGradient => {}
-                    },
-                    _ => continue,
-                }
+                let Action::Compute(compute) = action else {
+                    continue;
+                };
+                live += u32::from(compute.pass == Pass::Forward);
+                live = live.saturating_sub(u32::from(compute.pass.adds_to_gradients()));
                 most = most.max(live);
             }
             most
@@ -154,8 +149,8 @@ impl Schedule {
 
     /// Whether ranks exchange messages, rather than values that appear.
     pub fn has_messages(&self) -> bool {
-        self.all()
-            .any(|action| matches!(action, Action::Send(_) | Action::Receive(_)))
+        let is_message = |action: &Action| matches!(action, Action::Send(_) | Action::Receive(_));
+        self.all().any(is_message)
     }
 
     /// What a pass takes from a neighbouring stage, on whatever rank.

@@ -10,15 +10,13 @@ use crate::{Rank, WorldSize};
 const PASSES_MAX: u64 = 1 << 24;
 
 /// What a schedule is made for.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// The kind of the schedule.
     pub kind: Kind,
-    /// The ranks of the pipeline.
     pub ranks: WorldSize,
     /// The stages on each rank.
     pub chunks: NonZeroU32,
-    /// The micro-batches of a step.
     pub micro_batches: NonZeroU32,
 }
 
@@ -42,8 +40,8 @@ impl Shape {
         if passes.saturating_mul(3 * u64::from(micro_batches)) > PASSES_MAX {
             return Err(ShapeError::TooLong { limit: PASSES_MAX });
         }
-        let rounds = micro_batches / self.round();
         if kind == Kind::Interleaved && !micro_batches.is_multiple_of(self.round()) {
+            let rounds = micro_batches / self.round();
             return Err(ShapeError::UnevenRounds {
                 micro_batches,
                 rounds,

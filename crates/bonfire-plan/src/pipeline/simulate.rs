@@ -14,12 +14,11 @@ pub struct Costs {
 }
 
 /// A cost that is negative, infinite or not a number.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
 pub struct CostsError {
-    /// The name of the field.
     pub figure: &'static str,
-    /// The value of the field.
     pub value: f64,
 }
 
@@ -61,14 +60,12 @@ impl Costs {
     }
 }
 
-/// A pass, and when it ran.
+/// A pass, and when it ran, in seconds from the start of the first.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// The pass that was run.
     pub compute: Compute,
-    /// When it began, in seconds from the start of the first pass.
     pub start_s: f64,
-    /// When it ended, in the same seconds.
     pub end_s: f64,
 }
 
@@ -89,11 +86,9 @@ pub struct Timing {
 impl Timing {
     /// The part of the ranks' time in which they computed nothing, from 0 to 1: 1 - busy / (ranks x makespan).
     pub fn bubble(&self) -> f64 {
-        let all_s = self.makespan_s * self.busy_s.len() as f64;
-        if all_s > 0.0 {
-            1.0 - self.busy_s.iter().sum::<f64>() / all_s
-        } else {
-            0.0
+        match self.makespan_s * self.busy_s.len() as f64 {
+            all_s if all_s > 0.0 => 1.0 - self.busy_s.iter().sum::<f64>() / all_s,
+            _ => 0.0,
         }
     }
 }
@@ -122,12 +117,8 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Result<Timing, Broken> {
             return;
         };
         let arrived_s = schedule.input(compute).map_or(0.0, |message| {
-            let travel_s = if schedule.crosses(message) {
-                costs.message_s
-            } else {
-                0.0
-            };
-            made_s[schedule.value(message)] + travel_s
+            let made_s = made_s[schedule.value(message)];
+            made_s + f64::from(schedule.crosses(message)) * costs.message_s
         });
         let start_s = free_s[rank.index()].max(arrived_s);
         let time_s = costs.stages[compute.stage as usize].of(compute.pass);

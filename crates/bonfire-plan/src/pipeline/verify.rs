@@ -94,10 +94,8 @@ impl<'a> Verifier<'a> {
         if action.stage() >= stages {
             return Some(Rule::UnknownStage { stages });
         }
-        if action
-            .micro_batch()
-            .is_some_and(|micro_batch| micro_batch >= micro_batches)
-        {
+        let micro_batch = action.micro_batch();
+        if micro_batch.is_some_and(|number| number >= micro_batches) {
             return Some(Rule::UnknownMicroBatch { micro_batches });
         }
         let owner = self.schedule.owner(action.stage());
@@ -113,10 +111,8 @@ impl<'a> Verifier<'a> {
     }
 
     fn check_complete(&self) -> Result<(), Broken> {
-        let has_sums = self
-            .schedule
-            .all()
-            .any(|action| matches!(action, Action::ReduceGradients { .. }));
+        let is_sum = |action: &Action| matches!(action, Action::ReduceGradients { .. });
+        let has_sums = self.schedule.all().any(is_sum);
         for stage in 0..self.schedule.stages() {
             for micro_batch in 0..self.schedule.micro_batches() {
                 self.check_passes(stage, micro_batch)?;
@@ -145,31 +141,27 @@ impl<'a> Verifier<'a> {
         let action = |pass| Action::compute(pass, stage, micro_batch);
         self.require(action(Pass::Forward))?;
         let halves = [Pass::InputGradient, Pass::WeightGradient].map(action);
-        let split = halves
-            .into_iter()
-            .find(|half| self.places.contains_key(half));
+        let mut halves = halves.into_iter();
+        let split = halves.clone().find(|half| self.places.contains_key(half));
         let whole = action(Pass::Backward);
         match (split, self.places.contains_key(&whole)) {
             (Some(half), true) => {
-                let rule = Rule::TwoBackwards { other: whole };
+                let (rank, index) = (self.schedule.owner(stage), self.places[&half]);
                 Err(broken(
-                    self.schedule.owner(stage),
-                    self.places[&half],
+                    rank,
+                    index,
                     half,
-                    rule,
+                    Rule::TwoBackwards { other: whole },
                 ))
             }
-            (Some(_), false) => halves.into_iter().try_for_each(|half| self.require(half)),
+            (Some(_), false) => halves.try_for_each(|half| self.require(half)),
             (None, _) => self.require(whole),
         }
     }
 
     fn require(&self, action: Action) -> Result<(), Broken> {
-        if self.places.contains_key(&action) {
-            Ok(())
-        } else {
-            Err(self.missing(action))
-        }
+        let found = self.places.get(&action);
+        found.map(drop).ok_or_else(|| self.missing(action))
     }
 
     fn missing(&self, action: Action) -> Broken {
@@ -287,12 +279,13 @@ impl<'a> Verifier<'a> {
         let Some(shape) = self.schedule.shape() else {
             return Ok(());
         };
+        let kind = shape.kind;
         for (rank, live) in self.schedule.ranks().ranks().zip(self.schedule.live_max()) {
             let promised = shape.live_max(rank);
             if live != promised {
                 return Err(Broken::Live {
                     rank,
-                    kind: shape.kind,
+                    kind,
                     live,
                     promised,
                 });

@@ -1,13 +1,11 @@
 //! How a transit passes from host to host: out of one network card and into another.
 
-use std::ops::Range;
-
 use super::card::{Card, Passed};
 use super::engine::Engine;
 use super::events::Hop;
 use super::program::LinkEnds;
 use super::trace::Transit;
-use super::{Activity, Class, Detail, Lane, Span};
+use super::{Activity, Class, Lane, Span};
 use crate::Rank;
 
 impl Engine<'_> {
@@ -90,7 +88,15 @@ impl Engine<'_> {
             _ => Lane::NicIn(ends.port_in),
         };
         let passed = self.card(hop, &ends).pass(link, transit, now_s)?;
-        self.note_transfer(lane, &ends, passed.since_s..now_s);
+        let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
+        self.note(Span {
+            lane,
+            activity: Activity::Transfer,
+            peer: Some(Rank::new(ends.target)),
+            bytes: ((now_s - passed.since_s) / s_per_byte).round() as u64,
+            start_s: passed.since_s,
+            end_s: now_s,
+        });
         self.expect_next(hop, &ends);
         Some(passed)
     }
@@ -107,25 +113,6 @@ impl Engine<'_> {
         match hop {
             Hop::Left => &mut self.cards_out[ends.port_out as usize],
             _ => &mut self.cards_in[ends.port_in as usize],
-        }
-    }
-
-    /// A card was busy, until a frame between these ends had passed.
-    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, busy_s: Range<f64>) {
-        let Range {
-            start: start_s,
-            end: end_s,
-        } = busy_s;
-        if self.detail == Detail::Timeline && end_s > start_s {
-            let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
-            self.spans.push(Span {
-                lane,
-                activity: Activity::Transfer,
-                peer: Some(Rank::new(ends.target)),
-                bytes: ((end_s - start_s) / s_per_byte).round() as u64,
-                start_s,
-                end_s,
-            });
         }
     }
 }

@@ -8,9 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use super::program::NONE;
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Card {
     /// The bytes that each link got which had frames all the time, at `time_s`.
     served: f64,
@@ -22,7 +20,7 @@ pub(super) struct Card {
     /// they do.
     ends: BinaryHeap<Reverse<(u64, u32)>>,
     /// The frame that passes first if no other joins, and when.
-    next: (u32, f64),
+    next: Option<(u32, f64)>,
 }
 
 #[derive(Debug)]
@@ -41,17 +39,6 @@ pub(super) struct Passed {
 }
 
 impl Card {
-    pub(super) fn new() -> Self {
-        Self {
-            served: 0.0,
-            time_s: 0.0,
-            since_s: 0.0,
-            flows: HashMap::new(),
-            ends: BinaryHeap::new(),
-            next: (NONE, 0.0),
-        }
-    }
-
     /// A frame of a link joins; whether it begins to pass at once.
     pub(super) fn join(
         &mut self,
@@ -78,18 +65,18 @@ impl Card {
         let &Reverse((end, transit)) = self.ends.peek()?;
         let share = self.flows.len() as f64 * s_per_byte;
         let left = f64::from_bits(end) - self.served;
-        self.next = (transit, self.time_s + left.max(0.0) * share);
-        Some(self.next)
+        self.next = Some((transit, self.time_s + left.max(0.0) * share));
+        self.next
     }
 
     /// The end of the frame that is next, or nothing where another has joined since this end was foretold.
     pub(super) fn pass(&mut self, link: u32, transit: u32, now_s: f64) -> Option<Passed> {
-        if self.next != (transit, now_s) {
+        if self.next != Some((transit, now_s)) {
             return None;
         }
         let Reverse((end, _)) = self.ends.pop()?;
         let since_s = std::mem::replace(&mut self.since_s, now_s);
-        (self.served, self.time_s, self.next) = (f64::from_bits(end), now_s, (NONE, 0.0));
+        (self.served, self.time_s, self.next) = (f64::from_bits(end), now_s, None);
         let flow = self.flows.get_mut(&link)?;
         flow.transits.pop_front();
         let follower = flow.transits.front().copied();

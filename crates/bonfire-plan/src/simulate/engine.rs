@@ -1,10 +1,9 @@
 //! The simulation itself: its state, its loop, and the ports.
 //!
-//! A rank runs ahead of the others until it needs something that has not been decided: a frame, a
-//! slot, the data of a direct load. What ranks compete for, the ports, is decided in the order of
-//! time: a frame on its way is an event per port, except for a port out that only one rank ever
-//! uses, whose order is that rank's own. Whatever a rank or a frame does next lies at or after the
-//! event that is being handled, so nothing that was decided is ever overtaken.
+//! A rank runs ahead of the others until it needs something that has not been decided: a frame, a slot, the data of a
+//! direct load. What ranks compete for, the ports, is decided in the order of time: a frame on its way is an event
+//! per port, except for a port out that only one rank ever uses, whose order is that rank's own. Whatever a rank or a
+//! frame does next lies at or after the event that is being handled, so nothing that was decided is ever overtaken.
 
 use super::card::Card;
 use super::events::{Arrival, Events, Hop};
@@ -101,20 +100,15 @@ pub(super) struct Launch {
     pub(super) turn: u32,
 }
 
-impl RankState {
-    fn new(start: u32, end: u32) -> Self {
+impl Launch {
+    /// The port is reached at once.
+    pub(super) fn at(time_s: f64, link: u32, op: u32) -> Self {
         Self {
-            clock_s: 0.0,
-            next: start,
-            end,
-            awaits_frame: NONE,
-            awaits_slot: NONE,
-            has_asked: false,
-            awaits_stores: false,
-            loads: Outstanding::default(),
-            stores: Outstanding::default(),
-            round: 0,
-            totals: RankTotals::default(),
+            link,
+            op,
+            issued_s: time_s,
+            reach_s: time_s,
+            turn: 0,
         }
     }
 }
@@ -128,18 +122,30 @@ impl<'a> Engine<'a> {
     ) -> Result<Self, SimulateError> {
         network.intra.validate()?;
         network.inter.validate()?;
-        let ranks = program.hosts.len();
-        let hosts = program.host_ranks.len();
+        let (ranks, hosts) = (program.hosts.len(), program.host_ranks.len());
         // More slots than frames change nothing.
         let most_puts = program.links.iter().map(|link| link.puts).max();
-        let slots = u32::try_from(network.slots.get())
-            .unwrap_or(u32::MAX)
-            .min(most_puts.unwrap_or(1).max(1));
+        let most_slots = most_puts.unwrap_or(1).max(1);
+        let slots =
+            u32::try_from(network.slots.get()).map_or(most_slots, |slots| slots.min(most_slots));
         let slot = SlotState {
             transit: NONE,
             round: 0,
             free_s: 0.0,
             release: NONE,
+        };
+        let rank = |pair: &[u32]| RankState {
+            clock_s: 0.0,
+            next: pair[0],
+            end: pair[1],
+            awaits_frame: NONE,
+            awaits_slot: NONE,
+            has_asked: false,
+            awaits_stores: false,
+            loads: Outstanding::default(),
+            stores: Outstanding::default(),
+            round: 0,
+            totals: RankTotals::default(),
         };
         Ok(Self {
             program,
@@ -149,16 +155,14 @@ impl<'a> Engine<'a> {
             detail,
             events: Events::default(),
             ready: Vec::with_capacity(ranks),
-            ranks: (program.starts.windows(2))
-                .map(|pair| RankState::new(pair[0], pair[1]))
-                .collect(),
+            ranks: program.starts.windows(2).map(rank).collect(),
             links: vec![LinkState::default(); program.links.len()],
             slot_states: vec![slot; program.links.len() * slots as usize],
             out_free_s: vec![0.0; ranks],
             in_free_s: vec![0.0; ranks],
             has_direct: !program.directs.is_empty(),
-            cards_out: (0..hosts).map(|_| Card::new()).collect(),
-            cards_in: (0..hosts).map(|_| Card::new()).collect(),
+            cards_out: (0..hosts).map(|_| Card::default()).collect(),
+            cards_in: (0..hosts).map(|_| Card::default()).collect(),
             nics: vec![NicTotals::default(); hosts],
             transits: Vec::new(),
             wakes: vec![Vec::new(); ranks],
@@ -174,20 +178,14 @@ impl<'a> Engine<'a> {
             while let Some(rank) = self.ready.pop() {
                 self.advance(rank)?;
             }
-            let Some(Arrival {
-                time_s,
-                transit,
-                hop,
-                ..
-            }) = self.events.pop()
-            else {
+            let Some(event) = self.events.pop() else {
                 return self.finish();
             };
-            match hop {
-                Hop::Out => self.leave(transit, time_s),
-                Hop::In => self.enter(transit, time_s),
-                Hop::Left => self.left(transit, time_s),
-                Hop::Entered => self.entered(transit, time_s),
+            match event.hop {
+                Hop::Out => self.leave(event.transit, event.time_s),
+                Hop::In => self.enter(event.transit, event.time_s),
+                Hop::Left => self.left(event.transit, event.time_s),
+                Hop::Entered => self.entered(event.transit, event.time_s),
             }
         }
     }
@@ -207,18 +205,13 @@ impl<'a> Engine<'a> {
                 (last, time_s) = (rank, state.clock_s);
             }
         }
-        let path = critical_path(&self, last);
+        let rounds = self.ranks.iter().map(|rank| rank.round).max();
         Ok(Simulation {
             time_s,
-            rounds: self
-                .ranks
-                .iter()
-                .map(|rank| rank.round)
-                .max()
-                .map_or(0, u64::from),
+            rounds: rounds.map_or(0, u64::from),
+            path: critical_path(&self, last),
             ranks: self.ranks.into_iter().map(|rank| rank.totals).collect(),
             nics: self.nics,
-            path,
             spans: self.spans,
         })
     }
@@ -233,28 +226,21 @@ impl<'a> Engine<'a> {
 
     /// Sets a frame or direct data going; its number.
     pub(super) fn launch(&mut self, launch: Launch) -> u32 {
-        let Launch {
-            link,
-            op,
-            issued_s,
-            reach_s,
-            turn,
-        } = launch;
         let transit = u32::try_from(self.transits.len()).expect("transits are fewer than steps");
         self.transits.push(Transit {
-            link,
-            op,
-            issued_s,
+            link: launch.link,
+            op: launch.op,
+            issued_s: launch.issued_s,
             arrived_s: 0.0,
             is_halfway: false,
             queued_out_s: 0.0,
             queued_in_s: 0.0,
         });
-        let class = self.program.links[link as usize].class;
+        let class = self.program.links[launch.link as usize].class;
         if self.has_direct || class == Class::Inter {
-            self.expect(reach_s, turn, transit, Hop::Out);
+            self.expect(launch.reach_s, launch.turn, transit, Hop::Out);
         } else {
-            self.leave(transit, reach_s);
+            self.leave(transit, launch.reach_s);
         }
         transit
     }
@@ -322,11 +308,9 @@ impl<'a> Engine<'a> {
         outstanding.count -= 1;
         // Transits arrive in the order of their first bytes, which need not be that of their last.
         let arrived_s = |transit: u32| self.transits[transit as usize].arrived_s;
-        if outstanding
-            .last
-            .is_none_or(|last| arrived_s(last) < arrived_s(transit))
-        {
-            outstanding.last = Some(transit);
+        let last = outstanding.last.get_or_insert(transit);
+        if arrived_s(*last) < arrived_s(transit) {
+            *last = transit;
         }
         if outstanding.count == 0 && (is_load || std::mem::take(&mut rank.awaits_stores)) {
             self.ready.push(initiator);
@@ -359,23 +343,13 @@ impl<'a> Engine<'a> {
     pub(super) fn busy_parts(&self, op: Op) -> [(Activity, f64); 2] {
         let bytes = self.bytes(op) as f64;
         let nothing = (Activity::Overhead, 0.0);
+        let link = || &self.costs[self.program.links[op.index()].class as usize];
+        let copy = |link: &Link| (Activity::Copy, bytes * link.copy_s_per_byte);
         match op.kind() {
-            Kind::Put => {
-                let link = &self.costs[self.program.links[op.index()].class as usize];
-                [
-                    (Activity::Overhead, link.overhead_s),
-                    (Activity::Copy, bytes * link.copy_s_per_byte),
-                ]
-            }
-            Kind::Wait => {
-                let link = &self.costs[self.program.links[op.index()].class as usize];
-                [(Activity::Overhead, link.overhead_s), nothing]
-            }
+            Kind::Put => [(Activity::Overhead, link().overhead_s), copy(link())],
+            Kind::Wait => [(Activity::Overhead, link().overhead_s), nothing],
             Kind::Release => [nothing, nothing],
-            Kind::Copy => {
-                let link = &self.costs[op.index()];
-                [(Activity::Copy, bytes * link.copy_s_per_byte), nothing]
-            }
+            Kind::Copy => [copy(&self.costs[op.index()]), nothing],
             Kind::Fold => {
                 let [intra, inter] = self.program.folds[op.index()].0.map(f64::from);
                 let s_per_byte =
@@ -386,8 +360,9 @@ impl<'a> Engine<'a> {
                 let direct = &self.program.directs[op.index()];
                 let link = &self.costs[Class::Intra as usize];
                 let (folds, copies) = (f64::from(direct.folds), f64::from(direct.copies));
+                let fold = (Activity::Fold, bytes * folds * link.fold_s_per_byte);
                 [
-                    (Activity::Fold, bytes * folds * link.fold_s_per_byte),
+                    fold,
                     (Activity::Copy, bytes * copies * link.copy_s_per_byte),
                 ]
             }
@@ -396,21 +371,24 @@ impl<'a> Engine<'a> {
 
     pub(super) fn work(&mut self, rank: u32, op: Op) {
         for (activity, duration_s) in self.busy_parts(op) {
-            if duration_s > 0.0 {
-                let start_s = self.ranks[rank as usize].clock_s;
-                let end_s = start_s + duration_s;
-                self.ranks[rank as usize].clock_s = end_s;
-                if self.detail == Detail::Timeline {
-                    self.spans.push(Span {
-                        lane: Lane::Rank(Rank::new(rank)),
-                        activity,
-                        peer: None,
-                        bytes: self.bytes(op),
-                        start_s,
-                        end_s,
-                    });
-                }
-            }
+            let clock_s = &mut self.ranks[rank as usize].clock_s;
+            let start_s = *clock_s;
+            *clock_s += duration_s;
+            self.note(Span {
+                lane: Lane::Rank(Rank::new(rank)),
+                activity,
+                peer: None,
+                bytes: self.bytes(op),
+                start_s,
+                end_s: start_s + duration_s,
+            });
+        }
+    }
+
+    /// Adds to the timeline what took time.
+    pub(super) fn note(&mut self, span: Span) {
+        if self.detail == Detail::Timeline && span.end_s > span.start_s {
+            self.spans.push(span);
         }
     }
 
@@ -423,26 +401,25 @@ impl<'a> Engine<'a> {
         }
         state.clock_s = until_s;
         state.totals.blocked_s += until_s - start_s;
-        self.wakes[rank as usize].push(Wake::new(state.next, cause));
-        if self.detail == Detail::Timeline {
-            let link = match cause {
-                Cause::Arrival(transit) => self.transits[transit as usize].link,
-                Cause::Slot(index) => self.slot_returns[index as usize].link,
-            };
-            let ends = &self.program.links[link as usize];
-            let peer = if ends.source == rank {
-                ends.target
-            } else {
-                ends.source
-            };
-            self.spans.push(Span {
-                lane: Lane::Rank(Rank::new(rank)),
-                activity: Activity::Blocked,
-                peer: Some(Rank::new(peer)),
-                bytes: 0,
-                start_s,
-                end_s: until_s,
-            });
-        }
+        let op = state.next;
+        self.wakes[rank as usize].push(Wake { op, cause });
+        let link = match cause {
+            Cause::Arrival(transit) => self.transits[transit as usize].link,
+            Cause::Slot(index) => self.slot_returns[index as usize].link,
+        };
+        let ends = &self.program.links[link as usize];
+        let peer = if ends.source == rank {
+            ends.target
+        } else {
+            ends.source
+        };
+        self.note(Span {
+            lane: Lane::Rank(Rank::new(rank)),
+            activity: Activity::Blocked,
+            peer: Some(Rank::new(peer)),
+            bytes: 0,
+            start_s,
+            end_s: until_s,
+        });
     }
 }

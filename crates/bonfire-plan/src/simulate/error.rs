@@ -8,26 +8,15 @@ use crate::{Rank, WorldSize};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulateError {
-    /// A host number for too few or too many ranks.
     #[error("the hosts of {given} ranks are given, but the plan is for {world_size}")]
     HostsLength { given: usize, world_size: WorldSize },
-    /// A cost that is negative, infinite or not a number.
     #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
-    NotATime {
-        /// The field of the link.
-        figure: &'static str,
-        value: f64,
-    },
-    /// More steps than fit into a moderate amount of memory.
+    NotATime { figure: &'static str, value: f64 },
     #[error(
         "the plan has more than {limit} steps; use larger chunks, fewer ranks, or an algorithm \
          with fewer frames"
     )]
-    TooManySteps {
-        /// The most steps of all ranks together.
-        limit: usize,
-    },
-    /// More elements in a step than the simulator counts.
+    TooManySteps { limit: usize },
     #[error("a step of rank {rank} covers {elems} elements; use smaller chunks")]
     TooManyElements { rank: Rank, elems: usize },
     /// A direct step between hosts, which share no memory.
@@ -40,30 +29,21 @@ pub enum SimulateError {
     #[error(
         "rank {rank} is stuck at its step {step}: the plan is not one that the verifier accepts"
     )]
-    Stuck {
-        rank: Rank,
-        /// The index of the step in its list.
-        step: usize,
-    },
+    Stuck { rank: Rank, step: usize },
 }
 
 /// Measurements that no link reproduces.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// No sample to fit to.
     #[error("there is no measurement with data to fit to; measure at least one size")]
     NoSamples,
-    /// A time that is not a positive number.
     #[error("the time of {bytes} bytes is {time_s} s; measured times are positive")]
     NotATime { bytes: u64, time_s: f64 },
-    /// A measured plan without a step that takes time, such as one of a single rank.
     #[error("the plan for {bytes} bytes moves nothing between ranks; measure two ranks or more")]
     NothingMoves { bytes: u64 },
-    /// Factors that are not a function of the size.
     #[error("the knots of a link need ascending bytes and positive factors")]
     Knots,
-    /// A plan that cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
 }

@@ -1,18 +1,16 @@
 //! A link that takes as long as a real one did.
 //!
-//! Two figures cannot describe a real link: a message that fits into a cache is faster per byte
-//! than one that does not, and an implementation switches protocols by size. SimGrid's SMPI
-//! therefore multiplies the latency and the bandwidth of a link by factors that depend on the
-//! message's size (Clauss, Stillwell, Genaud, Suter, Casanova and Quinson, "Single node on-line
-//! simulation of MPI applications with SMPI", 2011). Here one factor, a piecewise-linear function of
-//! the operation's bytes in logarithms of both, multiplies every cost of the link.
+//! Two figures cannot describe a real link: a message that fits into a cache is faster per byte than one that does
+//! not, and an implementation switches protocols by size. SimGrid's SMPI therefore multiplies the latency and the
+//! bandwidth of a link by factors that depend on the message's size (Clauss, Stillwell, Genaud, Suter, Casanova and
+//! Quinson, "Single node on-line simulation of MPI applications with SMPI", 2011). Here one factor, a
+//! piecewise-linear function of the operation's bytes in logarithms of both, multiplies every cost of the link.
 //!
-//! The fit goes through the simulator. All times of a simulation are sums and maxima of costs, so a
-//! link that is slower by some factor makes a simulation take longer by exactly that factor. One
-//! ratio of latency to bandwidth is searched for all measurements together, namely that with which
-//! the simulated times are closest to being proportional to the measured ones; what is left
-//! at each size is its factor. At the sizes that were fitted, the simulated plan takes exactly the
-//! measured time.
+//! The fit goes through the simulator. All times of a simulation are sums and maxima of costs, so a link that is
+//! slower by some factor makes a simulation take longer by exactly that factor. One ratio of latency to bandwidth is
+//! searched for all measurements together, namely that with which the simulated times are closest to being
+//! proportional to the measured ones; what is left at each size is its factor. At the sizes that were fitted, the
+//! simulated plan takes exactly the measured time.
 //!
 //! Through shared memory, a frame that does not fit one cache line with its header takes longer by
 //! something that the sizes on both sides of that step show; it is searched for in the same way.
@@ -21,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::Engine;
 use super::program::{Kind, Program};
-use super::{Detail, FitError, Link, Network, SimulateError};
+use super::{Detail, FitError, Link, Network, SimulateError, simulate};
 use crate::{Bytes, DType, Hosts, Operation, Schedule};
 
 /// The ratios of latency to time per byte that are searched, in bytes: from links for which any
@@ -41,15 +39,13 @@ const SHORT_BYTES: u64 = 64 - 8 - Operation::AGREED_BYTES as u64;
 const LONG_SHARES: u32 = 20;
 
 /// A plan between ranks of one host, and how long it really took.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitSample {
-    /// The plan that was run.
     pub schedule: Schedule,
-    /// On elements of this type.
     pub dtype: DType,
     /// The size of the operation, as its user counts it; what [`LinkModel::at`] is asked for.
     pub bytes: Bytes,
-    /// How long it took, in seconds.
     pub time_s: f64,
 }
 
@@ -74,15 +70,15 @@ pub struct Knot {
 
 /// A link whose costs depend on the size of the operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "Parts")]
 pub struct LinkModel {
     link: Link,
     /// Ascending by size of operation.
     knots: Vec<Knot>,
 }
 
-/// A [`LinkModel`] as written to a file.
-#[derive(Serialize, Deserialize)]
+/// A [`LinkModel`] as read from a file.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Parts {
     link: Link,
@@ -129,10 +125,9 @@ impl LinkModel {
     pub fn at(&self, bytes: Bytes) -> Link {
         let bytes = bytes.get();
         let above = self.knots.partition_point(|knot| knot.bytes <= bytes);
-        let (Some(low), Some(high)) = (
-            self.knots.get(above.saturating_sub(1)),
-            self.knots.get(above).or(self.knots.last()),
-        ) else {
+        let high = self.knots.get(above).or(self.knots.last());
+        let low = self.knots.get(above.saturating_sub(1));
+        let (Some(low), Some(high)) = (low, high) else {
             return self.link;
         };
         if bytes <= low.bytes || low.bytes == high.bytes {
@@ -140,11 +135,9 @@ impl LinkModel {
         }
         // Sizes of 0 bytes have no logarithm; next to others they are as good as 1.
         let log = |bytes: u64| (bytes.max(1) as f64).ln();
-        let span = log(high.bytes) - log(low.bytes);
-        let share = if span > 0.0 {
-            (log(bytes) - log(low.bytes)) / span
-        } else {
-            1.0
+        let share = match log(high.bytes) - log(low.bytes) {
+            span if span > 0.0 => (log(bytes) - log(low.bytes)) / span,
+            _ => 1.0,
         };
         let factor = low.factor.ln() * (1.0 - share) + high.factor.ln() * share;
         self.link.slower(factor.exp())
@@ -156,29 +149,22 @@ impl LinkModel {
     /// # Errors
     /// [`FitError`] when there is no sample, or one that shows nothing about a link.
     pub fn fit(samples: &[FitSample], mover: Mover) -> Result<Self, FitError> {
-        let samples = samples
-            .iter()
-            .map(Sample::new)
-            .collect::<Result<Vec<_>, _>>()?;
+        let samples: Vec<_> = samples.iter().map(Sample::new).collect::<Result<_, _>>()?;
         if samples.is_empty() {
             return Err(FitError::NoSamples);
         }
         let fit = best_link(&samples, mover)?;
         let link = fit.link.slower(fit.mean.exp());
-        let mut by_size: Vec<(u64, f64)> = samples
-            .iter()
-            .zip(&fit.logs)
-            .map(|(sample, log)| (sample.bytes, log - fit.mean))
-            .collect();
+        let logs = samples.iter().zip(&fit.logs);
+        let logs = logs.map(|(sample, log)| (sample.bytes, log - fit.mean));
+        let mut by_size: Vec<(u64, f64)> = logs.collect();
         by_size.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let knots = by_size
-            .chunk_by(|a, b| a.0 == b.0)
-            .map(|same| Knot {
-                bytes: same[0].0,
-                factor: mean(same.iter().map(|(_, log)| *log)).exp(),
-            })
-            .collect();
-        Self::new(link, knots)
+        let knot = |same: &[(u64, f64)]| Knot {
+            bytes: same[0].0,
+            factor: mean(same.iter().map(|(_, log)| *log)).exp(),
+        };
+        let knots = by_size.chunk_by(|a, b| a.0 == b.0).map(knot);
+        Self::new(link, knots.collect())
     }
 
     /// How long `sample` takes over this link, in seconds.
@@ -187,16 +173,9 @@ impl LinkModel {
     /// As [`simulate`](super::simulate).
     pub fn predict_s(&self, sample: &FitSample) -> Result<f64, SimulateError> {
         let link = self.at(sample.bytes);
-        let hosts = Hosts::one(sample.schedule.world_size());
-        let program = Program::of_schedule(&sample.schedule, &hosts)?;
-        time_s(&program, sample.dtype, &hosts, link)
-    }
-}
-
-impl From<LinkModel> for Parts {
-    fn from(model: LinkModel) -> Self {
-        let LinkModel { link, knots } = model;
-        Self { link, knots }
+        let network = Network::one_host(sample.schedule.world_size(), link);
+        let simulation = simulate(&sample.schedule, sample.dtype, &network, Detail::Totals)?;
+        Ok(simulation.time_s)
     }
 }
 
@@ -244,31 +223,26 @@ struct Sample {
 
 impl Sample {
     fn new(sample: &FitSample) -> Result<Self, FitError> {
-        let FitSample {
-            schedule,
-            dtype,
-            bytes,
-            time_s,
-        } = sample;
-        let bytes = bytes.get();
-        if !(time_s.is_finite() && *time_s > 0.0) {
-            return Err(FitError::NotATime {
-                bytes,
-                time_s: *time_s,
-            });
+        let (bytes, time_s) = (sample.bytes.get(), sample.time_s);
+        if !(time_s.is_finite() && time_s > 0.0) {
+            return Err(FitError::NotATime { bytes, time_s });
         }
-        let hosts = Hosts::one(schedule.world_size());
+        let hosts = Hosts::one(sample.schedule.world_size());
         Ok(Self {
-            program: Program::of_schedule(schedule, &hosts)?,
+            program: Program::of_schedule(&sample.schedule, &hosts)?,
             hosts,
-            dtype: *dtype,
+            dtype: sample.dtype,
             bytes,
-            measured_s: *time_s,
+            measured_s: time_s,
         })
     }
-}
 
-impl Sample {
+    fn time_s(&self, link: Link) -> Result<f64, SimulateError> {
+        let network = Network::new(self.hosts.clone(), link, link);
+        let engine = Engine::new(&self.program, self.dtype, &network, Detail::Totals)?;
+        Ok(engine.run()?.time_s)
+    }
+
     fn is_short(&self) -> bool {
         let elem_bytes = self.dtype.size_bytes() as u64;
         let mut puts = self.program.ops.iter().filter(|op| op.kind() == Kind::Put);
@@ -314,17 +288,13 @@ fn best_ratio(samples: &[Sample], link: impl Fn(f64, f64) -> Link) -> Result<Fit
     let (mut low, mut high) = (best_log2 - 1.0, best_log2 + 1.0);
     for _ in 0..REFINEMENTS {
         let (left, right) = (high - golden * (high - low), low + golden * (high - low));
-        let (at_left, at_right) = (
-            try_ratio(samples, &link, left)?,
-            try_ratio(samples, &link, right)?,
-        );
-        let left_wins = at_left.spread <= at_right.spread;
-        if left_wins {
-            high = right;
+        let at_left = try_ratio(samples, &link, left)?;
+        let mut nearer = try_ratio(samples, &link, right)?;
+        if at_left.spread <= nearer.spread {
+            (nearer, high) = (at_left, right);
         } else {
             low = left;
         }
-        let nearer = if left_wins { at_left } else { at_right };
         if nearer.spread < best.spread {
             best = nearer;
         }
@@ -342,11 +312,9 @@ fn try_ratio(
     let link = link(ratio_log2.exp2() * s_per_byte, s_per_byte);
     let mut logs = Vec::with_capacity(samples.len());
     for sample in samples {
-        let simulated_s = time_s(&sample.program, sample.dtype, &sample.hosts, link)?;
+        let (bytes, simulated_s) = (sample.bytes, sample.time_s(link)?);
         if simulated_s <= 0.0 {
-            return Err(FitError::NothingMoves {
-                bytes: sample.bytes,
-            });
+            return Err(FitError::NothingMoves { bytes });
         }
         logs.push((sample.measured_s / simulated_s).ln());
     }
@@ -363,15 +331,4 @@ fn try_ratio(
 fn mean(numbers: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = numbers.len() as f64;
     numbers.sum::<f64>() / count
-}
-
-fn time_s(
-    program: &Program,
-    dtype: DType,
-    hosts: &Hosts,
-    link: Link,
-) -> Result<f64, SimulateError> {
-    let network = Network::new(hosts.clone(), link, link);
-    let simulation = Engine::new(program, dtype, &network, Detail::Totals)?.run()?;
-    Ok(simulation.time_s)
 }

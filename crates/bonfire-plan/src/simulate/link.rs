@@ -108,25 +108,19 @@ impl Link {
             ("fold_s_per_byte", self.fold_s_per_byte),
             ("long_latency_s", self.long_latency_s),
         ];
-        match figures
-            .into_iter()
-            .find(|(_, value)| !value.is_finite() || *value < 0.0)
-        {
-            Some((figure, value)) => Err(SimulateError::NotATime { figure, value }),
-            None => Ok(()),
+        for (figure, value) in figures {
+            if !value.is_finite() || value < 0.0 {
+                return Err(SimulateError::NotATime { figure, value });
+            }
         }
+        Ok(())
     }
 }
 
 impl Network {
     /// All ranks on one host, with the slots of Bonfire's own transports.
     pub const fn one_host(world_size: WorldSize, link: Link) -> Self {
-        Self {
-            hosts: Hosts::one(world_size),
-            intra: link,
-            inter: link,
-            slots: SLOTS,
-        }
+        Self::new(Hosts::one(world_size), link, link)
     }
 
     /// Ranks on these hosts, with the slots of Bonfire's own transports.

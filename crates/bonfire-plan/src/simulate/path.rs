@@ -33,33 +33,29 @@ pub enum Activity {
     SlotReturn,
 }
 
-/// A stretch of the critical path.
+/// A stretch of the critical path, in seconds from the start.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Segment {
-    /// The activity that took the time.
     pub activity: Activity,
     /// The rank that was busy, or that sent what was awaited.
     pub rank: Rank,
     /// The rank it was sent to, and over which link; none where a rank was busy.
     pub to: Option<(Rank, Class)>,
-    /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended, in seconds from the start.
     pub end_s: f64,
 }
 
 /// All segments of one activity over one class of links.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PathPart {
-    /// The activity that took the time.
     pub activity: Activity,
     /// Over which link; none where a rank was busy.
     pub class: Option<Class>,
-    /// How many segments there are.
     pub count: usize,
-    /// How long they took together, in seconds.
     pub total_s: f64,
 }
 
@@ -93,20 +89,18 @@ impl PathTotals {
         for segment in path {
             let (activity, class) = (segment.activity, segment.to.map(|(_, class)| class));
             let duration_s = segment.end_s - segment.start_s;
-            let known = parts
-                .iter_mut()
-                .find(|part| (part.activity, part.class) == (activity, class));
-            if let Some(part) = known {
-                part.count += 1;
-                part.total_s += duration_s;
-            } else {
+            let is_same = |part: &PathPart| (part.activity, part.class) == (activity, class);
+            let known = parts.iter().position(is_same).unwrap_or_else(|| {
                 parts.push(PathPart {
                     activity,
                     class,
-                    count: 1,
-                    total_s: duration_s,
+                    count: 0,
+                    total_s: 0.0,
                 });
-            }
+                parts.len() - 1
+            });
+            parts[known].count += 1;
+            parts[known].total_s += duration_s;
         }
         parts.sort_by(|a, b| b.total_s.total_cmp(&a.total_s));
         Self { parts }
@@ -161,7 +155,7 @@ impl Trail<'_, '_> {
             self.busy(place, start, 0.0);
             return None;
         };
-        match wake.cause() {
+        match wake.cause {
             Cause::Arrival(number) => {
                 let transit = &engine.transits[number as usize];
                 self.busy(place, wake.op, transit.arrived_s);
@@ -172,13 +166,15 @@ impl Trail<'_, '_> {
                 self.busy(place, wake.op, slot.time_s);
                 let ends = &engine.program.links[slot.link as usize];
                 let released_s = slot.time_s - engine.costs[ends.class as usize].latency_s;
-                self.push(Segment {
-                    activity: Activity::SlotReturn,
-                    rank: Rank::new(ends.target),
-                    to: Some((Rank::new(ends.source), ends.class)),
-                    start_s: released_s,
-                    end_s: slot.time_s,
-                });
+                if slot.time_s > released_s {
+                    self.backwards.push(Segment {
+                        activity: Activity::SlotReturn,
+                        rank: Rank::new(ends.target),
+                        to: Some((Rank::new(ends.source), ends.class)),
+                        start_s: released_s,
+                        end_s: slot.time_s,
+                    });
+                }
                 Some(Place {
                     rank: ends.target,
                     until: slot.op,
@@ -194,19 +190,16 @@ impl Trail<'_, '_> {
         let mut forwards = Vec::new();
         let mut clock_s = start_s;
         for op in first..place.until {
-            for (activity, duration_s) in
-                self.engine.busy_parts(self.engine.program.ops[op as usize])
-            {
-                if duration_s > 0.0 {
-                    forwards.push(Segment {
-                        activity,
-                        rank: Rank::new(place.rank),
-                        to: None,
-                        start_s: clock_s,
-                        end_s: clock_s + duration_s,
-                    });
-                    clock_s += duration_s;
-                }
+            let parts = self.engine.busy_parts(self.engine.program.ops[op as usize]);
+            for (activity, duration_s) in parts.into_iter().filter(|(_, time_s)| *time_s > 0.0) {
+                forwards.push(Segment {
+                    activity,
+                    rank: Rank::new(place.rank),
+                    to: None,
+                    start_s: clock_s,
+                    end_s: clock_s + duration_s,
+                });
+                clock_s += duration_s;
             }
         }
         debug_assert!((clock_s - place.time_s).abs() <= 1e-9 * place.time_s);
@@ -258,12 +251,6 @@ impl Trail<'_, '_> {
             until,
             time_s: transit.issued_s,
             wakes: until,
-        }
-    }
-
-    fn push(&mut self, segment: Segment) {
-        if segment.end_s > segment.start_s {
-            self.backwards.push(segment);
         }
     }
 }

@@ -113,9 +113,8 @@ impl Op {
 
 impl Program {
     pub(super) fn of_schedule(schedule: &Schedule, hosts: &Hosts) -> Result<Self, SimulateError> {
-        Self::new(schedule.world_size(), hosts, |rank| {
-            Cow::Owned(schedule.steps(rank))
-        })
+        let steps = |rank| Cow::Owned(schedule.steps(rank));
+        Self::new(schedule.world_size(), hosts, steps)
     }
 
     pub(super) fn new<'a>(
@@ -123,11 +122,9 @@ impl Program {
         hosts: &Hosts,
         steps: impl Fn(Rank) -> Cow<'a, [Step]>,
     ) -> Result<Self, SimulateError> {
-        if hosts.rank_count() != world_size.len() {
-            return Err(SimulateError::HostsLength {
-                given: hosts.rank_count(),
-                world_size,
-            });
+        let given = hosts.rank_count();
+        if given != world_size.len() {
+            return Err(SimulateError::HostsLength { given, world_size });
         }
         let mut host_ranks = vec![0; hosts.host_count()];
         let hosts: Vec<u32> = hosts.numbers().collect();
@@ -194,12 +191,9 @@ impl Packer {
     }
 
     fn pack(&mut self, rank: Rank, step: &Step) -> Result<Op, SimulateError> {
-        let checked = |elems: usize| {
-            if (elems as u64) < ELEMS_MAX {
-                Ok(elems)
-            } else {
-                Err(SimulateError::TooManyElements { rank, elems })
-            }
+        let checked = |elems: usize| match elems as u64 {
+            ..ELEMS_MAX => Ok(elems),
+            _ => Err(SimulateError::TooManyElements { rank, elems }),
         };
         Ok(match step {
             Step::Put { peer, source } => {
@@ -233,8 +227,7 @@ impl Packer {
         })
     }
 
-    /// Counts the operands that are folded into another: a rank's own data if it is among them,
-    /// else the first frame.
+    /// Counts the operands that are folded into another: a rank's own data if it is among them, else the first frame.
     fn folds_of(&mut self, rank: Rank, sources: &[Source]) -> u32 {
         let mut folds = Folds::default();
         let mut is_first_frame = !sources.contains(&Source::Own);
@@ -258,11 +251,8 @@ impl Packer {
         sources: &[Rank],
         targets: &[Rank],
     ) -> Result<Direct, SimulateError> {
-        let stranger = sources
-            .iter()
-            .chain(targets)
-            .find(|&&peer| self.class(rank, peer) == Class::Inter);
-        if let Some(&peer) = stranger {
+        let mut named = sources.iter().chain(targets);
+        if let Some(&peer) = named.find(|&&peer| self.class(rank, peer) == Class::Inter) {
             return Err(SimulateError::DirectAcrossHosts { rank, peer });
         }
         let loads = self.others(rank, sources, Self::link_from)?;
@@ -287,10 +277,8 @@ impl Packer {
     ) -> Result<Box<[u32]>, SimulateError> {
         let mut peers: Vec<Rank> = list.iter().copied().filter(|&peer| peer != rank).collect();
         peers.sort_unstable_by_key(|&peer| (peer < rank, peer));
-        peers
-            .into_iter()
-            .map(|peer| link(self, rank, peer))
-            .collect()
+        let links = peers.into_iter().map(|peer| link(self, rank, peer));
+        links.collect()
     }
 
     fn class(&self, rank: Rank, peer: Rank) -> Class {
@@ -303,23 +291,17 @@ impl Packer {
     }
 
     fn link_to(&mut self, rank: Rank, peer: Rank) -> Result<u32, SimulateError> {
-        let known = self.out[peer.index()];
-        if known != NONE {
-            return Ok(known);
+        if self.out[peer.index()] == NONE {
+            self.out[peer.index()] = self.link(rank, peer)?;
         }
-        let link = self.link(rank, peer)?;
-        self.out[peer.index()] = link;
-        Ok(link)
+        Ok(self.out[peer.index()])
     }
 
     fn link_from(&mut self, rank: Rank, peer: Rank) -> Result<u32, SimulateError> {
-        let known = self.inbox[peer.index()];
-        if known != NONE {
-            return Ok(known);
+        if self.inbox[peer.index()] == NONE {
+            self.inbox[peer.index()] = self.link(peer, rank)?;
         }
-        let link = self.link(peer, rank)?;
-        self.inbox[peer.index()] = link;
-        Ok(link)
+        Ok(self.inbox[peer.index()])
     }
 
     fn link(&mut self, source: Rank, target: Rank) -> Result<u32, SimulateError> {
@@ -350,8 +332,7 @@ impl Packer {
 
 /// An index that fits beside the length of a step.
 fn small(index: usize) -> Result<u32, SimulateError> {
-    u32::try_from(index)
-        .ok()
-        .filter(|&index| index < 1 << INDEX_BITS)
-        .ok_or(SimulateError::TooManySteps { limit: OPS_MAX })
+    let index = u32::try_from(index).ok();
+    let small = index.filter(|&index| index < 1 << INDEX_BITS);
+    small.ok_or(SimulateError::TooManySteps { limit: OPS_MAX })
 }

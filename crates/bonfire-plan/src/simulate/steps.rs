@@ -66,13 +66,8 @@ impl Engine<'_> {
         let (clock_s, next) = (sender.clock_s, sender.next);
         self.slot_states[slot].round = sender.round + 1;
         self.links[link].sent += 1;
-        self.slot_states[slot].transit = self.launch(Launch {
-            link: link as u32,
-            op: next,
-            issued_s: clock_s,
-            reach_s: clock_s,
-            turn: 0,
-        });
+        let launch = Launch::at(clock_s, link as u32, next);
+        self.slot_states[slot].transit = self.launch(launch);
         Progress::Done
     }
 
@@ -84,8 +79,7 @@ impl Engine<'_> {
             return Progress::Blocked;
         }
         let slot = self.slot_states[self.slot(link, state.waited)];
-        let arrived_s = self.transits[slot.transit as usize].arrived_s;
-        self.block(rank, Cause::Arrival(slot.transit), arrived_s);
+        self.await_transit(rank, Some(slot.transit));
         self.links[link].waited += 1;
         let receiver = &mut self.ranks[rank as usize];
         receiver.round = receiver.round.max(slot.round);
@@ -102,8 +96,8 @@ impl Engine<'_> {
         let ends = self.program.links[link];
         let receiver = &self.ranks[rank as usize];
         let slot = self.slot(link, state.released);
-        self.slot_states[slot].free_s =
-            receiver.clock_s + self.costs[ends.class as usize].latency_s;
+        let latency_s = self.costs[ends.class as usize].latency_s;
+        self.slot_states[slot].free_s = receiver.clock_s + latency_s;
         self.slot_states[slot].release = receiver.next;
         self.links[link].released += 1;
         let sender = &mut self.ranks[ends.source as usize];
@@ -129,31 +123,21 @@ impl Engine<'_> {
             // are served the first by the same one.
             for (turn, &link) in (0..).zip(&direct.loads) {
                 self.launch(Launch {
-                    link,
-                    op: next,
-                    issued_s,
                     reach_s,
                     turn,
+                    ..Launch::at(issued_s, link, next)
                 });
             }
             return Progress::Blocked;
         }
         state.has_asked = false;
-        if let Some(last) = state.loads.last.take() {
-            let arrived_s = self.transits[last as usize].arrived_s;
-            self.block(rank, Cause::Arrival(last), arrived_s);
-        }
+        let last = state.loads.last.take();
+        self.await_transit(rank, last);
         self.work(rank, op);
         let clock_s = self.ranks[rank as usize].clock_s;
         self.ranks[rank as usize].stores.count += direct.stores.len() as u32;
         for &link in &direct.stores {
-            self.launch(Launch {
-                link,
-                op: next,
-                issued_s: clock_s,
-                reach_s: clock_s,
-                turn: 0,
-            });
+            self.launch(Launch::at(clock_s, link, next));
         }
         Progress::Done
     }
@@ -165,11 +149,16 @@ impl Engine<'_> {
             state.awaits_stores = true;
             return Progress::Blocked;
         }
-        if let Some(last) = state.stores.last.take() {
-            let arrived_s = self.transits[last as usize].arrived_s;
-            self.block(rank, Cause::Arrival(last), arrived_s);
-        }
+        let last = state.stores.last.take();
+        self.await_transit(rank, last);
         Progress::Done
+    }
+
+    fn await_transit(&mut self, rank: u32, transit: Option<u32>) {
+        if let Some(transit) = transit {
+            let arrived_s = self.transits[transit as usize].arrived_s;
+            self.block(rank, Cause::Arrival(transit), arrived_s);
+        }
     }
 
     /// The place of a link's frame with this number.

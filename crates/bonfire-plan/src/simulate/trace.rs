@@ -33,7 +33,7 @@ pub(super) enum Cause {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wake {
     pub(super) op: u32,
-    cause: u32,
+    pub(super) cause: Cause,
 }
 
 /// A slot that a sender waited for.
@@ -56,40 +56,17 @@ pub enum Lane {
     NicIn(u32),
 }
 
-/// A stretch of time in a timeline.
+/// A stretch of time in a timeline, in seconds from the start.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
-    /// The row that it belongs to.
     pub lane: Lane,
-    /// The activity that took the time.
     pub activity: Activity,
     /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
     /// The bytes that were sent, copied or folded; of a network card, of all frames that passed; 0 for a wait.
     pub bytes: u64,
-    /// When it began, in seconds from the start.
     pub start_s: f64,
-    /// When it ended, in seconds from the start.
     pub end_s: f64,
-}
-
-const SLOT_BIT: u32 = 1 << 31;
-
-impl Wake {
-    pub(super) fn new(op: u32, cause: Cause) -> Self {
-        let cause = match cause {
-            Cause::Arrival(transit) => transit,
-            Cause::Slot(index) => index | SLOT_BIT,
-        };
-        Self { op, cause }
-    }
-
-    pub(super) fn cause(self) -> Cause {
-        if self.cause & SLOT_BIT == 0 {
-            Cause::Arrival(self.cause)
-        } else {
-            Cause::Slot(self.cause & !SLOT_BIT)
-        }
-    }
 }

@@ -30,10 +30,7 @@ impl ElemRange {
 
     /// The first `count` elements, from 0 on.
     pub const fn up_to(count: usize) -> Self {
-        Self {
-            start: 0,
-            end: count,
-        }
+        Self::new(0, count)
     }
 
     /// The first element, counted from 0.
@@ -155,10 +152,8 @@ impl FromStr for Bytes {
     /// ```
     fn from_str(text: &str) -> Result<Self, UnknownBytes> {
         let unknown = || UnknownBytes(text.to_owned());
-        if let Some(bits) = text
-            .strip_suffix('b')
-            .filter(|rest| rest.ends_with(['K', 'M', 'G', 'T']))
-        {
+        let bits = text.strip_suffix('b');
+        if let Some(bits) = bits.filter(|rest| rest.ends_with(['K', 'M', 'G', 'T'])) {
             let bytes: Self = format!("{bits}B").parse().map_err(|_| unknown())?;
             return Ok(Self(bytes.0 / 8));
         }
@@ -187,14 +182,10 @@ impl FromStr for Bytes {
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(factor).map(Self).ok_or_else(unknown);
         }
-        if power == 0 {
-            return Err(unknown());
-        }
-        let bytes = number.parse::<f64>().map_err(|_| unknown())? * factor as f64;
-        if bytes < u64::MAX as f64 {
-            Ok(Self(bytes as u64))
-        } else {
-            Err(unknown())
+        let bytes = number.parse::<f64>().map(|number| number * factor as f64);
+        match bytes {
+            Ok(bytes) if power > 0 && bytes < u64::MAX as f64 => Ok(Self(bytes as u64)),
+            _ => Err(unknown()),
         }
     }
 }
@@ -216,18 +207,14 @@ impl FromStr for Bytes {
 /// # Panics
 /// When `rank` is not a member of the world.
 pub fn shard_range(count: usize, world_size: WorldSize, rank: Rank) -> ElemRange {
-    assert!(
-        world_size.contains(rank),
-        "rank {rank} is not a member of a world of {world_size}"
-    );
+    world_size.assert_member(rank);
     let (base, longer) = (count / world_size.len(), count % world_size.len());
     let index = rank.index();
     let start = index * base + index.min(longer);
     ElemRange::new(start, start + base + usize::from(index < longer))
 }
 
-/// The chunks of `range`, in order: all of `chunk_elems_max` elements but the last, which has the
-/// rest.
+/// The chunks of `range`, in order: all of `chunk_elems_max` elements but the last, which has the rest.
 ///
 /// There is always at least one: an empty range is one empty chunk, so that a frame with its header
 /// is sent even when there is no data.
@@ -260,14 +247,10 @@ pub(crate) fn chunk(
         return None;
     }
     let start = range.start + index * chunk_elems_max.get();
-    let rest = range.end - start;
-    Some(ElemRange::new(
-        start,
-        start + rest.min(chunk_elems_max.get()),
-    ))
+    let len = chunk_elems_max.get().min(range.end - start);
+    Some(ElemRange::new(start, start + len))
 }
 
-/// How many [`chunks`] a range has.
 pub(crate) fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
     range.len().div_ceil(chunk_elems_max.get()).max(1)
 }

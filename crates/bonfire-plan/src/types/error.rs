@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "fields are named for what they hold")]
 
+use super::names::joined;
 use crate::{Algorithm, Collective, DType, Rank, ReduceOp, WorldSize};
 
 /// A request that no plan can satisfy. The caller is at fault; nothing was started.
@@ -10,22 +11,19 @@ use crate::{Algorithm, Collective, DType, Rank, ReduceOp, WorldSize};
 pub enum PlanError {
     #[error("a world needs at least one rank; set the world size to 1 or more")]
     EmptyWorld,
-    /// A root that is not a member of the world.
     #[error(
         "root {root} is not a rank of a world of {world_size}; ranks run from 0 to {}",
         world_size.get() - 1
     )]
     RootOutOfRange { root: Rank, world_size: WorldSize },
-    /// An algorithm that does not implement the collective.
     #[error(
         "the {algorithm} algorithm does not implement {collective}; use {}",
-        alternatives(*collective)
+        joined(Algorithm::candidates(*collective), " or ")
     )]
     Unsupported {
         collective: Collective,
         algorithm: Algorithm,
     },
-    /// A barrier that was asked to move data.
     #[error("a barrier moves no data, but its count is {count}; set the count to 0")]
     BarrierWithData { count: usize },
     /// Two ranks that are to meet, but are one and the same, or in the wrong order.
@@ -33,7 +31,6 @@ pub enum PlanError {
         "{collective} names two different ranks, of which an exchange names the lower one first"
     )]
     NotAPair { collective: Collective },
-    /// An element type that the operation is not defined for.
     #[error("{op} does not reduce {dtype}; use one of: {}", reductions(*dtype))]
     UnsupportedReduce { op: ReduceOp, dtype: DType },
     /// Block lengths for a collective whose division is fixed, or a matrix where a list is due.
@@ -42,10 +39,8 @@ pub enum PlanError {
          scatter take one per rank by any algorithm but zero_copy, all_to_all one per ordered pair"
     )]
     UnsupportedPartition { collective: Collective },
-    /// Too few or too many block lengths.
     #[error("{given} block lengths were given where {expected} are due")]
     PartitionLength { given: usize, expected: usize },
-    /// Block lengths that do not add up.
     #[error(
         "the block lengths add up to {}, not to the count of {count}; give their sum as the count",
         sum.map_or("more than the address space".to_owned(), |sum| sum.to_string())
@@ -55,36 +50,18 @@ pub enum PlanError {
         sum: Option<usize>,
         count: usize,
     },
-    /// An all-to-all of equal blocks whose count is not divisible by their number.
+    /// Of an all-to-all.
     #[error(
         "{count} elements are not {blocks} equal blocks; pad them, or give the length of each block"
     )]
-    UnequalBlocks {
-        /// The element count that was asked for, over all ranks.
-        count: usize,
-        blocks: usize,
-    },
-    /// Hosts for another number of ranks than the world has.
+    UnequalBlocks { count: usize, blocks: usize },
     #[error("hosts are given for {given} ranks in a world of {world_size}; give one per rank")]
     HostsLength { given: usize, world_size: WorldSize },
-    /// More elements than a plan can address.
     #[error("{count} elements on each of two ranks are more than the address space holds")]
-    TooManyElements {
-        /// The element count that was asked for.
-        count: usize,
-    },
-}
-
-fn alternatives(collective: Collective) -> String {
-    let names: Vec<_> = Algorithm::candidates(collective)
-        .iter()
-        .map(|algorithm| algorithm.name())
-        .collect();
-    names.join(" or ")
+    TooManyElements { count: usize },
 }
 
 fn reductions(dtype: DType) -> String {
     let supported = ReduceOp::ALL.iter().filter(|op| op.supports(dtype));
-    let names: Vec<_> = supported.map(|op| op.name()).collect();
-    names.join(", ")
+    joined(&supported.collect::<Vec<_>>(), ", ")
 }

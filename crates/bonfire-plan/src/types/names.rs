@@ -3,6 +3,11 @@
 //! Codes are part of the frame format: never renumber one, and never use 0, so that a zeroed
 //! header is not mistaken for a valid one.
 
+pub(crate) fn joined(items: &[impl std::fmt::Display], separator: &str) -> String {
+    let texts: Vec<_> = items.iter().map(ToString::to_string).collect();
+    texts.join(separator)
+}
+
 /// Defines a fieldless enum together with its names and wire codes.
 macro_rules! named_codes {
     (

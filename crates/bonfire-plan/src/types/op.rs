@@ -86,15 +86,13 @@ named_codes! {
         Binomial = 4, "binomial";
         /// Each round doubles the distance over which ranks learn of one another.
         Dissemination = 5, "dissemination";
-        /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number
-        /// of rounds.
+        /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number of rounds.
         HalvingDoubling = 6, "halving_doubling";
         /// Two complementary binary trees, each of which carries half of the data.
         DoubleTree = 7, "double_tree";
         /// Within each host first, between hosts next, within each host again.
         Hierarchical = 8, "hierarchical";
-        /// No frames with data: between two barriers, every rank reads and writes its peers'
-        /// buffers where they are.
+        /// No frames with data: between two barriers, every rank reads and writes its peers' buffers where they are.
         ZeroCopy = 9, "zero_copy";
         /// A round for each rank, in which ranks meet in pairs.
         Pairwise = 10, "pairwise";
@@ -212,6 +210,7 @@ impl Algorithm {
 /// A plan addresses one space of elements for all ranks; [`Schedule::extent`](crate::Schedule::extent)
 /// says which part of it a rank has. Unless said otherwise every rank has all of it, `count`
 /// elements, worked on in place. Blocks are those of the [`Partition`](crate::Partition).
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
@@ -222,46 +221,23 @@ pub enum Collective {
     /// Rank r brings block r; every rank ends with all blocks.
     AllGather,
     /// Every rank ends with the root's buffer.
-    Broadcast {
-        /// The rank whose buffer is sent.
-        root: Rank,
-    },
+    Broadcast { root: Rank },
     /// No rank leaves before every rank has entered.
     Barrier,
     /// The root ends with the fold of all ranks' buffers; the other buffers are unspecified.
-    Reduce {
-        /// The rank that ends with the result.
-        root: Rank,
-    },
+    Reduce { root: Rank },
     /// Rank r brings block r and has no other; the root ends with all blocks.
-    Gather {
-        /// The rank that ends with the blocks.
-        root: Rank,
-    },
+    Gather { root: Rank },
     /// The root brings all blocks; rank r ends with block r and has no other.
-    Scatter {
-        /// The rank that brings the blocks.
-        root: Rank,
-    },
-    /// Every rank brings one block for every rank, and ends with one from every rank. The space is
-    /// the matrix of blocks, row by row: rank r brings row r and ends with column r. `count` is
-    /// the sum of all n * n blocks.
+    Scatter { root: Rank },
+    /// Every rank brings one block for every rank, and ends with one from every rank. The space is the matrix of
+    /// blocks, row by row: rank r brings row r and ends with column r. `count` is the sum of all n * n blocks.
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
-    Transfer {
-        /// The rank that sends the buffer.
-        source: Rank,
-        /// The rank that receives the buffer.
-        target: Rank,
-    },
-    /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The
-    /// space has `2 * count` elements: first what `first` brings, then what `second` brings.
-    Exchange {
-        /// The lower of the two ranks.
-        first: Rank,
-        /// The higher of the two ranks.
-        second: Rank,
-    },
+    Transfer { source: Rank, target: Rank },
+    /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The space has `2 *
+    /// count` elements: first what `first` brings, then what `second` brings. `first` is the lower of the two ranks.
+    Exchange { first: Rank, second: Rank },
 }
 
 /// The ranks that a collective names, in the order in which they are sent.
@@ -274,39 +250,30 @@ pub struct NamedRanks {
 }
 
 impl Collective {
-    /// The name in messages and reports.
-    pub const fn name(self) -> &'static str {
+    const fn name_and_code(self) -> (&'static str, u8) {
         match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Barrier => "barrier",
-            Self::Reduce { .. } => "reduce",
-            Self::Gather { .. } => "gather",
-            Self::Scatter { .. } => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Transfer { .. } => "transfer",
-            Self::Exchange { .. } => "exchange",
+            Self::AllReduce => ("all_reduce", 1),
+            Self::ReduceScatter => ("reduce_scatter", 2),
+            Self::AllGather => ("all_gather", 3),
+            Self::Broadcast { .. } => ("broadcast", 4),
+            Self::Barrier => ("barrier", 5),
+            Self::Reduce { .. } => ("reduce", 6),
+            Self::Gather { .. } => ("gather", 7),
+            Self::Scatter { .. } => ("scatter", 8),
+            Self::AllToAll => ("all_to_all", 9),
+            Self::Transfer { .. } => ("transfer", 10),
+            Self::Exchange { .. } => ("exchange", 11),
         }
     }
 
-    /// The code on the wire; never 0. The ranks it names are sent beside it, see
-    /// [`Collective::named`].
+    /// The name in messages and reports.
+    pub const fn name(self) -> &'static str {
+        self.name_and_code().0
+    }
+
+    /// The code on the wire; never 0. The ranks it names are sent beside it, see [`Collective::named`].
     pub const fn code(self) -> u8 {
-        match self {
-            Self::AllReduce => 1,
-            Self::ReduceScatter => 2,
-            Self::AllGather => 3,
-            Self::Broadcast { .. } => 4,
-            Self::Barrier => 5,
-            Self::Reduce { .. } => 6,
-            Self::Gather { .. } => 7,
-            Self::Scatter { .. } => 8,
-            Self::AllToAll => 9,
-            Self::Transfer { .. } => 10,
-            Self::Exchange { .. } => 11,
-        }
+        self.name_and_code().1
     }
 
     /// The root, if this collective has one.
@@ -335,8 +302,7 @@ impl Collective {
         NamedRanks { first, second }
     }
 
-    /// The collective with this wire code; `None` for a code nobody sends, or without the ranks
-    /// that it needs.
+    /// The collective with this wire code; `None` for a code nobody sends, or without the ranks that it needs.
     pub const fn from_parts(code: u8, named: NamedRanks) -> Option<Self> {
         let NamedRanks { first, second } = named;
         Some(match (code, first, second) {
@@ -364,14 +330,10 @@ impl Collective {
     }
 
     /// Whether `rank` takes part: all ranks do, but for a transfer and an exchange.
-    pub const fn involves(self, rank: Rank) -> bool {
+    pub fn involves(self, rank: Rank) -> bool {
         match self {
-            Self::Transfer { source, target } => {
-                rank.get() == source.get() || rank.get() == target.get()
-            }
-            Self::Exchange { first, second } => {
-                rank.get() == first.get() || rank.get() == second.get()
-            }
+            Self::Transfer { source, target } => rank == source || rank == target,
+            Self::Exchange { first, second } => rank == first || rank == second,
             _ => true,
         }
     }

@@ -10,6 +10,7 @@ use super::fnv::fnv_1a;
 use crate::{Algorithm, Collective, DType, ReduceOp};
 
 /// One collective operation as one rank sees it.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// Number of the group, the same on all its ranks.
@@ -19,21 +20,16 @@ pub struct Operation {
     /// The step of the program that it is part of, where ranks compare that.
     #[serde(default)]
     pub step: Option<u32>,
-    /// The collective that is performed.
     pub collective: Collective,
-    /// The algorithm that performs it.
     pub algorithm: Algorithm,
-    /// The type of the elements.
     pub dtype: DType,
     /// How elements are combined; `None` where nothing is reduced.
     pub reduce: Option<ReduceOp>,
     /// Elements in the data buffer of the schedule.
     pub count: u64,
-    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
-    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or
-    /// a hash of the name.
+    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts. Where call-sites
+    /// are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or a hash of the name.
     pub layout: u32,
-    /// Where the program asked for it.
     pub call_site: CallSite,
 }
 
@@ -44,15 +40,12 @@ impl Operation {
     /// Whether two ranks are in the same operation. The call-site is for people and is not compared
     /// unless it is in the layout: ranks may reach one operation from different lines.
     pub fn matches(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.seq == other.seq
-            && self.step == other.step
-            && self.collective == other.collective
-            && self.algorithm == other.algorithm
-            && self.dtype == other.dtype
-            && self.reduce == other.reduce
-            && self.count == other.count
-            && self.layout == other.layout
+        let call_site = self.call_site.clone();
+        *self
+            == Self {
+                call_site,
+                ..other.clone()
+            }
     }
 }
 
@@ -72,9 +65,8 @@ impl fmt::Display for Operation {
             }
             Collective::Exchange { first, second } => write!(f, "ranks {first} and {second}, ")?,
             other => {
-                if let Some(root) = other.root() {
-                    write!(f, "root {root}, ")?;
-                }
+                let mut root = other.root().into_iter();
+                root.try_for_each(|root| write!(f, "root {root}, "))?;
             }
         }
         write!(f, "{} x {}", self.dtype, self.count)?;
@@ -121,8 +113,7 @@ impl CallSite {
         &self.0
     }
 
-    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every
-    /// machine.
+    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every machine.
     pub fn hash(&self) -> u32 {
         fnv_1a(self.0.bytes())
     }

@@ -90,6 +90,14 @@ impl WorldSize {
         rank.0 < self.0.get()
     }
 
+    #[track_caller]
+    pub(crate) fn assert_member(self, rank: Rank) {
+        assert!(
+            self.contains(rank),
+            "rank {rank} is not a member of a world of {self}"
+        );
+    }
+
     /// The rank that follows `rank` on the ring; in a world of one, `rank` itself.
     ///
     /// # Panics
@@ -106,18 +114,13 @@ impl WorldSize {
         self.behind(rank, 1)
     }
 
-    /// The rank `distance` places further round the ring.
     pub(crate) fn ahead(self, rank: Rank, distance: u32) -> Rank {
-        assert!(
-            self.contains(rank),
-            "rank {rank} is not a member of a world of {self}"
-        );
+        self.assert_member(rank);
         // In 64 bits, so that the sum cannot overflow in the largest world.
         let sum = u64::from(rank.0) + u64::from(distance);
         Rank((sum % u64::from(self.get())) as u32)
     }
 
-    /// The rank `distance` places back round the ring.
     pub(crate) fn behind(self, rank: Rank, distance: u32) -> Rank {
         let size = self.get();
         self.ahead(rank, size - distance % size)

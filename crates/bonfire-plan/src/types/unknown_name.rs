@@ -3,15 +3,14 @@
 use std::fmt::Display;
 
 /// A name that is none of the choices.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{given}`; choose {}{}", listed(.choices), hint(.given, .choices))]
 #[non_exhaustive]
 pub struct UnknownName {
     /// What it would name, such as `dtype`.
     pub what: &'static str,
-    /// The text that was given.
     pub given: String,
-    /// The names that exist.
     pub choices: Vec<String>,
 }
 
@@ -34,10 +33,9 @@ impl UnknownName {
         given: &str,
         choices: &[T],
     ) -> Result<T, Self> {
-        let found = choices.iter().find(|choice| choice.to_string() == given);
-        found
-            .copied()
-            .ok_or_else(|| Self::new(what, given, choices))
+        let mut known = choices.iter().copied();
+        let found = known.find(|choice| choice.to_string() == given);
+        found.ok_or_else(|| Self::new(what, given, choices))
     }
 }
 
@@ -57,14 +55,12 @@ fn hint(given: &str, choices: &[String]) -> String {
 /// Finds the known name that is most like `name`, if any is like it.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let lower = name.to_lowercase();
-    let near = known.map(|known| {
-        let distance = strsim::damerau_levenshtein(&lower, &known.to_lowercase());
-        (distance, known)
+    let near = known.map(|name| {
+        let known = name.to_lowercase();
+        let likeness = strsim::jaro_winkler(&lower, &known);
+        (strsim::damerau_levenshtein(&lower, &known), likeness, name)
     });
-    let (distance, known) = near.min_by(|(one, first), (other, second)| {
-        let likeness = |known: &str| strsim::jaro_winkler(&lower, &known.to_lowercase());
-        let by_likeness = likeness(second).total_cmp(&likeness(first));
-        one.cmp(other).then(by_likeness)
-    })?;
+    let (distance, _, known) =
+        near.min_by(|one, other| one.0.cmp(&other.0).then(other.1.total_cmp(&one.1)))?;
     (2 * distance <= name.chars().count().max(2)).then(|| known.to_owned())
 }

@@ -3,12 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 
 use super::run_folder::{RunFolder, set_aside};
 use crate::error::unwritable;
+use crate::tensorboard::unix_seconds;
 use crate::{EventWriter, ReportError};
 
 /// The files of rank 0, made with the first values: a run that ends before leaves nothing behind.
@@ -46,9 +47,7 @@ impl Files {
     pub(super) fn write(&mut self, step: u64, values: &[(&str, f64)]) -> Result<(), ReportError> {
         let mut line = Map::new();
         line.insert("step".to_owned(), step.into());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0.0, |since| since.as_secs_f64());
-        line.insert("unix_seconds".to_owned(), now.into());
+        line.insert("unix_seconds".to_owned(), unix_seconds().into());
         for &(tag, value) in values {
             // JSON has no infinity and no NaN: they are null.
             line.insert(tag.to_owned(), Value::from(value));
@@ -61,10 +60,9 @@ impl Files {
         };
         let lines = lines.write_all(line.as_bytes());
         lines.map_err(|source| unwritable(&path, source))?;
-        let written = values
-            .iter()
-            .try_for_each(|&(tag, value)| events.scalar(tag, step, value))
-            .and_then(|()| events.flush());
+        let mut values = values.iter();
+        let written = values.try_for_each(|&(tag, value)| events.scalar(tag, step, value));
+        let written = written.and_then(|()| events.flush());
         written.map_err(|source| unwritable(events.path(), source))
     }
 }
@@ -85,10 +83,7 @@ fn open(folder: &Path, lines: &Path, steps_done: u64) -> Result<Open, ReportErro
     }
     let file = OpenOptions::new().create(true).append(true).open(lines);
     // What the steps that are done have left, TensorBoard shall keep.
-    let next = match steps_done {
-        0 => 0,
-        done => done + 1,
-    };
+    let next = steps_done + u64::from(steps_done > 0);
     let events = EventWriter::resume(folder, next);
     Ok(Open {
         lines: file.map_err(|source| unwritable(lines, source))?,

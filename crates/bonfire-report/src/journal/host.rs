@@ -46,33 +46,21 @@ fn facts(world: &World) -> Facts {
     let memory = read("/proc/meminfo").and_then(|text| field(&text, "MemTotal"));
     let kernel = line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let hosts = world.world_size().get().div_ceil(world.local_world_size());
+    let system = format!("{} {kernel} {}", env::consts::OS, env::consts::ARCH);
+    let processors = format!("{processors} x {}", processor.unwrap_or_default());
     let facts = [
         ("started", Some(Utc::from(SystemTime::now()).to_string())),
         ("command", Some(command(env::args_os()))),
         ("host", line("/proc/sys/kernel/hostname")),
         ("hosts", (hosts > 1).then(|| hosts.to_string())),
-        (
-            "system",
-            Some(format!(
-                "{} {kernel} {}",
-                env::consts::OS,
-                env::consts::ARCH
-            )),
-        ),
-        (
-            "processors",
-            Some(format!("{processors} x {}", processor.unwrap_or_default())),
-        ),
+        ("system", Some(system)),
+        ("processors", Some(processors)),
         ("memory", memory.and_then(|text| kibibytes(&text))),
         ("device", Some(world.device_name().to_owned())),
         ("Bonfire", Some(env!("CARGO_PKG_VERSION").to_owned())),
     ];
-    let known = facts
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)));
-    known
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    let known = |(name, value): (&str, Option<String>)| Some((name.to_owned(), value?));
+    facts.into_iter().filter_map(known).collect()
 }
 
 /// The command line, with the file name of the program alone.
@@ -83,7 +71,6 @@ fn command(mut words: impl Iterator<Item = OsString>) -> String {
     words.join(OsStr::new(" ")).to_string_lossy().into_owned()
 }
 
-/// The value of the first line `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(field, _)| field.trim() == name)?;

@@ -100,17 +100,12 @@ impl BatchProgress {
     }
 
     /// Shows it like the rank's other lines, if at all.
-    pub(super) fn beside(
-        progress: &Progress,
-        world: &World,
-        name: &'static str,
-        batches: usize,
-    ) -> Self {
-        let mut own = Self::new(world, name, batches);
-        own.shown = own
-            .shown
-            .filter(|_| matches!(progress, Progress::Shown(..)));
-        own
+    pub(super) fn beside(self, progress: &Progress) -> Self {
+        let is_shown = matches!(progress, Progress::Shown(..));
+        Self {
+            shown: self.shown.filter(|_| is_shown),
+            ..self
+        }
     }
 
     /// Records that one more batch of `samples` samples is done.
@@ -160,19 +155,15 @@ impl Progress {
     }
 
     pub(super) fn value(&self, line: &str) {
-        match self {
-            Self::Notes => {}
-            _ => self.note(line),
+        if !matches!(self, Self::Notes) {
+            self.note(line);
         }
     }
 
     pub(super) fn note(&self, line: &str) {
-        match self {
-            Self::Silent => {}
-            _ => {
-                self.clear();
-                println!("{line}");
-            }
+        if !matches!(self, Self::Silent) {
+            self.clear();
+            println!("{line}");
         }
     }
 
@@ -200,17 +191,14 @@ impl Bar {
 
     /// The figures and, before the last step, the time that is left at the pace so far.
     fn line(&self, figures: &Figures, elapsed: Duration) -> String {
-        let (step, steps) = (figures.step, self.steps);
-        let left = self.left(step, elapsed);
-        format!("{step:>5}/{steps}{left}  {figures}")
+        let (step, left) = (figures.step, self.left(figures.step, elapsed));
+        format!("{step:>5}/{}{left}  {figures}", self.steps)
     }
 
     /// The remaining time after `step` steps; empty before the first and after the last.
     fn left(&self, step: u64, elapsed: Duration) -> String {
-        match (
-            step.checked_sub(self.steps_done),
-            self.steps.checked_sub(step),
-        ) {
+        let here = step.checked_sub(self.steps_done);
+        match (here, self.steps.checked_sub(step)) {
             (Some(here @ 1..), Some(left @ 1..)) => {
                 let seconds = elapsed.mul_f64(left as f64 / here as f64).as_secs();
                 let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);

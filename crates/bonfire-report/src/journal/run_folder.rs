@@ -12,17 +12,13 @@ use crate::error::unwritable;
 use crate::utc::Utc;
 
 /// The folder of a run's files.
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunFolder {
     /// This folder. Files of an earlier run are moved to a folder in it.
     Told(PathBuf),
     /// A new folder below `parent`, named by the time in UTC and `name`.
-    New {
-        /// The folder that holds the runs.
-        parent: PathBuf,
-        /// The last part of the folder's name.
-        name: String,
-    },
+    New { parent: PathBuf, name: String },
 }
 
 impl RunFolder {
@@ -80,9 +76,8 @@ pub(super) fn set_aside(folder: &Path) -> io::Result<()> {
     let number = (1_u64..).find(|number| !folder.join(format!("earlier-{number}")).exists());
     let target = folder.join(format!("earlier-{}", number.unwrap_or_default()));
     fs::create_dir(&target)?;
-    earlier
-        .iter()
-        .try_for_each(|name| fs::rename(folder.join(name), target.join(name)))
+    let mut earlier = earlier.iter();
+    earlier.try_for_each(|name| fs::rename(folder.join(name), target.join(name)))
 }
 
 #[cfg(test)]

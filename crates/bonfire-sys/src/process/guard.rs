@@ -5,7 +5,7 @@
 //! holds the reading end of a pipe. When the launcher is gone, however it went, the pipe ends, and the
 //! guard kills every group that was not released before.
 
-use crate::lock::{Mutex, MutexGuard};
+use crate::lock::Mutex;
 use std::collections::BTreeSet;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
@@ -28,9 +28,7 @@ const FDS_MAX: u32 = 4096;
 
 /// Watches over process groups. Dropped, it kills those that were not released, and ends.
 #[derive(Debug)]
-pub struct Guard {
-    post: Mutex<Post>,
-}
+pub struct Guard(Mutex<Post>);
 
 #[derive(Debug)]
 struct Post {
@@ -44,26 +42,24 @@ impl Guard {
     /// Starts the guard, which is a copy of this process that does nothing else.
     pub fn start() -> io::Result<Self> {
         let (process, writer) = start()?;
-        Ok(Self {
-            post: Mutex::new(Post {
-                process,
-                messages: Some(writer),
-                groups: BTreeSet::new(),
-            }),
-        })
+        let post = Post {
+            process,
+            messages: Some(writer),
+            groups: BTreeSet::new(),
+        };
+        Ok(Self(Mutex::new(post)))
     }
 
     /// A handle with which another thread can wait for the end of the process that stands guard, which
     /// somebody may kill.
     pub fn exit_watch(&self) -> ExitWatch {
-        ExitWatch {
-            pid: Pid::from_child(&self.lock().process),
-        }
+        let pid = Pid::from_child(&self.0.lock().process);
+        ExitWatch { pid }
     }
 
     /// Starts another process in place of one that has ended, for the groups that it watched over.
     pub fn renew(&self) -> io::Result<()> {
-        let mut post = self.lock();
+        let mut post = self.0.lock();
         // One that still stood there would end its groups with its pipe.
         post.process.kill()?;
         post.process.wait()?;
@@ -78,7 +74,7 @@ impl Guard {
 
     /// From here on the group is killed when this process is gone.
     pub(super) fn watch(&self, group: Pid) {
-        let mut post = self.lock();
+        let mut post = self.0.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.insert(group);
         post.send(group);
@@ -86,14 +82,10 @@ impl Guard {
 
     /// The group has ended, and its number may soon be another's.
     pub(super) fn release(&self, group: Pid) {
-        let mut post = self.lock();
+        let mut post = self.0.lock();
         let group = group.as_raw_nonzero().get();
         post.groups.remove(&group);
         post.send(-group);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Post> {
-        self.post.lock()
     }
 }
 
@@ -108,7 +100,7 @@ impl Post {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut post = self.lock();
+        let mut post = self.0.lock();
         post.messages = None;
         // The end of the pipe ends it, after a few system calls.
         let _ = post.process.wait();
@@ -125,10 +117,9 @@ fn start() -> io::Result<(Child, PipeWriter)> {
         .stderr(Stdio::null())
         // A Ctrl-C on the terminal is not for it.
         .process_group(0);
-    // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are
-    // allowed and the memory of other threads may be in any state. It makes raw system calls
-    // (close_range or close, prctl, read, kill, exit_group), works on its own stack, allocates
-    // nothing, takes no lock, and never returns.
+    // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are allowed and the memory
+    // of other threads may be in any state. It makes raw system calls (close_range or close, prctl, read, kill,
+    // exit_group), works on its own stack, allocates nothing, takes no lock, and never returns.
     unsafe { command.pre_exec(stand_guard) };
     Ok((command.spawn()?, writer))
 }
@@ -139,8 +130,7 @@ fn stand_guard() -> io::Result<()> {
     // end tells the launcher that its new process is on its way.
     close_others();
     let _ = rustix::thread::set_name(c"bonfire-guard");
-    // SAFETY: descriptor 0 is the reading end of the pipe, put there for this process, which never
-    // closes it.
+    // SAFETY: descriptor 0 is the reading end of the pipe, put there for this process, which never closes it.
     let messages = unsafe { BorrowedFd::borrow_raw(0) };
     let mut groups = [None; GROUPS_MAX];
     let mut message = [0; size_of::<i32>()];

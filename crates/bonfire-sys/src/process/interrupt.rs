@@ -7,12 +7,10 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
-use signal_hook::iterator::{Handle, Signals};
 
-use super::request::action;
+use super::request::{SignalThread, action};
 
 /// Signal handlers belong to the process, so what is known of them does too.
 static ENDS: OnceLock<Usual> = OnceLock::new();
@@ -107,46 +105,32 @@ pub fn stop_this_process() -> io::Result<()> {
 #[derive(Debug)]
 struct Watch {
     is_unwatched: Arc<AtomicBool>,
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    _thread: SignalThread,
 }
 
 impl Watch {
     fn start(
         name: &str,
         usual: &Usual,
-        mut on_signal: impl FnMut(i32) + Send + 'static,
+        on_signal: impl FnMut(i32) + Send + 'static,
     ) -> io::Result<Self> {
         let is_unwatched = Arc::clone(&usual.is_unwatched);
         if !is_unwatched.swap(false, Ordering::SeqCst) {
-            return Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "the signals of this process are already watched",
-            ));
+            let text = "the signals of this process are already watched";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        // From here on dropping the watch, complete or not, gives the signals back.
-        let signals = Signals::new(&usual.signals);
-        let mut signals = signals.inspect_err(|_| is_unwatched.store(true, Ordering::SeqCst))?;
-        let mut watch = Self {
+        let thread = SignalThread::start(name, &usual.signals, on_signal);
+        let _thread = thread.inspect_err(|_| is_unwatched.store(true, Ordering::SeqCst))?;
+        Ok(Self {
             is_unwatched,
-            handle: signals.handle(),
-            thread: None,
-        };
-        let forward = move || signals.forever().for_each(&mut on_signal);
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        watch.thread = Some(thread.spawn(forward)?);
-        Ok(watch)
+            _thread,
+        })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.is_unwatched.store(true, Ordering::SeqCst);
-        self.handle.close();
-        if let Some(thread) = self.thread.take() {
-            // A panic in the function was reported by its thread.
-            let _ = thread.join();
-        }
     }
 }
 

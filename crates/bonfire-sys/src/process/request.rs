@@ -3,7 +3,7 @@
 //! The signal's own handler only wakes that thread. It is installed only where the program has not
 //! arranged for the signal itself, and a handler that the program installs later takes its place.
 
-use crate::lock::{Mutex, MutexGuard};
+use crate::lock::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,7 @@ static WATCHERS: Mutex<Watchers> = Mutex::new(Watchers {
 
 struct Watchers {
     count: usize,
-    /// Whether the signal does what it does by default: it does while nobody watches. Nothing before
-    /// the first watch.
+    /// Whether the signal does what it does by default: it does while nobody watches. Nothing before the first watch.
     unwatched: Option<Arc<AtomicBool>>,
 }
 
@@ -30,8 +29,7 @@ struct Watchers {
 #[derive(Debug)]
 #[must_use = "the signal is watched only while this lives"]
 pub struct RequestWatch {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    _thread: SignalThread,
 }
 
 impl RequestWatch {
@@ -40,7 +38,7 @@ impl RequestWatch {
     /// # Errors
     /// If the system has no descriptor or thread left.
     pub fn start(mut on_request: impl FnMut() + Send + 'static) -> io::Result<Option<Self>> {
-        let mut watchers = watchers();
+        let mut watchers = WATCHERS.lock();
         let unwatched = match &watchers.unwatched {
             Some(unwatched) => Arc::clone(unwatched),
             // The program has left the signal alone so far.
@@ -53,45 +51,57 @@ impl RequestWatch {
             }
             None => return Ok(None),
         };
-        let mut signals = Signals::new([SIGUSR1])?;
-        let handle = signals.handle();
-        let thread = std::thread::Builder::new()
-            .name("bonfire-request".to_owned())
-            .spawn(move || {
-                for _ in signals.forever() {
-                    on_request();
-                }
-            })?;
+        let _thread = SignalThread::start("bonfire-request", &[SIGUSR1], move |_| on_request())?;
         watchers.count += 1;
         unwatched.store(false, Ordering::SeqCst);
-        Ok(Some(Self {
-            handle,
-            thread: Some(thread),
-        }))
+        Ok(Some(Self { _thread }))
     }
 }
 
 impl Drop for RequestWatch {
     fn drop(&mut self) {
+        let mut watchers = WATCHERS.lock();
+        watchers.count -= 1;
+        if watchers.count == 0
+            && let Some(unwatched) = &watchers.unwatched
         {
-            let mut watchers = watchers();
-            watchers.count -= 1;
-            if watchers.count == 0
-                && let Some(unwatched) = &watchers.unwatched
-            {
-                unwatched.store(true, Ordering::SeqCst);
-            }
+            unwatched.store(true, Ordering::SeqCst);
         }
+    }
+}
+
+/// A thread that is handed signals. Dropped, it ends.
+#[derive(Debug)]
+pub(super) struct SignalThread {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalThread {
+    pub(super) fn start(
+        name: &str,
+        signals: &[i32],
+        mut on_signal: impl FnMut(i32) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut signals = Signals::new(signals)?;
+        let handle = signals.handle();
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || signals.forever().for_each(&mut on_signal))?;
+        Ok(Self {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for SignalThread {
+    fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
             // A panic in the function was reported by its thread.
             let _ = thread.join();
         }
     }
-}
-
-fn watchers() -> MutexGuard<'static, Watchers> {
-    WATCHERS.lock()
 }
 
 /// What a signal does at present: a function of the program's, or one of the system's marks.

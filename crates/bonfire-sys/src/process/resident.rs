@@ -21,13 +21,13 @@ impl Resident {
             let text = format!("what a process has in memory is only known on Linux: {cause}");
             io::Error::new(io::ErrorKind::Unsupported, text)
         };
-        let status = fs::read_to_string("/proc/self/status")
-            .map_err(|error| unsupported(&error.to_string()))?;
+        let status = fs::read_to_string("/proc/self/status");
+        let status = status.map_err(|error| unsupported(&error.to_string()))?;
         let found = |name: &str| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
             let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-            let kib = kib.ok_or_else(|| unsupported("the system does not say it"));
             kib.map(|kib| 1024 * kib)
+                .ok_or_else(|| unsupported("the system does not say it"))
         };
         Ok(Self {
             now_bytes: found("VmRSS:")?,

@@ -29,16 +29,10 @@ fn family(world: WorldSize, place: Place) -> Family {
     let distance = world.behind(place.rank, place.root.get()).get();
     let at = |distance| world.ahead(place.root, distance);
     // The bits below a rank's lowest set bit lead to its children; from the root all bits do.
-    let child_bits = if distance == 0 {
-        u32::BITS
-    } else {
-        distance.trailing_zeros()
-    };
-    let children = (0..child_bits)
-        .filter_map(|bit| distance.checked_add(1 << bit))
-        .filter(|&child| child < world.get())
-        .map(at)
-        .collect();
+    let child_bits = 0..distance.trailing_zeros();
+    let children = child_bits.filter_map(|bit| distance.checked_add(1 << bit));
+    let children = children.filter(|&child| child < world.get());
+    let children = children.map(at).collect();
     // Clears the lowest set bit; the root has none and no parent.
     let parent = distance.checked_sub(1).map(|below| at(distance & below));
     Family { parent, children }

@@ -7,39 +7,24 @@
 //! to the next. The last link has the result. Of an all-reduce it goes back from link to link, and in
 //! each from the agent to everyone; of a fold for one rank it goes to that one at once.
 //!
-//! So every element is folded over ranks 0 to n - 1, and between two links it crosses once each way,
-//! however many ranks they have. It is rounded to its type in every link, which changes nothing where
-//! folds run in that type.
+//! So every element is folded over ranks 0 to n - 1, and between two links it crosses once each way, however many
+//! ranks they have. It is rounded to its type in every link, which changes nothing where folds run in that type.
 //!
-//! The work is cut into items: the chunks with one index of a batch of blocks, no two of which have
-//! the same agent anywhere. Items follow one another like the pieces of a pipelined broadcast (Watts
-//! and van de Geijn, 1995): link l folds item q at time q + l, and takes its result at time
-//! q + 2L - l, where the last link is link L. Up and down run at the same time, so that both
-//! directions between two hosts are used.
+//! The work is cut into items: the chunks with one index of a batch of blocks, no two of which have the same agent
+//! anywhere. Items follow one another like the pieces of a pipelined broadcast (Watts and van de Geijn, 1995): link l
+//! folds item q at time q + l, and takes its result at time q + 2L - l, where the last link is link L. Up and down
+//! run at the same time, so that both directions between two hosts are used.
 //!
 //! No deadlock, even with one slot: order all work by (time, up before back, link). At each time and
 //! each way every queue carries one frame at most. Within a link it is put and taken in one place;
 //! between two links it is taken one time later, before the next one is put there.
 
-use super::shared::chunking::{Chunking, receive};
+use super::shared::chunking::{self, Chunking, receive};
 use super::shared::seats::Seats;
-use crate::{ElemRange, Hosts, Rank, Source, Stage, Step};
+use crate::{Collective, ElemRange, Rank, ScheduleShape, Stage, Step};
 
-#[derive(Clone, Copy)]
-pub(crate) enum Route {
-    AllReduce,
-    ReduceScatter,
-    Reduce { root: Rank },
-}
-
-pub(crate) fn build(
-    chunking: &Chunking,
-    hosts: &Hosts,
-    route: Route,
-    rank: Rank,
-    steps: &mut Vec<Step>,
-) {
-    let seats = Seats::new(hosts.runs(), rank);
+pub(crate) fn build(chunking: &Chunking, shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    let seats = Seats::new(shape.hosts.runs(), rank);
     let sizes = seats.members.iter().map(Vec::len);
     let batches = seats.batches(sizes.min().expect("a world has ranks"));
     let items = chunking.of_longest_block() * batches.len();
@@ -47,7 +32,7 @@ pub(crate) fn build(
         chunking,
         last: seats.members.len() - 1,
         seats: &seats,
-        route,
+        collective: shape.collective,
         steps,
     };
     let (link, back) = (seats.party, walk.back());
@@ -66,7 +51,7 @@ struct Walk<'a> {
     chunking: &'a Chunking,
     seats: &'a Seats,
     last: usize,
-    route: Route,
+    collective: Collective,
     steps: &'a mut Vec<Step>,
 }
 
@@ -74,35 +59,29 @@ impl Walk<'_> {
     /// How long after the first link folds an item this one has to do with its result.
     fn back(&self) -> usize {
         let link = self.seats.party;
-        match self.route {
-            Route::AllReduce => 2 * self.last - link,
+        match self.collective {
+            Collective::AllReduce => 2 * self.last - link,
             _ if link == self.last => self.last,
             _ => self.last + 1,
         }
     }
 
-    /// Folds the chunks number `index` of the blocks of `owners`.
     fn up(&mut self, owners: &[Rank], index: usize) {
-        let (seats, link) = (self.seats, self.seats.party);
-        for &owner in owners {
-            let agent = seats.agent(owner, link);
-            if let Some(source) = self.chunk(owner, index).filter(|_| agent != seats.rank) {
-                let peer = agent;
-                self.steps.push(Step::Put { peer, source });
-            }
+        let (chunking, seats, link) = (self.chunking, self.seats, self.seats.party);
+        for (owner, agent) in seats.others_of(owners) {
+            self.steps
+                .extend(chunking.put(agent, chunking.block(owner), index));
         }
-        let own = |owner: &&Rank| seats.agent(**owner, link) == seats.rank;
-        let Some(&owner) = owners.iter().find(own) else {
+        let Some(owner) = seats.own_of(owners) else {
             return;
         };
-        let Some(range) = self.chunk(owner, index) else {
+        let Some(source) = chunking.chunk_of_block(owner, index) else {
             return;
         };
         let before = link.checked_sub(1).map(|before| seats.agent(owner, before));
-        self.fold(before, range);
+        self.fold(before, source);
         if link < self.last {
             let peer = seats.agent(owner, link + 1);
-            let source = range;
             self.steps.push(Step::Put { peer, source });
         }
     }
@@ -119,88 +98,54 @@ impl Walk<'_> {
         if before.is_none() && members.len() == 1 && stage == Stage::Partial {
             return;
         }
-        let peers: Vec<Rank> = seats.neighbours().chain(before).collect();
-        let waits = peers.iter().map(|&peer| Step::Wait { peer });
-        self.steps.extend(waits);
-        let source = |&peer: &Rank| {
-            if peer == seats.rank {
-                Source::Own
-            } else {
-                Source::Inbox(peer)
-            }
-        };
-        let sources = before.iter().chain(members).map(source).collect();
-        self.steps.push(Step::Reduce {
-            target,
-            sources,
-            stage,
-        });
-        let releases = peers.iter().map(|&peer| Step::Release { peer });
-        self.steps.extend(releases);
+        let operands = before.iter().chain(members);
+        let sources = operands.map(|&operand| chunking::source(seats.rank, operand));
+        let peers = seats.neighbours().chain(before);
+        chunking::fold(peers, target, sources.collect(), stage, self.steps);
     }
 
     /// Passes on the results of the chunks number `index` of the blocks of `owners`.
     fn down(&mut self, owners: &[Rank], index: usize) {
-        let lanes: Vec<(Rank, ElemRange)> = owners
-            .iter()
-            .filter_map(|&owner| Some((owner, self.chunk(owner, index)?)))
-            .collect();
-        match self.route {
-            Route::AllReduce => self.spread(&lanes),
-            Route::ReduceScatter => {
-                for (owner, range) in lanes {
-                    self.deliver(owner, owner, range);
+        match self.collective {
+            Collective::AllReduce => self.spread(owners, index),
+            Collective::ReduceScatter | Collective::Reduce { .. } => {
+                for &owner in owners {
+                    self.deliver(owner, self.collective.root().unwrap_or(owner), index);
                 }
             }
-            Route::Reduce { root } => {
-                for (owner, range) in lanes {
-                    self.deliver(owner, root, range);
-                }
-            }
+            other => unreachable!("Schedule::new refuses {other} by chain"),
         }
     }
 
     /// Agents take the results from the link behind, for everyone in this link and for the one before.
-    fn spread(&mut self, lanes: &[(Rank, ElemRange)]) {
-        let (seats, link) = (self.seats, self.seats.party);
-        let agent = |owner| seats.agent(owner, link);
-        for &(owner, range) in lanes
-            .iter()
-            .filter(|(owner, _)| agent(*owner) == seats.rank)
+    fn spread(&mut self, owners: &[Rank], index: usize) {
+        let (chunking, seats, link) = (self.chunking, self.seats, self.seats.party);
+        if let Some(owner) = seats.own_of(owners)
+            && let Some(source) = chunking.chunk_of_block(owner, index)
         {
             if link < self.last {
                 self.steps
-                    .extend(receive(seats.agent(owner, link + 1), range));
+                    .extend(receive(seats.agent(owner, link + 1), source));
             }
             let before = link.checked_sub(1).map(|before| seats.agent(owner, before));
             let peers = before.into_iter().chain(seats.neighbours());
-            self.steps.extend(peers.map(|peer| Step::Put {
-                peer,
-                source: range,
-            }));
+            self.steps
+                .extend(peers.map(|peer| Step::Put { peer, source }));
         }
-        for &(owner, range) in lanes
-            .iter()
-            .filter(|(owner, _)| agent(*owner) != seats.rank)
-        {
-            self.steps.extend(receive(agent(owner), range));
+        for (owner, agent) in seats.others_of(owners) {
+            self.steps
+                .extend(chunking.take(agent, chunking.block(owner), index));
         }
     }
 
     /// The last link's agent of `owner`'s block sends the result to the one who gets it.
-    fn deliver(&mut self, owner: Rank, target: Rank, range: ElemRange) {
+    fn deliver(&mut self, owner: Rank, target: Rank, index: usize) {
         let (rank, source) = (self.seats.rank, self.seats.agent(owner, self.last));
+        let block = self.chunking.block(owner);
         if rank == source && rank != target {
-            self.steps.push(Step::Put {
-                peer: target,
-                source: range,
-            });
+            self.steps.extend(self.chunking.put(target, block, index));
         } else if rank == target && rank != source {
-            self.steps.extend(receive(source, range));
+            self.steps.extend(self.chunking.take(source, block, index));
         }
-    }
-
-    fn chunk(&self, owner: Rank, index: usize) -> Option<ElemRange> {
-        self.chunking.chunk_of_block(owner, index)
     }
 }

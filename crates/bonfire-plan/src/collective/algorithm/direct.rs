@@ -1,77 +1,48 @@
 //! Direct plans: every rank reaches every other in one hop.
 //!
-//! Every fold runs over ranks 0 to n - 1 in that order, in one step, with one rounding: the
-//! canonical order. The bits of an element depend on nothing but the ranks' values, whatever the
-//! buffer it lies in and however it is chunked.
+//! Every fold runs over ranks 0 to n - 1 in that order, in one step, with one rounding: the canonical order. The bits
+//! of an element depend on nothing but the ranks' values, whatever the buffer it lies in and however it is chunked.
 //!
 //! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
 //! of an earlier index, a wait only for a put of its own index.
 
-use super::shared::chunking::{Chunking, receive};
+use super::shared::chunking::{self, Chunking};
+use super::shared::pairs;
 use super::shared::tree::Place;
-use crate::{ElemRange, Rank, Source, Stage, Step, WorldSize};
+use crate::{ElemRange, Rank, Stage, Step, WorldSize};
 
 /// One shot: everyone sends everything to everyone, and everyone folds everything.
 pub(crate) fn all_reduce(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     let world = chunking.world_size;
-    for chunk in chunking.of_buffer() {
-        steps.extend(world.peers(rank).map(|peer| Step::Put {
-            peer,
-            source: chunk,
-        }));
-        fold(world, rank, chunk, steps);
+    for source in chunking.of_buffer() {
+        steps.extend(world.peers(rank).map(|peer| Step::Put { peer, source }));
+        fold(world, rank, source, steps);
     }
 }
 
-/// Everyone sends everything to the root, which folds it.
-pub(crate) fn reduce(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    let Place { root, rank } = place;
+pub(crate) fn reduce(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
+    if rank != root {
+        return pairs::send(chunking, root, chunking.buffer, steps);
+    }
     for chunk in chunking.of_buffer() {
-        if rank == root {
-            fold(chunking.world_size, rank, chunk, steps);
-        } else {
-            steps.push(Step::Put {
-                peer: root,
-                source: chunk,
-            });
-        }
+        fold(chunking.world_size, rank, chunk, steps);
     }
 }
 
 /// The root sends every shard to its owner, who passes it on to everyone else. Each chunk is passed
 /// on as soon as it is there.
-pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    let Place { root, rank } = place;
-    let world = chunking.world_size;
-    let mut shards: Vec<_> = world
-        .peers(rank)
-        .chain([rank])
-        .map(|owner| (owner, chunking.of_block(owner)))
-        .collect();
-    for _ in 0..chunking.of_longest_block() {
-        let round: Vec<_> = shards
-            .iter_mut()
-            .filter_map(|(owner, shard)| Some((*owner, shard.next()?)))
-            .collect();
-        let own = round.iter().find(|&&(owner, _)| owner == rank);
+pub(crate) fn broadcast(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
+    let own = chunking.block(rank);
+    let others = || chunking.world_size.peers(rank).filter(|&peer| peer != root);
+    for index in 0..chunking.of_longest_block() {
         if rank == root {
-            let others = round.iter().filter(|&&(owner, _)| owner != root);
-            steps.extend(others.map(|&(peer, source)| Step::Put { peer, source }));
-        } else if let Some(&(_, target)) = own {
-            steps.extend(receive(root, target));
+            put_each(chunking, rank, index, steps);
+        } else {
+            steps.extend(chunking.take(root, own, index));
         }
-        if let Some(&(_, source)) = own {
-            let others = world.peers(rank).filter(|&peer| peer != root);
-            steps.extend(others.map(|peer| Step::Put { peer, source }));
-        }
+        steps.extend(others().filter_map(|peer| chunking.put(peer, own, index)));
         if rank != root {
-            let others = round.iter().filter(|&&(owner, _)| owner != rank);
-            // Nearest sender first, as in an all-gather.
-            steps.extend(
-                others
-                    .rev()
-                    .flat_map(|&(owner, target)| receive(owner, target)),
-            );
+            take_each(chunking, rank, index, steps);
         }
     }
 }
@@ -79,163 +50,85 @@ pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>
 /// Everyone sends each block to the rank that it is for. Every chunk leaves before the one with its
 /// index arrives, so that equal blocks can stay in the same memory.
 pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
-    let world = chunking.world_size;
-    let mut outgoing: Vec<_> = world
-        .peers(rank)
-        .map(|peer| (peer, chunking.of(chunking.block_between(rank, peer))))
-        .collect();
-    let mut incoming: Vec<_> = world
-        .peers(rank)
-        .rev()
-        .map(|peer| (peer, chunking.of(chunking.block_between(peer, rank))))
-        .collect();
-    let lengths = outgoing
-        .iter()
-        .chain(&incoming)
-        .map(|(_, chunks)| chunks.len());
-    for _ in 0..lengths.max().unwrap_or_default() {
-        for (peer, block) in &mut outgoing {
-            let peer = *peer;
-            steps.extend(block.next().map(|source| Step::Put { peer, source }));
-        }
-        for (peer, block) in &mut incoming {
-            if let Some(target) = block.next() {
-                steps.extend(receive(*peer, target));
-            }
-        }
+    let peers = || chunking.world_size.peers(rank);
+    let outgoing = |peer| chunking.block_between(rank, peer);
+    let incoming = |peer| chunking.block_between(peer, rank);
+    let longest = chunking.longest(peers().map(outgoing).chain(peers().map(incoming)));
+    for index in 0..longest.unwrap_or_default() {
+        steps.extend(peers().filter_map(|peer| chunking.put(peer, outgoing(peer), index)));
+        let last_first = peers().rev();
+        steps.extend(last_first.flat_map(|peer| chunking.take(peer, incoming(peer), index)));
     }
 }
 
 /// Two shots: everyone sends each shard to its owner, which folds it and sends it to everyone. Each
 /// chunk goes both ways before the next, so that what is sent on was just folded and lies in a cache.
 pub(crate) fn all_reduce_two_shot(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
-    let world = chunking.world_size;
     for index in 0..chunking.of_longest_block() {
-        let chunk_of = |owner| chunking.chunk_of_block(owner, index);
-        for peer in world.peers(rank) {
-            steps.extend(chunk_of(peer).map(|source| Step::Put { peer, source }));
-        }
-        if let Some(own) = chunk_of(rank) {
-            fold(world, rank, own, steps);
-            steps.extend(
-                world
-                    .peers(rank)
-                    .map(|peer| Step::Put { peer, source: own }),
-            );
-        }
-        // Nearest sender first, as in an all-gather.
-        for peer in world.peers(rank).rev() {
-            steps.extend(
-                chunk_of(peer)
-                    .into_iter()
-                    .flat_map(|target| receive(peer, target)),
-            );
-        }
+        reduce_scatter_chunk(chunking, rank, index, steps);
+        all_gather_chunk(chunking, rank, index, steps);
     }
 }
 
-/// Everyone sends each shard to its owner, which folds it.
 pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
-    let world = chunking.world_size;
-    let mut own = chunking.of_block(rank);
-    let mut outgoing: Vec<_> = world
-        .peers(rank)
-        .map(|peer| (peer, chunking.of_block(peer)))
-        .collect();
-    for _ in 0..chunking.of_longest_block() {
-        for (peer, shard) in &mut outgoing {
-            steps.extend(shard.next().map(|source| Step::Put {
-                peer: *peer,
-                source,
-            }));
-        }
-        if let Some(target) = own.next() {
-            fold(world, rank, target, steps);
-        }
+    for index in 0..chunking.of_longest_block() {
+        reduce_scatter_chunk(chunking, rank, index, steps);
     }
 }
 
-/// Every owner sends its shard to everyone.
+fn reduce_scatter_chunk(chunking: &Chunking, rank: Rank, index: usize, steps: &mut Vec<Step>) {
+    put_each(chunking, rank, index, steps);
+    if let Some(own) = chunking.chunk_of_block(rank, index) {
+        fold(chunking.world_size, rank, own, steps);
+    }
+}
+
 pub(crate) fn all_gather(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
-    let world = chunking.world_size;
-    let mut own = chunking.of_block(rank);
-    // Nearest sender first: the one behind this rank puts to it first.
-    let mut incoming: Vec<_> = world
-        .peers(rank)
-        .rev()
-        .map(|peer| (peer, chunking.of_block(peer)))
-        .collect();
-    for _ in 0..chunking.of_longest_block() {
-        if let Some(source) = own.next() {
-            steps.extend(world.peers(rank).map(|peer| Step::Put { peer, source }));
-        }
-        for (peer, shard) in &mut incoming {
-            let peer = *peer;
-            if let Some(target) = shard.next() {
-                steps.extend(receive(peer, target));
-            }
-        }
+    for index in 0..chunking.of_longest_block() {
+        all_gather_chunk(chunking, rank, index, steps);
     }
 }
 
-/// Every owner sends its block to the root.
-pub(crate) fn gather(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    let Place { root, rank } = place;
+fn all_gather_chunk(chunking: &Chunking, rank: Rank, index: usize, steps: &mut Vec<Step>) {
+    let (own, peers) = (chunking.block(rank), chunking.world_size.peers(rank));
+    steps.extend(peers.filter_map(|peer| chunking.put(peer, own, index)));
+    take_each(chunking, rank, index, steps);
+}
+
+pub(crate) fn gather(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
     if rank != root {
-        let put = |source| Step::Put { peer: root, source };
-        steps.extend(chunking.of_block(rank).map(put));
-        return;
+        return pairs::send(chunking, root, chunking.block(rank), steps);
     }
-    let mut incoming: Vec<_> = chunking
-        .world_size
-        .peers(root)
-        .map(|peer| (peer, chunking.of_block(peer)))
-        .collect();
-    for _ in 0..chunking.of_longest_block() {
-        for (peer, block) in &mut incoming {
-            if let Some(target) = block.next() {
-                steps.extend(receive(*peer, target));
-            }
-        }
+    let peers = || chunking.world_size.peers(root);
+    for index in 0..chunking.of_longest_block() {
+        steps.extend(peers().flat_map(|peer| chunking.take(peer, chunking.block(peer), index)));
     }
 }
 
-/// The root sends every block to its owner.
-pub(crate) fn scatter(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    let Place { root, rank } = place;
+pub(crate) fn scatter(chunking: &Chunking, Place { root, rank }: Place, steps: &mut Vec<Step>) {
     if rank != root {
-        let blocks = chunking.of_block(rank);
-        steps.extend(blocks.flat_map(|target| receive(root, target)));
-        return;
+        return pairs::receive_all(chunking, root, chunking.block(rank), steps);
     }
-    let mut outgoing: Vec<_> = chunking
-        .world_size
-        .peers(root)
-        .map(|peer| (peer, chunking.of_block(peer)))
-        .collect();
-    for _ in 0..chunking.of_longest_block() {
-        for (peer, block) in &mut outgoing {
-            let peer = *peer;
-            steps.extend(block.next().map(|source| Step::Put { peer, source }));
-        }
+    for index in 0..chunking.of_longest_block() {
+        put_each(chunking, root, index, steps);
     }
+}
+
+/// Sends a chunk of every other rank's block to that rank.
+fn put_each(chunking: &Chunking, rank: Rank, index: usize, steps: &mut Vec<Step>) {
+    let peers = chunking.world_size.peers(rank);
+    steps.extend(peers.filter_map(|peer| chunking.put(peer, chunking.block(peer), index)));
+}
+
+/// Takes a chunk of every other rank's block. Nearest sender first: the one behind this rank puts to it first.
+fn take_each(chunking: &Chunking, rank: Rank, index: usize, steps: &mut Vec<Step>) {
+    let peers = chunking.world_size.peers(rank).rev();
+    steps.extend(peers.flat_map(|peer| chunking.take(peer, chunking.block(peer), index)));
 }
 
 /// Waits for one frame of every peer, and folds them with this rank's own data in rank order.
 fn fold(world: WorldSize, rank: Rank, target: ElemRange, steps: &mut Vec<Step>) {
-    steps.extend(world.peers(rank).rev().map(|peer| Step::Wait { peer }));
-    let source = |peer| {
-        if peer == rank {
-            Source::Own
-        } else {
-            Source::Inbox(peer)
-        }
-    };
-    let sources = world.ranks().map(source).collect();
-    steps.push(Step::Reduce {
-        target,
-        sources,
-        stage: Stage::Final,
-    });
-    steps.extend(world.peers(rank).rev().map(|peer| Step::Release { peer }));
+    let sources = world.ranks().map(|operand| chunking::source(rank, operand));
+    let peers = world.peers(rank).rev();
+    chunking::fold(peers, target, sources.collect(), Stage::Final, steps);
 }

@@ -1,19 +1,17 @@
 //! Double binary tree: two trees over all ranks, each of which carries half of the buffer.
 //!
-//! After Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-//! scan" (2009). In one binary tree half of the ranks are leaves, which receive but never send. Here
-//! the leaves of one tree are the inner nodes of the other, so that a rank sends and receives each
-//! half once, in logarithmic depth.
+//! After Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009). In
+//! one binary tree half of the ranks are leaves, which receive but never send. Here the leaves of one tree are the
+//! inner nodes of the other, so that a rank sends and receives each half once, in logarithmic depth.
 //!
 //! Positions count from the root, which is at 0 and hangs above both trees. The trees are those over
 //! positions 1 to n - 1 in which an odd position is a leaf; the second one gives each rank a
 //! position of the other parity, by mirroring an even number of them and by shifting an odd number
 //! by one. When that number is odd, one rank is a leaf twice.
 //!
-//! A rank is at different depths in the two trees, so a chunk reaches it earlier in one than in the
-//! other. It handles chunks in the order in which they can reach it if every hop takes one unit of
-//! time: chunk c at time c plus the number of hops before. Taking the trees by turns instead would
-//! hold every chunk back by the depth of a tree.
+//! A rank is at different depths in the two trees, so a chunk reaches it earlier in one than in the other. It handles
+//! chunks in the order in which they can reach it if every hop takes one unit of time: chunk c at time c plus the
+//! number of hops before. Taking the trees by turns instead would hold every chunk back by the depth of a tree.
 //!
 //! No deadlock, even with one slot: order all work by (direction, time, tree, hops before, from the
 //! last to the first). A put waits for the release of the chunk before, at the same time but one hop
@@ -21,37 +19,36 @@
 
 use super::shared::chunking::Chunking;
 use super::shared::tree::{Family, Place};
-use crate::{ElemRange, Step, WorldSize, shard_range};
+use crate::{ElemRange, Rank, Step, WorldSize, shard_range};
 
 pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
     let branches = branches(chunking.world_size, place);
-    let hops = branches.each_ref().map(|branch| branch.depth);
-    each_chunk(chunking, hops, |tree, chunk| {
+    for (tree, chunk) in in_time(chunking, branches.each_ref().map(|branch| branch.depth)) {
         branches[tree].family.pass_down(chunk, steps);
-    });
+    }
 }
 
 pub(crate) fn reduce(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
     let branches = branches(chunking.world_size, place);
-    let hops = branches.each_ref().map(|branch| branch.height);
-    each_chunk(chunking, hops, |tree, chunk| {
+    for (tree, chunk) in in_time(chunking, branches.each_ref().map(|branch| branch.height)) {
         branches[tree].family.fold_up(chunk, steps);
-    });
+    }
 }
 
-/// Calls for every chunk of both halves, in the order of their times, with the number of the tree.
-fn each_chunk(chunking: &Chunking, hops: [usize; 2], mut call: impl FnMut(usize, ElemRange)) {
-    let halves = chunking.halves();
-    let mut chunks: Vec<_> = (0..halves.len())
-        .flat_map(|tree| {
-            let chunks = chunking.of(halves[tree]).enumerate();
-            chunks.map(move |(index, chunk)| (index + hops[tree], tree, chunk))
-        })
-        .collect();
-    chunks.sort_by_key(|&(time, tree, _)| (time, tree));
-    for (_, tree, chunk) in chunks {
-        call(tree, chunk);
+/// Every chunk of both halves with the number of its tree, in the order of their times.
+fn in_time(chunking: &Chunking, hops: [usize; 2]) -> impl Iterator<Item = (usize, ElemRange)> {
+    let mut chunks = Vec::new();
+    for (tree, hops) in hops.into_iter().enumerate() {
+        let half = shard_range(
+            chunking.buffer.len(),
+            WorldSize::TWO,
+            Rank::new(tree as u32),
+        );
+        let half = chunking.of(half).enumerate();
+        chunks.extend(half.map(|(index, chunk)| (index + hops, tree, chunk)));
     }
+    chunks.sort_by_key(|&(time, tree, _)| (time, tree));
+    chunks.into_iter().map(|(_, tree, chunk)| (tree, chunk))
 }
 
 struct Branch {
@@ -95,8 +92,7 @@ enum Tree {
 }
 
 impl Tree {
-    /// The position of the rank at this distance from the root, where `last` is the largest
-    /// distance.
+    /// The position of the rank at this distance from the root, where `last` is the largest distance.
     const fn position(self, distance: u32, last: u32) -> u32 {
         match self {
             _ if distance == 0 => 0,
@@ -122,13 +118,10 @@ fn family(world: WorldSize, place: Place, tree: Tree) -> Family {
     let distance = world.behind(place.rank, place.root.get()).get();
     let at = |position| world.ahead(place.root, tree.distance(position, last));
     let position = tree.position(distance, last);
+    let children = children(position, last).into_iter().flatten();
     Family {
         parent: parent(position, last).map(at),
-        children: children(position, last)
-            .into_iter()
-            .flatten()
-            .map(at)
-            .collect(),
+        children: children.map(at).collect(),
     }
 }
 
@@ -136,37 +129,21 @@ fn family(world: WorldSize, place: Place, tree: Tree) -> Family {
 fn parent(position: u32, last: u32) -> Option<u32> {
     let cleared = position & position.checked_sub(1)?;
     let above = u64::from(cleared) | (u64::from(position ^ cleared) << 1);
-    Some(
-        u32::try_from(above)
-            .ok()
-            .filter(|&above| above <= last)
-            .unwrap_or(cleared),
-    )
+    let above = u32::try_from(above).ok().filter(|&above| above <= last);
+    Some(above.unwrap_or(cleared))
 }
 
 /// Half of the lowest set bit to either side; to the right less, as far as there are positions.
 fn children(position: u32, last: u32) -> [Option<u32>; 2] {
-    if position == 0 {
-        // The root has one: the largest power of two.
-        return [last.checked_ilog2().map(|bit| 1 << bit), None];
-    }
-    let half = (1 << position.trailing_zeros()) >> 1;
-    let left = (half > 0).then(|| position - half);
     let room = (last - position).checked_ilog2().map(|bit| 1 << bit);
-    let right = room
-        .filter(|_| half > 0)
-        .map(|room| position + half.min(room));
-    [left, right]
-}
-
-impl Chunking {
-    /// The parts of the buffer that the two trees carry.
-    fn halves(&self) -> [ElemRange; 2] {
-        let two = WorldSize::TWO;
-        let mut halves = two
-            .ranks()
-            .map(|half| shard_range(self.buffer.len(), two, half));
-        [(); 2].map(|()| halves.next().expect("two halves"))
+    match (position & position.wrapping_neg()) >> 1 {
+        // The root has one: the largest power of two.
+        _ if position == 0 => [room, None],
+        0 => [None, None],
+        half => {
+            let right = room.map(|room| position + half.min(room));
+            [Some(position - half), right]
+        }
     }
 }
 

@@ -1,11 +1,9 @@
-//! Recursive halving and doubling on a hypercube: the bytes of a ring in a logarithmic number of
-//! rounds.
+//! Recursive halving and doubling on a hypercube: the bytes of a ring in a logarithmic number of rounds.
 //!
-//! After Rabenseifner, "Optimization of collective reduction operations" (2004), and Thakur,
-//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
-//! In each round of halving a rank and its partner, at half of the distance of the round before,
-//! split the range that both still fold: each sends the half that it gives up. Doubling is the same
-//! backwards.
+//! After Rabenseifner, "Optimization of collective reduction operations" (2004), and Thakur, Rabenseifner and Gropp,
+//! "Optimization of collective communication operations in MPICH" (2005). In each round of halving a rank and its
+//! partner, at half of the distance of the round before, split the range that both still fold: each sends the half
+//! that it gives up. Doubling is the same backwards.
 //!
 //! The corners of the hypercube are as many ranks as the largest power of two. Each of the other
 //! ranks, the *spare* ones, is the odd one of a pair at the beginning of the world: its even
@@ -14,7 +12,7 @@
 //! No deadlock, even with one slot: order all work by (round, chunk). In a round a rank has one
 //! partner, to whom it puts each chunk before it waits for the one with the same index.
 
-use super::shared::chunking::Chunking;
+use super::shared::chunking::{Chunking, finish_alone, fold};
 use super::shared::pairs::{self, Meeting};
 use crate::{ElemRange, Rank, Source, Stage, Step, WorldSize, shard_range};
 
@@ -84,13 +82,8 @@ pub(crate) fn all_gather(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>)
 fn fold_in(chunking: &Chunking, spare: Option<Rank>, steps: &mut Vec<Step>) {
     let Some(peer) = spare else { return };
     for target in chunking.of_buffer() {
-        steps.push(Step::Wait { peer });
-        steps.push(Step::Reduce {
-            target,
-            sources: Box::new([Source::Own, Source::Inbox(peer)]),
-            stage: Stage::Partial,
-        });
-        steps.push(Step::Release { peer });
+        let sources = Box::new([Source::Own, Source::Inbox(peer)]);
+        fold([peer].into_iter(), target, sources, Stage::Partial, steps);
     }
 }
 
@@ -99,9 +92,8 @@ fn all_but_block(chunking: &Chunking, rank: Rank) -> impl Iterator<Item = ElemRa
     let block = chunking.block(rank);
     let before = ElemRange::new(chunking.buffer.start(), block.start());
     let behind = ElemRange::new(block.end(), chunking.buffer.end());
-    [before, behind]
-        .into_iter()
-        .filter(|range| !range.is_empty())
+    let parts = [before, behind].into_iter();
+    parts.filter(|range| !range.is_empty())
 }
 
 /// What a corner is responsible for at the end of halving and at the beginning of doubling.
@@ -141,21 +133,15 @@ impl Cube {
 
     fn seat(self, rank: Rank) -> Seat {
         let number = rank.get();
-        if number >= 2 * self.spares {
-            let corner = number - self.spares;
-            Seat::Corner {
-                corner,
-                spare: None,
-            }
+        let (corner, spare) = if number >= 2 * self.spares {
+            (number - self.spares, None)
         } else if number.is_multiple_of(2) {
-            Seat::Corner {
-                corner: number / 2,
-                spare: Some(Rank::new(number + 1)),
-            }
+            (number / 2, Some(Rank::new(number + 1)))
         } else {
             let host = Rank::new(number - 1);
-            Seat::Spare { host }
-        }
+            return Seat::Spare { host };
+        };
+        Seat::Corner { corner, spare }
     }
 
     fn rank(self, corner: u32) -> Rank {
@@ -178,12 +164,7 @@ impl Cube {
     fn halve(self, chunking: &Chunking, segments: Segments, corner: u32, steps: &mut Vec<Step>) {
         let mut distance = self.corners.get() / 2;
         if distance == 0 {
-            let own = |target| Step::Reduce {
-                target,
-                sources: Box::new([Source::Own]),
-                stage: Stage::Final,
-            };
-            steps.extend(chunking.of_buffer().map(own));
+            steps.extend(chunking.of_buffer().map(finish_alone));
         }
         while distance > 0 {
             let partner = corner ^ distance;
@@ -191,11 +172,7 @@ impl Cube {
             // The corners that agree with this one, or with its partner, in all bits so far.
             let among =
                 |corner: u32| self.segment(chunking, segments, corner & !(distance - 1), distance);
-            let meeting = Meeting {
-                peer,
-                outgoing: among(partner),
-                incoming: among(corner),
-            };
+            let meeting = Meeting::with(peer, among(partner), among(corner));
             let stage = if distance == 1 {
                 Stage::Final
             } else {
@@ -217,11 +194,7 @@ impl Cube {
             let partner = corner ^ distance;
             let held =
                 |corner: u32| self.segment(chunking, segments, corner & !(distance - 1), distance);
-            let meeting = Meeting {
-                peer: self.rank(partner),
-                outgoing: held(corner),
-                incoming: held(partner),
-            };
+            let meeting = Meeting::with(self.rank(partner), held(corner), held(partner));
             pairs::exchange(chunking, meeting, steps);
             distance *= 2;
         }

@@ -1,12 +1,11 @@
 //! Two levels: within each host, and between hosts.
 //!
-//! Every rank owns a block. On every other host one rank is the block's *agent*: the owner's place
-//! among the ranks of its host, modulo their number on the other host. A fold runs within each host
-//! first, at the block's agent (on the owner's host, at the owner), and then over the hosts, at the
-//! owner. A gather runs the other way round: from the owner to its agents, and from those to everyone
-//! on their hosts. So every element crosses between two hosts once each way however many ranks they
-//! have, and all ranks of a host take part in that. Hosts may have different numbers of ranks; with
-//! one host the plans are the direct ones.
+//! Every rank owns a block. On every other host one rank is the block's *agent*: the owner's place among the ranks of
+//! its host, modulo their number on the other host. A fold runs within each host first, at the block's agent (on the
+//! owner's host, at the owner), and then over the hosts, at the owner. A gather runs the other way round: from the
+//! owner to its agents, and from those to everyone on their hosts. So every element crosses between two hosts once
+//! each way however many ranks they have, and all ranks of a host take part in that. Hosts may have different numbers
+//! of ranks; with one host the plans are the direct ones.
 //!
 //! The legs of the way of a chunk follow one another, and the next chunk follows behind: while a
 //! chunk is sent between hosts, the one behind it is folded, or the one before it copied, within.
@@ -18,18 +17,9 @@
 //! these places a link carries one frame at most, and a frame that is put in one place is taken in the
 //! same or in a later one, before its link carries the next.
 
-use super::shared::chunking::{Chunking, receive};
+use super::shared::chunking::{self, Chunking};
 use super::shared::seats::Seats;
-use crate::{Hosts, Rank, Source, Stage, Step};
-
-#[derive(Clone, Copy)]
-pub(crate) enum Route {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast { root: Rank },
-    Reduce { root: Rank },
-}
+use crate::{Collective, Rank, ScheduleShape, Stage, Step};
 
 #[derive(Clone, Copy)]
 enum Leg {
@@ -57,10 +47,10 @@ enum Leg {
 type Delayed = (Leg, usize);
 
 /// The legs of an iteration, in the order in which they are taken.
-fn itinerary(route: Route) -> Vec<Delayed> {
+fn itinerary(collective: Collective) -> Vec<Delayed> {
     let except = None;
-    match route {
-        Route::AllReduce => vec![
+    match collective {
+        Collective::AllReduce => vec![
             (Leg::SendFolded, 1),
             (Leg::FoldWithin, 0),
             (Leg::FoldBetween, 1),
@@ -68,17 +58,17 @@ fn itinerary(route: Route) -> Vec<Delayed> {
             (Leg::SpreadWithin { except }, 2),
             (Leg::TakeSpread { except }, 1),
         ],
-        Route::ReduceScatter => vec![
+        Collective::ReduceScatter => vec![
             (Leg::SendFolded, 1),
             (Leg::FoldWithin, 0),
             (Leg::FoldBetween, 1),
         ],
-        Route::AllGather => vec![
+        Collective::AllGather => vec![
             (Leg::SpreadBetween { except }, 0),
             (Leg::SpreadWithin { except }, 1),
             (Leg::TakeSpread { except }, 0),
         ],
-        Route::Broadcast { root } => {
+        Collective::Broadcast { root } => {
             let except = Some(root);
             vec![
                 (Leg::Scatter { root }, 0),
@@ -87,27 +77,23 @@ fn itinerary(route: Route) -> Vec<Delayed> {
                 (Leg::TakeSpread { except }, 0),
             ]
         }
-        Route::Reduce { root } => vec![
+        Collective::Reduce { root } => vec![
             (Leg::TakeGathered { root }, 2),
             (Leg::SendFolded, 1),
             (Leg::FoldWithin, 0),
             (Leg::FoldBetween, 1),
             (Leg::Gather { root }, 1),
         ],
+        other => unreachable!("Schedule::new refuses {other} by hierarchical"),
     }
 }
 
-pub(crate) fn build(
-    chunking: &Chunking,
-    hosts: &Hosts,
-    route: Route,
-    rank: Rank,
-    steps: &mut Vec<Step>,
-) {
-    let legs = itinerary(route);
+pub(crate) fn build(chunking: &Chunking, shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    let legs = itinerary(shape.collective);
     let last_delay = legs.iter().map(|&(_, delay)| delay).max();
-    let last_delay = last_delay.expect("every route has legs");
-    let view = View::new(hosts, rank);
+    let last_delay = last_delay.expect("every collective has legs");
+    let seats = Seats::new(shape.hosts.numbers(), rank);
+    let batches = seats.batches(seats.members[seats.party].len());
     let chunks = chunking.of_longest_block();
     for iteration in 0..chunks + last_delay {
         for &(leg, delay) in &legs {
@@ -115,7 +101,8 @@ pub(crate) fn build(
             if let Some(index) = index {
                 let mut walk = Walk {
                     chunking,
-                    view: &view,
+                    seats: &seats,
+                    batches: &batches,
                     index,
                     steps,
                 };
@@ -125,68 +112,46 @@ pub(crate) fn build(
     }
 }
 
-struct View {
-    seats: Seats,
-    /// All ranks, in batches of which no two have the same agent on this rank's host.
-    batches: Vec<Vec<Rank>>,
-}
-
-impl View {
-    fn new(hosts: &Hosts, rank: Rank) -> Self {
-        let seats = Seats::new(hosts.numbers(), rank);
-        let batches = seats.batches(seats.members[seats.party].len());
-        Self { seats, batches }
-    }
-
-    /// The other hosts, the next one first, so that not all ranks send to one host at once.
-    fn other_hosts(&self) -> impl Iterator<Item = usize> + '_ {
-        let hosts = self.members.len();
-        (1..hosts).map(move |distance| (self.party + distance) % hosts)
-    }
-
-    /// The owners on other hosts whose agent this rank is.
-    fn charges(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.other_hosts()
-            .flat_map(|host| self.members[host].iter().copied())
-            .filter(|&owner| self.agent(owner, self.party) == self.rank)
-    }
-}
-
-impl std::ops::Deref for View {
-    type Target = Seats;
-
-    fn deref(&self) -> &Seats {
-        &self.seats
-    }
-}
-
 /// One leg of one chunk of every block.
 struct Walk<'a> {
     chunking: &'a Chunking,
-    view: &'a View,
+    seats: &'a Seats,
+    /// All ranks, in batches of which no two have the same agent on this rank's host.
+    batches: &'a [Vec<Rank>],
     index: usize,
     steps: &'a mut Vec<Step>,
 }
 
 impl Walk<'_> {
     fn take(&mut self, leg: Leg) {
+        let (seats, rank) = (self.seats, self.seats.rank);
+        let peers = self.chunking.world_size.peers(rank);
         match leg {
             Leg::FoldWithin => self.fold_within(),
-            Leg::SendFolded => self.send_folded(),
+            Leg::SendFolded => seats.charges().for_each(|owner| self.put(owner, owner)),
             Leg::FoldBetween => self.fold_between(),
-            Leg::SpreadBetween { except } => self.spread_between(except),
-            Leg::TakeSpread { except } => self.take_spread(except),
+            Leg::SpreadBetween { except } => {
+                let agents = seats.other_parties().map(|host| seats.agent(rank, host));
+                let agents = agents.filter(|&agent| Some(agent) != except);
+                agents.for_each(|agent| self.put(agent, rank));
+            }
+            Leg::TakeSpread { except } if except == Some(rank) => {}
+            Leg::TakeSpread { .. } => seats.charges().for_each(|owner| self.receive(owner, owner)),
             Leg::SpreadWithin { except } => self.spread_within(except),
-            Leg::Scatter { root } => self.scatter(root),
-            Leg::Gather { root } => self.gather(root),
-            Leg::TakeGathered { root } => self.take_gathered(root),
+            Leg::Scatter { root } if rank == root => peers.for_each(|owner| self.put(owner, owner)),
+            Leg::Scatter { root } => self.receive(root, rank),
+            Leg::Gather { root } if rank != root => self.put(root, rank),
+            Leg::TakeGathered { root } if rank == root => {
+                peers.for_each(|owner| self.receive(owner, owner));
+            }
+            Leg::Gather { .. } | Leg::TakeGathered { .. } => {}
         }
     }
 
     fn fold_within(&mut self) {
-        let view = self.view;
-        let members = &view.members[view.party];
-        let stage = if view.members.len() == 1 {
+        let seats = self.seats;
+        let members = &seats.members[seats.party];
+        let stage = if seats.members.len() == 1 {
             Stage::Final
         } else {
             Stage::Partial
@@ -194,108 +159,51 @@ impl Walk<'_> {
         if members.len() == 1 && stage == Stage::Partial {
             return;
         }
-        for batch in &view.batches {
-            let agent = |owner| view.agent(owner, view.party);
-            for &owner in batch.iter().filter(|&&owner| agent(owner) != view.rank) {
-                self.put(agent(owner), owner);
+        for batch in self.batches {
+            for (owner, agent) in seats.others_of(batch) {
+                self.put(agent, owner);
             }
-            let own = batch.iter().find(|&&owner| agent(owner) == view.rank);
-            if let Some(&owner) = own {
+            if let Some(owner) = seats.own_of(batch) {
                 self.fold(owner, members, stage);
             }
         }
     }
 
-    fn send_folded(&mut self) {
-        for owner in self.view.charges() {
-            self.put(owner, owner);
-        }
-    }
-
     fn fold_between(&mut self) {
-        let view = self.view;
-        if view.members.len() == 1 {
-            return;
-        }
-        let agents: Vec<_> = (0..view.members.len())
-            .map(|host| view.agent(view.rank, host))
-            .collect();
-        self.fold(view.rank, &agents, Stage::Final);
-    }
-
-    fn spread_between(&mut self, except: Option<Rank>) {
-        let view = self.view;
-        for host in view.other_hosts() {
-            let agent = view.agent(view.rank, host);
-            if Some(agent) != except {
-                self.put(agent, view.rank);
-            }
-        }
-    }
-
-    fn take_spread(&mut self, except: Option<Rank>) {
-        let view = self.view;
-        if Some(view.rank) != except {
-            for owner in view.charges() {
-                self.receive(owner, owner);
-            }
+        let (seats, hosts) = (self.seats, self.seats.members.len());
+        if hosts > 1 {
+            let agents = (0..hosts).map(|host| seats.agent(seats.rank, host));
+            let agents: Vec<_> = agents.collect();
+            self.fold(seats.rank, &agents, Stage::Final);
         }
     }
 
     fn spread_within(&mut self, except: Option<Rank>) {
-        let view = self.view;
-        let agent = |owner| view.agent(owner, view.party);
-        for batch in &view.batches {
-            let own = batch.iter().find(|&&owner| agent(owner) == view.rank);
-            if let Some(&owner) = own {
-                for peer in view.neighbours().filter(|&peer| Some(peer) != except) {
+        let seats = self.seats;
+        for batch in self.batches {
+            if let Some(owner) = seats.own_of(batch) {
+                for peer in seats.neighbours().filter(|&peer| Some(peer) != except) {
                     self.put(peer, owner);
                 }
             }
-            if Some(view.rank) != except {
-                for &owner in batch.iter().filter(|&&owner| agent(owner) != view.rank) {
-                    self.receive(agent(owner), owner);
+            if Some(seats.rank) != except {
+                for (owner, agent) in seats.others_of(batch) {
+                    self.receive(agent, owner);
                 }
             }
         }
     }
 
-    fn scatter(&mut self, root: Rank) {
-        let view = self.view;
-        if view.rank == root {
-            for owner in self.chunking.world_size.peers(root) {
-                self.put(owner, owner);
-            }
-        } else {
-            self.receive(root, view.rank);
-        }
-    }
-
-    fn gather(&mut self, root: Rank) {
-        if self.view.rank != root {
-            self.put(root, self.view.rank);
-        }
-    }
-
-    fn take_gathered(&mut self, root: Rank) {
-        if self.view.rank == root {
-            for owner in self.chunking.world_size.peers(root) {
-                self.receive(owner, owner);
-            }
-        }
-    }
-
-    /// Sends the chunk of `owner`'s block, if it has one with this index.
     fn put(&mut self, peer: Rank, owner: Rank) {
-        let chunk = self.chunking.chunk_of_block(owner, self.index);
+        let block = self.chunking.block(owner);
         self.steps
-            .extend(chunk.map(|source| Step::Put { peer, source }));
+            .extend(self.chunking.put(peer, block, self.index));
     }
 
     fn receive(&mut self, peer: Rank, owner: Rank) {
-        if let Some(target) = self.chunking.chunk_of_block(owner, self.index) {
-            self.steps.extend(receive(peer, target));
-        }
+        let block = self.chunking.block(owner);
+        self.steps
+            .extend(self.chunking.take(peer, block, self.index));
     }
 
     /// Folds the chunk of `owner`'s block over `ranks`, of which this rank is one.
@@ -303,22 +211,9 @@ impl Walk<'_> {
         let Some(target) = self.chunking.chunk_of_block(owner, self.index) else {
             return;
         };
-        let rank = self.view.rank;
-        let peers = || ranks.iter().copied().filter(|&peer| peer != rank);
-        self.steps.extend(peers().map(|peer| Step::Wait { peer }));
-        let source = |&peer: &Rank| {
-            if peer == rank {
-                Source::Own
-            } else {
-                Source::Inbox(peer)
-            }
-        };
-        self.steps.push(Step::Reduce {
-            target,
-            sources: ranks.iter().map(source).collect(),
-            stage,
-        });
-        self.steps
-            .extend(peers().map(|peer| Step::Release { peer }));
+        let (rank, ranks) = (self.seats.rank, ranks.iter().copied());
+        let peers = ranks.clone().filter(|&peer| peer != rank);
+        let sources = ranks.map(|operand| chunking::source(rank, operand));
+        chunking::fold(peers, target, sources.collect(), stage, self.steps);
     }
 }

@@ -12,16 +12,12 @@ use crate::{Rank, Step};
 
 pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     let world = chunking.world_size;
-    for round in world.ranks() {
-        let peer = world.behind(round, rank.get());
-        if peer == rank {
-            continue;
-        }
-        let meeting = Meeting {
-            peer,
-            outgoing: chunking.block_between(rank, peer),
-            incoming: chunking.block_between(peer, rank),
-        };
-        pairs::exchange(chunking, meeting, steps);
+    let peers = world.ranks().map(|round| world.behind(round, rank.get()));
+    for peer in peers.filter(|&peer| peer != rank) {
+        let (outgoing, incoming) = (
+            chunking.block_between(rank, peer),
+            chunking.block_between(peer, rank),
+        );
+        pairs::exchange(chunking, Meeting::with(peer, outgoing, incoming), steps);
     }
 }

@@ -1,5 +1,4 @@
-//! Zero-copy plans: between two barriers every rank works on its own shard of everyone's buffers,
-//! where they are.
+//! Zero-copy plans: between two barriers every rank works on its own shard of everyone's buffers, where they are.
 //!
 //! Rank r reads and writes shard r and nothing else, so no two ranks touch one element, and every
 //! element crosses the memory bus once for each buffer that it is read from or written to. The first
@@ -11,33 +10,19 @@
 
 use super::dissemination;
 use super::shared::chunking::Chunking;
-use crate::{Rank, Stage, Step};
+use crate::{Collective, Rank, Stage, Step};
 
-/// What happens to each shard.
-#[derive(Clone, Copy)]
-pub(crate) enum Between {
-    /// It is folded over all ranks, and everyone gets the result.
-    AllReduce,
-    /// It is folded over all ranks, for its owner.
-    ReduceScatter,
-    /// It is folded over all ranks, for the root.
-    Reduce { root: Rank },
-    /// Everyone gets the owner's shard.
-    AllGather,
-    /// Everyone gets the root's shard.
-    Broadcast { root: Rank },
-}
-
-pub(crate) fn build(chunking: &Chunking, between: Between, rank: Rank, steps: &mut Vec<Step>) {
+pub(crate) fn build(chunking: &Chunking, of: Collective, rank: Rank, steps: &mut Vec<Step>) {
     let world = chunking.world_size;
     let everyone = || world.ranks().collect::<Box<[Rank]>>();
     let others = |than: Rank| world.ranks().filter(|&peer| peer != than).collect();
-    let (sources, targets, stage): (Box<[Rank]>, Box<[Rank]>, Stage) = match between {
-        Between::AllReduce => (everyone(), everyone(), Stage::Final),
-        Between::ReduceScatter => (everyone(), Box::new([rank]), Stage::Final),
-        Between::Reduce { root } => (everyone(), Box::new([root]), Stage::Final),
-        Between::AllGather => (Box::new([rank]), others(rank), Stage::Partial),
-        Between::Broadcast { root } => (Box::new([root]), others(root), Stage::Partial),
+    let (sources, targets, stage): (Box<[Rank]>, Box<[Rank]>, Stage) = match of {
+        Collective::AllReduce => (everyone(), everyone(), Stage::Final),
+        Collective::ReduceScatter => (everyone(), Box::new([rank]), Stage::Final),
+        Collective::Reduce { root } => (everyone(), Box::new([root]), Stage::Final),
+        Collective::AllGather => (Box::new([rank]), others(rank), Stage::Partial),
+        Collective::Broadcast { root } => (Box::new([root]), others(root), Stage::Partial),
+        other => unreachable!("Schedule::new refuses {other} by zero_copy"),
     };
     dissemination::barrier(world, rank, steps);
     let own = chunking.of_block(rank);

@@ -1,10 +1,10 @@
-//! A shape with its blocks worked out: what the builders of all algorithms cut frames from.
+//! A shape with its blocks worked out: what the builders of all algorithms cut frames from, and make steps of.
 
 use std::num::NonZeroUsize;
 
 use crate::collective::Blocks;
 use crate::types::chunk;
-use crate::{ElemRange, Rank, ScheduleShape, Step, WorldSize, chunks};
+use crate::{ElemRange, Rank, ScheduleShape, Source, Stage, Step, WorldSize, chunks};
 
 pub(crate) struct Chunking {
     pub(crate) world_size: WorldSize,
@@ -24,14 +24,18 @@ impl Chunking {
         }
     }
 
-    pub(crate) fn of_buffer(&self) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
+    pub(crate) fn of(
+        &self,
+        range: ElemRange,
+    ) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
+        chunks(range, self.chunk_elems_max)
+    }
+
+    pub(crate) fn of_buffer(&self) -> impl Iterator<Item = ElemRange> + use<> {
         self.of(self.buffer)
     }
 
-    pub(crate) fn of_block(
-        &self,
-        rank: Rank,
-    ) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
+    pub(crate) fn of_block(&self, rank: Rank) -> impl Iterator<Item = ElemRange> + use<> {
         self.of(self.block(rank))
     }
 
@@ -48,20 +52,31 @@ impl Chunking {
         self.blocks.between(source, target)
     }
 
-    pub(crate) fn of(
-        &self,
-        range: ElemRange,
-    ) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
-        chunks(range, self.chunk_elems_max)
+    pub(crate) fn of_longest_block(&self) -> usize {
+        let blocks = self.world_size.ranks().map(|rank| self.block(rank));
+        self.longest(blocks).expect("a world has ranks")
     }
 
-    /// The number of chunks of the block that has most.
-    pub(crate) fn of_longest_block(&self) -> usize {
-        let lengths = self
-            .world_size
-            .ranks()
-            .map(|rank| self.of_block(rank).len());
-        lengths.max().expect("a world has ranks")
+    /// The number of chunks of the range that has most.
+    pub(crate) fn longest(&self, ranges: impl Iterator<Item = ElemRange>) -> Option<usize> {
+        ranges.map(|range| self.of(range).len()).max()
+    }
+
+    /// Sends one chunk of `range` to `peer`, if the range has that many.
+    pub(crate) fn put(&self, peer: Rank, range: ElemRange, index: usize) -> Option<Step> {
+        let chunk = chunk(range, self.chunk_elems_max, index);
+        chunk.map(|source| Step::Put { peer, source })
+    }
+
+    /// Takes one chunk of `range` from `peer`, if the range has that many.
+    pub(crate) fn take(
+        &self,
+        peer: Rank,
+        range: ElemRange,
+        index: usize,
+    ) -> impl Iterator<Item = Step> + use<> {
+        let chunk = chunk(range, self.chunk_elems_max, index).into_iter();
+        chunk.flat_map(move |target| receive(peer, target))
     }
 }
 
@@ -72,4 +87,39 @@ pub(crate) fn receive(peer: Rank, target: ElemRange) -> [Step; 3] {
         Step::Copy { peer, target },
         Step::Release { peer },
     ]
+}
+
+/// Waits for the next frame from each of `peers`, folds `sources`, and frees the slots.
+pub(crate) fn fold(
+    peers: impl Iterator<Item = Rank> + Clone,
+    target: ElemRange,
+    sources: Box<[Source]>,
+    stage: Stage,
+    steps: &mut Vec<Step>,
+) {
+    steps.extend(peers.clone().map(|peer| Step::Wait { peer }));
+    steps.push(Step::Reduce {
+        target,
+        sources,
+        stage,
+    });
+    steps.extend(peers.map(|peer| Step::Release { peer }));
+}
+
+/// Where `rank` finds what `operand` contributes to a fold.
+pub(crate) fn source(rank: Rank, operand: Rank) -> Source {
+    if operand == rank {
+        Source::Own
+    } else {
+        Source::Inbox(operand)
+    }
+}
+
+/// Completes a fold of nothing but a rank's own data.
+pub(crate) fn finish_alone(target: ElemRange) -> Step {
+    Step::Reduce {
+        target,
+        sources: Box::new([Source::Own]),
+        stage: Stage::Final,
+    }
 }

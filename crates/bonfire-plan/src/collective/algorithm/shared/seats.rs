@@ -40,9 +40,37 @@ impl Seats {
         members[place % members.len()]
     }
 
-    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
+    /// The owner in a batch whose agent in this party is this rank, if there is one.
+    pub(crate) fn own_of(&self, batch: &[Rank]) -> Option<Rank> {
+        let mut owners = batch.iter().copied();
+        owners.find(|&owner| self.agent(owner, self.party) == self.rank)
+    }
+
+    /// The other owners in a batch, each with its agent in this party.
+    pub(crate) fn others_of(&self, batch: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
+        let agent = |&owner: &Rank| (owner, self.agent(owner, self.party));
+        let owners = batch.iter().map(agent);
+        owners.filter(|&(_, agent)| agent != self.rank)
+    }
+
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Rank> + Clone {
         let members = &self.members[self.party];
         members.iter().copied().filter(|&peer| peer != self.rank)
+    }
+
+    /// The other parties, the next one first, so that not all ranks send to one party at once.
+    pub(crate) fn other_parties(&self) -> impl Iterator<Item = usize> {
+        let parties = self.members.len();
+        (1..parties).map(move |distance| (self.party + distance) % parties)
+    }
+
+    /// The owners in other parties whose agent this rank is.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = Rank> {
+        let owners = self
+            .other_parties()
+            .flat_map(|party| &self.members[party])
+            .copied();
+        owners.filter(|&owner| self.agent(owner, self.party) == self.rank)
     }
 
     /// The members of all parties, in batches of `len` at most of one party: no two ranks of a batch

@@ -1,9 +1,8 @@
 //! What trees share: a rank's neighbours, and one chunk on its way down or up.
 //!
-//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards
-//! it.
+//! No deadlock, even with one slot: frames are only ever sent away from the root, or only towards it.
 
-use super::chunking::receive;
+use super::chunking::{fold, receive};
 use crate::{ElemRange, Rank, Source, Stage, Step};
 
 /// Which rank of which tree.
@@ -27,11 +26,9 @@ impl Family {
         if let Some(peer) = self.parent {
             steps.extend(receive(peer, chunk));
         }
-        let put = |&peer| Step::Put {
-            peer,
-            source: chunk,
-        };
-        steps.extend(self.children.iter().rev().map(put));
+        let source = chunk;
+        let last_first = self.children.iter().rev();
+        steps.extend(last_first.map(|&peer| Step::Put { peer, source }));
     }
 
     /// Folds the children's data onto this rank's own, and passes it on to the parent.
@@ -42,18 +39,12 @@ impl Family {
         };
         // A leaf's data goes up as it is.
         if !self.children.is_empty() || self.parent.is_none() {
-            steps.extend(self.children.iter().map(|&peer| Step::Wait { peer }));
-            let inboxes = self.children.iter().map(|&peer| Source::Inbox(peer));
-            steps.push(Step::Reduce {
-                target: chunk,
-                sources: std::iter::once(Source::Own).chain(inboxes).collect(),
-                stage,
-            });
-            steps.extend(self.children.iter().map(|&peer| Step::Release { peer }));
+            let children = self.children.iter().copied();
+            let inboxes = children.clone().map(Source::Inbox);
+            let sources = std::iter::once(Source::Own).chain(inboxes).collect();
+            fold(children, chunk, sources, stage, steps);
         }
-        steps.extend(self.parent.map(|peer| Step::Put {
-            peer,
-            source: chunk,
-        }));
+        let source = chunk;
+        steps.extend(self.parent.map(|peer| Step::Put { peer, source }));
     }
 }
