@@ -14,10 +14,9 @@ const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// Pictures whose classes are the folders they lie in.
 ///
-/// The classes are the names of the sub-folders, sorted, as in torchvision's `ImageFolder`. Pictures
-/// are the files below them, at any depth, that end in `jpg`, `jpeg` or `png`, small or capital,
-/// sorted by path. Names that begin with a dot are left aside, and so are links to folders below a
-/// class.
+/// The classes are the names of the sub-folders, sorted, as in torchvision's `ImageFolder`. Pictures are the files
+/// below them, at any depth, that end in `jpg`, `jpeg` or `png`, small or capital, sorted by path. Names that begin
+/// with a dot are left aside, and so are links to folders below a class.
 #[derive(Debug)]
 pub struct ImageFolder {
     name: String,

@@ -21,9 +21,8 @@ pub enum Transform {
     },
     /// Left and right exchanged, in every second picture on average.
     RandomHorizontalFlip,
-    /// A random part of a random form, resized to a square of `size`. With `(0.08, 1.0)` and
-    /// `(3.0 / 4.0, 4.0 / 3.0)` this is what ImageNet is usually trained with; see
-    /// [`Transform::random_resized_crop`].
+    /// A random part of a random form, resized to a square of `size`. With `(0.08, 1.0)` and `(3.0 / 4.0, 4.0 / 3.0)`
+    /// this is what ImageNet is usually trained with; see [`Transform::random_resized_crop`].
     RandomResizedCrop {
         /// The side of the result in pixels.
         size: usize,

@@ -226,7 +226,7 @@ fn assert_cut<M: Module>(ddp: &Ddp<M>) {
 }
 
 fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
-    lock(&ddp.reducer).is_made()
+    ddp.reducer.lock().is_made()
 }
 
 /// This rank's part of the samples of a step: `batch` of them.
