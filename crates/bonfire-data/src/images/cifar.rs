@@ -152,10 +152,7 @@ type Found = Vec<(PathBuf, Vec<u8>)>;
 fn in_folder(folder: &Path, part: CifarPart) -> Result<Found, PictureError> {
     let inner = folder.join(INNER_FOLDER);
     let folder = if inner.is_dir() { &inner } else { folder };
-    let unreadable = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| PictureError::Unreadable { path, source }
-    };
+    let unreadable = PictureError::unreadable;
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable(folder))? {
         let path = entry.map_err(unreadable(folder))?.path();

@@ -3,7 +3,7 @@
 #![allow(missing_docs, reason = "fields are named for what they hold")]
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{PictureSize, Transform};
 
@@ -105,6 +105,15 @@ pub enum PictureError {
     /// A class has too few pictures to be divided.
     #[error("{name} cannot be split: {cause}")]
     Unsplittable { name: String, cause: String },
+}
+
+impl PictureError {
+    pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
 }
 
 /// A picture cannot be transformed as asked.
