@@ -47,6 +47,7 @@ pub const WRITER: Rank = Rank::new(0);
 /// Ranks could not write or read a record together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields are named for what they hold")]
 pub enum RecordError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]

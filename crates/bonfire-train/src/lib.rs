@@ -53,9 +53,7 @@ pub use compression::{CompressionError, CompressionState, GradientCompression, P
 pub use config::{BufferSync, DdpConfig, DeviceKind, GradientRoute, Occupancy, Precision};
 pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step, StepOptions};
-pub use error::Difference;
-pub use error::NormMismatch;
-pub use error::TrainError;
+pub use error::{Difference, NormMismatch, TrainError};
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 pub use nn::custom_gradient::{backward_from, custom_gradient};
