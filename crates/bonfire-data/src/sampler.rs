@@ -35,6 +35,7 @@ pub enum Order {
     Weighted {
         /// The seed, the same on every rank.
         seed: u64,
+        /// The weights, one per sample.
         weights: SampleWeights,
     },
 }

@@ -102,7 +102,7 @@ pub trait Arithmetic: Clone + Send + Sync + 'static {
 }
 
 /// A parameter after a step, and its state.
-pub type Stepped<N, const D: usize> = (Tensor<D>, Option<State<N, D>>);
+pub(crate) type Stepped<N, const D: usize> = (Tensor<D>, Option<State<N, D>>);
 
 /// A step to be taken of one parameter.
 pub struct Step<'a, N, const D: usize> {
@@ -157,7 +157,7 @@ use optimizer;
 
 /// Where an optimizer keeps its state, and the handle on factors of its gradients.
 #[derive(Clone, Debug, Default)]
-pub struct OptimizerContext {
+pub(crate) struct OptimizerContext {
     /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
     deferred: Option<DeferredScale>,
