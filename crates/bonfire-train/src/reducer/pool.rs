@@ -89,7 +89,7 @@ mod tests {
                 let taken = buckets.map(take);
                 assert_eq!(taken.each_ref().map(BucketBuffer::len), buckets);
                 taken.into_iter().for_each(|values| pool.give(values));
-                assert_eq!(pool.memory().bytes, 4 * 60);
+                assert_eq!(pool.0.lock().bytes, 4 * 60);
             }
         });
     }
@@ -112,7 +112,7 @@ mod tests {
                         pool.give(values);
                     }
                     taken.push_back(take(elems));
-                    assert!(pool.memory().bytes <= 4 * (30 + 25 + 20));
+                    assert!(pool.0.lock().bytes <= 4 * (30 + 25 + 20));
                 }
                 taken.into_iter().for_each(|values| pool.give(values));
             }
