@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use bonfire_collective::Mutex;
 
 use crate::manifest::{Entry, Manifest};
 use crate::{Best, CheckpointError, Keep, Milestone, is_writable};
@@ -89,7 +91,7 @@ impl Folder {
     /// [`CheckpointError::Io`].
     pub fn prepare(&self) -> Result<(), CheckpointError> {
         is_writable(&self.path).map_err(io("write to", &self.path))?;
-        if self.state().lock.is_none()
+        if self.state.lock().lock.is_none()
             && let Some(by) = Lock::holder(&self.path)
         {
             tracing::warn!(
@@ -127,7 +129,7 @@ impl Folder {
         }
         let target = path_of(&manifest);
         // A damaged one that is gone may have had this name.
-        self.state().damaged.remove(&target);
+        self.state.lock().damaged.remove(&target);
         let unfinished = self.unfinished(&target);
         clear(&unfinished)?;
         fs::create_dir(&unfinished).map_err(io("make", &unfinished))?;
@@ -230,7 +232,7 @@ impl Folder {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Unreadable(cause)) => cause,
                 Err(Fault::Damage(cause)) => {
-                    self.state().damaged.insert(path.clone());
+                    self.state.lock().damaged.insert(path.clone());
                     cause
                 }
             };
@@ -274,7 +276,7 @@ impl Folder {
 
     /// Makes the folder, if it does not exist, and locks it against other trainings.
     fn claim(&self) -> Result<(), CheckpointError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.lock.is_some() {
             return Ok(());
         }
@@ -342,15 +344,11 @@ impl Folder {
             Ok(found) => found.len() != entry.bytes as u64,
             Err(error) => error.kind() == ErrorKind::NotFound,
         };
-        self.state().damaged.contains(&saved.path) || saved.manifest.files.iter().any(differs)
+        self.state.lock().damaged.contains(&saved.path) || saved.manifest.files.iter().any(differs)
     }
 
     fn unfinished(&self, path: &Path) -> PathBuf {
         self.path.join(format!("{UNFINISHED}{}", name_of(path)))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

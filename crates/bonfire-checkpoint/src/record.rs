@@ -18,7 +18,6 @@
 //! gathers one row after the other and appends it, so that no rank has all of them in memory: [`Snapshot`]. To read,
 //! rank 0 sends one row after the other, and each rank keeps its shard: [`SharedReader`].
 
-mod error;
 mod index;
 mod reader;
 mod sharded;
@@ -29,12 +28,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use bonfire_collective::Rank;
+use bonfire_collective::{CollectiveError, Rank};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::Bytes;
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
-pub use error::RecordError;
 pub use index::{ShardIndex, ShardMetadata, split_identity};
 pub use reader::{SharedReader, TensorMetadata};
 pub use sharded::{Cuts, ShardedTable, TableSharding};
@@ -45,6 +43,25 @@ use crate::CheckpointError;
 
 /// The rank that writes and reads files.
 pub const WRITER: Rank = Rank::new(0);
+
+/// Ranks could not write or read a record together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "fields are named for what they hold")]
+pub enum RecordError {
+    /// A collective operation failed; the message names the rank at fault.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A file or its content is at fault.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Another rank sends a value that this program cannot read.
+    #[error(
+        "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
+         program on every rank"
+    )]
+    OtherProgram { rank: Rank, cause: String },
+}
 
 /// Tensors for a file, with an optimizer's other values.
 #[derive(Default)]

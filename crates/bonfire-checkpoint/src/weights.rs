@@ -13,6 +13,21 @@ mod names;
 mod report;
 mod safetensors_file;
 
+/// Converts the types of a path with `new`.
+macro_rules! from_paths {
+    ($Type:ident) => {
+        super::from_paths!($Type, &str, &std::path::Path, std::path::PathBuf);
+    };
+    ($Type:ident, $($Path:ty),+) => {$(
+        impl From<$Path> for $Type {
+            fn from(path: $Path) -> Self {
+                Self::new(path)
+            }
+        }
+    )+};
+}
+use from_paths;
+
 pub use error::FileError;
 pub use export::Export;
 pub use file::{WeightsFile, WeightsLoader};

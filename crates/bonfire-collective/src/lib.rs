@@ -37,6 +37,8 @@ pub use bonfire_connect::store::{
     VALUE_BYTES_MAX,
 };
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
+#[doc(hidden)]
+pub use bonfire_sys::lock::Mutex;
 pub use bonfire_sys::process::{Interrupt, InterruptWatch, Resident, release_freed_memory};
 pub use exec::element::Element;
 pub use group::blocks::Blocks;

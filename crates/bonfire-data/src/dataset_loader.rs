@@ -5,9 +5,9 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{Mutex, ProcessGroup};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
@@ -66,7 +66,7 @@ impl<I, O> DatasetLoader<I, O> {
         }
     }
 
-    /// Makes batches on `device`. Burn's learner sets it by itself.
+    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })
@@ -85,7 +85,7 @@ impl<I, O> DatasetLoader<I, O> {
     }
 
     fn map(self, change: impl FnOnce(Loader) -> Loader) -> Self {
-        let loader = Mutex::new(change(self.lock().clone()));
+        let loader = Mutex::new(change(self.loader.lock().clone()));
         Self { loader, ..self }
     }
 
@@ -110,7 +110,7 @@ impl<I, O> DatasetLoader<I, O> {
     /// # Errors
     /// [`DataError::OtherData`] if the state is of another data set or another order.
     pub fn resuming(self, state: &SamplerState) -> Result<Self, DataError> {
-        let loader = self.lock().clone().resuming(state)?;
+        let loader = self.loader.lock().clone().resuming(state)?;
         let loader = Mutex::new(loader);
         Ok(Self { loader, ..self })
     }
@@ -118,7 +118,7 @@ impl<I, O> DatasetLoader<I, O> {
     /// The batches of the next epoch. After [`resuming`](Self::resuming), those that are left of it.
     pub fn iter(&self) -> DatasetBatches<'_, I, O> {
         let loader = {
-            let mut next = self.lock();
+            let mut next = self.loader.lock();
             let loader = next.clone();
             next.advance();
             loader
@@ -138,17 +138,12 @@ impl<I, O> DatasetLoader<I, O> {
         }
     }
 
-    /// The place of the next epoch, which no panic leaves half changed.
-    fn lock(&self) -> MutexGuard<'_, Loader> {
-        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn like(&self, device: Device, slice: Option<Range<usize>>) -> Self {
         Self {
             source: Arc::clone(&self.source),
             prefetch: self.prefetch,
             device,
-            loader: Mutex::new(self.lock().clone()),
+            loader: Mutex::new(self.loader.lock().clone()),
             slice,
         }
     }
@@ -181,7 +176,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DatasetLoade
     fn num_items(&self) -> usize {
         match &self.slice {
             Some(items) => items.len(),
-            None => self.lock().sampler().total_len(),
+            None => self.loader.lock().sampler().total_len(),
         }
     }
 

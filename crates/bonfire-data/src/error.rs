@@ -1,5 +1,7 @@
 //! Errors of a rank's data.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::error::Error;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -16,10 +18,5 @@ pub enum DataError {
         "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
          seed, or start anew"
     )]
-    OtherData {
-        /// A description of the checkpoint's data.
-        saved: String,
-        /// The data of this run.
-        given: String,
-    },
+    OtherData { saved: String, given: String },
 }

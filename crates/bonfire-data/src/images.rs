@@ -1,5 +1,4 @@
-//! Pictures with classes: where they come from, how they are changed at random, and the batches that
-//! a model takes.
+//! Pictures with classes: where they come from, how they are changed at random, and the batches that a model takes.
 //!
 //! The transform of a picture is a pure function of the seed, the epoch and the picture's index, so it
 //! does not depend on the number of ranks or of worker threads. The transformations follow
@@ -32,4 +31,6 @@ pub use split::{Subset, split_pictures};
 pub use transform::{PictureSample, Transform, Transforms};
 
 #[cfg(test)]
-mod fixtures;
+mod tests;
+#[cfg(test)]
+use tests::fixtures;

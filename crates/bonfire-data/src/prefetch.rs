@@ -81,9 +81,8 @@ pub struct Prefetched<B> {
 }
 
 impl EpochBatches {
-    /// Prepares batches on threads: `prepare` makes one of the indices of its samples, wherever they
-    /// come from, and may put it on the rank's device. The order of the batches does not depend on
-    /// which worker is faster.
+    /// Prepares batches on threads: `prepare` makes one of the indices of its samples, wherever they come from, and
+    /// may put it on the rank's device. The order of the batches does not depend on which worker is faster.
     ///
     /// # Errors
     /// [`DataError::Batch`] if a thread cannot be spawned.

@@ -89,10 +89,10 @@ impl DistributedSampler {
 
     /// The same samples as another rank has them.
     pub(crate) fn of_rank(&self, rank: Rank) -> Self {
-        let of_rank = Self::of(rank, self.world_size, self.len);
-        of_rank
-            .with_order(self.order.clone())
-            .with_remainder(self.remainder)
+        Self {
+            rank,
+            ..self.clone()
+        }
     }
 
     /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.

@@ -14,7 +14,6 @@ pub use convolution::{Convolution, Gradients, Wanted, Window};
 
 use rayon::prelude::*;
 
-/// Runs `run` on equal pieces of `target`.
 fn in_pieces<T: Send>(target: &mut [T], len: usize, run: impl Fn(usize, &mut [T]) + Sync) {
     if target.is_empty() {
         return;

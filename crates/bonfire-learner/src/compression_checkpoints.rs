@@ -5,10 +5,10 @@
 //! removed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bonfire_checkpoint::{CheckpointError, Folder, Found, Milestone};
-use bonfire_collective::{ProcessGroup, Rank, WorldSize};
+use bonfire_collective::{Mutex, ProcessGroup, Rank, WorldSize};
 use burn::module::Module;
 use burn_train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
 use burn_train::metric::store::EventStoreClient;
@@ -182,9 +182,8 @@ impl CompressionCheckpoints {
         found.iter().try_for_each(|path| self.folder.remove(path))
     }
 
-    /// The last actions of the learner's strategy.
     fn take_actions(&self) -> Result<Vec<CheckpointingAction>, LearnerError> {
-        lock(&self.pending).take().ok_or(LearnerError::NotFollowing)
+        self.pending.lock().take().ok_or(LearnerError::NotFollowing)
     }
 }
 
@@ -200,11 +199,7 @@ impl<S: CheckpointingStrategy> CheckpointingStrategy for Followed<S> {
         collector: &EventStoreClient,
     ) -> Vec<CheckpointingAction> {
         let actions = self.strategy.checkpointing(epoch, collector);
-        *lock(&self.pending) = Some(actions.clone());
+        *self.pending.lock() = Some(actions.clone());
         actions
     }
-}
-
-fn lock(pending: &Mutex<PendingActions>) -> MutexGuard<'_, PendingActions> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,15 +9,27 @@ use burn_train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
 };
-use burn_train::{LearnerSummary, SupervisedTraining};
+use burn_train::{InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep};
 use tracing::dispatcher::get_default;
 use tracing::subscriber::NoSubscriber;
 
 use crate::config::LearnerConfig;
-use crate::model::DistributedModel;
+use crate::output::StepOutput;
 use crate::records::{FromMain, Restoring};
 use crate::strategy::strategy_of;
 use bonfire_train::World;
+
+/// A model of Burn's learner whose outputs rank 0 can see from all ranks, implemented for every [`LearnerModel`]
+/// whose training and validation steps return a [`StepOutput`].
+pub trait DistributedModel:
+    LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
+{
+}
+
+impl<M> DistributedModel for M where
+    M: LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
+{
+}
 
 /// Lets `burn::train::SupervisedTraining` train on several ranks.
 pub trait DistributedTraining: Sized {
@@ -27,8 +39,8 @@ pub trait DistributedTraining: Sized {
     ///
     /// From here on rank 0's input and output are the launcher's terminal, if that is one; see
     /// [`claim_terminal`]. Burn's experiment log is off where the process logs elsewhere, as a program of
-    /// `bonfire::launch` does unless `BONFIRE_LOG` is `off`. What other ranks print appears when the display is gone, which is when
-    /// `LearningResult::renderer` is dropped.
+    /// `bonfire::launch` does unless `BONFIRE_LOG` is `off`. What other ranks print appears when the display is gone,
+    /// which is when `LearningResult::renderer` is dropped.
     #[must_use]
     fn distributed(self, world: &World) -> Self {
         self.distributed_with(world, LearnerConfig::default())
@@ -75,7 +87,6 @@ struct Silent;
 
 impl MetricsRendererTraining for Silent {
     fn update_train(&mut self, _state: MetricState) {}
-
     fn update_valid(&mut self, _state: MetricState) {}
 
     fn on_train_end(
@@ -99,36 +110,24 @@ impl MetricsRendererEvaluation for Silent {
 
 impl TrainingProgressLogger for Silent {
     fn start(&mut self, _: usize, _: usize, _: Option<usize>, _: Option<&str>) {}
-
     fn update_epoch(&mut self, _epoch: usize) {}
-
     fn start_split(&mut self, _split: &str, _total_items: usize) {}
-
     fn update_split(&mut self, _items_processed: usize) {}
-
     fn end_split(&mut self) {}
-
     fn end(&mut self) {}
-
     fn log_event_training(&mut self, _event: String) {}
 }
 
 impl EvaluationProgressLogger for Silent {
     fn start_global_progress(&mut self, _total_tests: usize) {}
-
     fn start_test(&mut self, _name: &str, _total_items: usize) {}
-
     fn update_test_progress(&mut self, _items_processed: usize) {}
-
     fn end_test(&mut self) {}
-
     fn end_global_progress(&mut self) {}
-
     fn log_event_evaluation(&mut self, _event: String) {}
 }
 
 impl MetricsRenderer for Silent {
     fn manual_close(&mut self) {}
-
     fn register_metric(&mut self, _definition: MetricDefinition) {}
 }

@@ -1,5 +1,7 @@
 //! Errors of a training with Burn's learner.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::sync::Arc;
 
 use bonfire_collective::{CollectiveError, Rank};
@@ -30,9 +32,7 @@ pub enum LearnerError {
     NotSliced {
         /// The first item that was requested.
         start: usize,
-        /// The end of the requested items.
         end: usize,
-        /// The number of items that were returned.
         found: usize,
     },
     /// A loader returned a batch without its number of samples.
@@ -64,12 +64,7 @@ pub enum LearnerError {
     Output(String),
     /// The state of the training cannot be sent from rank 0.
     #[error("the {what} of rank 0 cannot be passed on: {cause}")]
-    Record {
-        /// The model, the optimizer or the scheduler.
-        what: &'static str,
-        /// The error of Burn, as a text.
-        cause: String,
-    },
+    Record { what: &'static str, cause: String },
 }
 
 impl From<CollectiveError> for LearnerError {

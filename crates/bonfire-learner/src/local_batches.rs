@@ -1,7 +1,6 @@
 //! A rank's share of a loader that has no notion of ranks.
 
 pub(crate) mod batches;
-pub(crate) mod split;
 pub(crate) mod step_agreement;
 
 use std::ops::Range;

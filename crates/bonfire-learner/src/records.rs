@@ -30,7 +30,6 @@ pub(crate) enum Restoring {
     MainRank,
 }
 
-/// The rank whose state all ranks get.
 const SOURCE: Rank = Rank::new(0);
 
 /// The timeout of Burn's checkpointing threads for records of a model in memory.

@@ -13,7 +13,7 @@ use burn_train::{
 };
 
 use crate::config::LearnerConfig;
-use crate::model::DistributedModel;
+use crate::distributed::DistributedModel;
 use crate::records::Restoring;
 use crate::run::Run;
 
@@ -37,9 +37,8 @@ pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
 
 /// Returns a strategy like [`strategy`]'s, which averages gradients as `config` says. A
 /// [`DdpConfig`](bonfire_train::DdpConfig) converts into it: bucket sizes, compression, precision. A step does not
-/// show its loss, which therefore cannot be scaled:
-/// [`Precision::F16`](bonfire_train::Precision::F16) is [`LearnerError::NotScaled`](crate::LearnerError::NotScaled).
-/// Burn's checkpoints lack the error feedback of
+/// show its loss, which therefore cannot be scaled: [`Precision::F16`](bonfire_train::Precision::F16) is
+/// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). Burn's checkpoints lack the error feedback of
 /// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd):
 /// [`CompressionCheckpoints`](crate::CompressionCheckpoints) save it, and a training that resumes without them warns.
 /// [`StepTimings`](crate::StepTimings) record the time of the steps.
@@ -156,7 +155,6 @@ fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
     })
 }
 
-/// The end of a rank's training, as long as its learner has it.
 struct End {
     interrupted: Option<Interruption>,
     error: Option<Arc<TrainingError>>,

@@ -1,9 +1,9 @@
 //! The time of a learner's steps, for its user and its display.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::Rank;
+use bonfire_collective::{Mutex, Rank};
 use burn::tensor::TensorReadError;
 use burn_train::metric::state::{FormatOptions, NumericMetricState};
 use burn_train::metric::{
@@ -56,22 +56,22 @@ impl StepTimings {
 
     /// Returns the number of synchronised steps that this rank has done.
     pub fn steps(&self) -> u64 {
-        self.lock().steps
+        self.0.lock().steps
     }
 
     /// Returns the timing of this rank's latest step.
     pub fn latest(&self) -> StepTiming {
-        self.lock().latest
+        self.0.lock().latest
     }
 
     /// Returns the sum of this rank's steps.
     pub fn total(&self) -> StepTiming {
-        self.lock().total
+        self.0.lock().total
     }
 
     /// Returns the latest step of every rank, in rank order; empty before the first, and on all ranks but 0.
     pub fn of_ranks(&self) -> Vec<StepTiming> {
-        self.lock().ranks.clone()
+        self.0.lock().ranks.clone()
     }
 
     /// Returns a metric: [`StepTiming::exposed_communication`] per step in milliseconds, the mean over the ranks. For
@@ -102,7 +102,7 @@ impl StepTimings {
                 exposed_communication: Duration::from_nanos(said[1] as u64),
             })
             .collect();
-        let mut times = self.lock();
+        let mut times = self.0.lock();
         times.steps += 1;
         times.latest = own;
         add(&mut times.total, own, 1);
@@ -111,10 +111,6 @@ impl StepTimings {
         }
         times.ranks = ranks;
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Times> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,7 +151,6 @@ pub struct StepTimeMetric {
     state: NumericMetricState,
     /// Number and time of the steps that have been shown.
     seen: (u64, Duration),
-    /// Number of steps in the epoch.
     steps: usize,
 }
 
@@ -184,7 +179,7 @@ impl StepTimeMetric {
     /// is synchronised.
     fn catch_up(&mut self) {
         let (steps, time) = {
-            let times = self.timings.lock();
+            let times = self.timings.0.lock();
             (times.steps, self.part.of(times.means))
         };
         let (seen_steps, seen_time) = self.seen;

@@ -1,6 +1,8 @@
 //! Factors of gradients: an optimizer that has a handle on them multiplies as it reads.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use bonfire_sys::lock::Mutex;
 
 use crate::gradient::Factors;
 
@@ -37,14 +39,14 @@ impl DeferredScale {
         self.begin(factors);
         let under_way = UnderWay(self);
         let result = step();
-        let taken = self.lock().as_ref().map_or(0, |step| step.taken);
+        let taken = self.0.lock().as_ref().map_or(0, |step| step.taken);
         drop(under_way);
         (result, taken)
     }
 
     #[track_caller]
     fn begin(&self, factors: Factors) {
-        let mut step = self.lock();
+        let mut step = self.0.lock();
         let is_free = step.is_none();
         if is_free {
             *step = Some(Step { factors, taken: 0 });
@@ -57,15 +59,11 @@ impl DeferredScale {
     }
 
     pub(crate) fn take(&self) -> Factors {
-        let mut step = self.lock();
+        let mut step = self.0.lock();
         step.as_mut().map_or_else(Factors::default, |step| {
             step.taken += 1;
             step.factors.clone()
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Step>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,6 +72,6 @@ struct UnderWay<'a>(&'a DeferredScale);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        *self.0.lock() = None;
+        *self.0.0.lock() = None;
     }
 }

@@ -74,7 +74,14 @@ impl<C: Arithmetic> Optimizer for Fused<C> {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        self.config.step(lr, tensor, grad, state, &self.context)
+        let context = &self.context;
+        self.config.step(Step {
+            lr,
+            tensor,
+            grad,
+            state,
+            context,
+        })
     }
 
     /// The step moves it where it is needed.
@@ -91,34 +98,50 @@ pub trait Arithmetic: Clone + Send + Sync + 'static {
     const MOMENTS: &'static [&'static str];
 
     /// A step of one parameter, see [`Optimizer::step`].
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<State<Self, D>>,
-        context: &OptimizerContext,
-    ) -> (Tensor<D>, Option<State<Self, D>>);
+    fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D>;
 }
 
-/// The methods that every configuration has.
-macro_rules! methods {
-    ($Config:ident { $($with:ident($field:ident: $type:ty),)+ }) => {
+/// A parameter after a step, and its state.
+pub(crate) type Stepped<N, const D: usize> = (Tensor<D>, Option<State<N, D>>);
+
+/// A step to be taken of one parameter.
+pub struct Step<'a, N, const D: usize> {
+    lr: LearningRate,
+    tensor: Tensor<D>,
+    grad: Tensor<D>,
+    state: Option<State<N, D>>,
+    context: &'a OptimizerContext,
+}
+
+impl<N, const D: usize> Step<'_, N, D> {
+    /// The number of the step, from 1.
+    fn time(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.time) + 1
+    }
+
+    fn with<const M: usize>(self, rule: impl Rule<M>) -> Stepped<N, D> {
+        step(rule, self.tensor, self.grad, self.state, self.context)
+    }
+}
+
+/// Writes what the configurations of [`Fused`] have beside their fields; `build` asserts that these are in range.
+macro_rules! optimizer {
+    ($(#[$doc:meta])+ $Config:ident: |$config:ident| $assert:expr) => {
         impl $Config {
             /// The defaults.
             pub fn new() -> Self {
                 Self::default()
             }
 
-            $(
-                #[doc = concat!(
-                    "The same with another [`", stringify!($field), "`](Self::", stringify!($field), ")."
-                )]
-                #[must_use]
-                pub fn $with(self, $field: $type) -> Self {
-                    Self { $field, ..self }
-                }
-            )+
+            /// The optimizer of parameters, for
+            /// [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
+            ///
+            $(#[$doc])+
+            pub fn build(&self) -> $crate::fused::Fused<Self> {
+                let $config = self;
+                $assert;
+                $crate::fused::Fused::new(*self)
+            }
 
             /// The optimizer of a module.
             ///
@@ -130,11 +153,11 @@ macro_rules! methods {
         }
     };
 }
-use methods;
+use optimizer;
 
 /// Where an optimizer keeps its state, and the handle on factors of its gradients.
 #[derive(Clone, Debug, Default)]
-pub struct OptimizerContext {
+pub(crate) struct OptimizerContext {
     /// Where the state is, if not in the memory of the parameters.
     offload: Option<Offload>,
     deferred: Option<DeferredScale>,

@@ -13,6 +13,38 @@
     )
 )]
 
+/// Writes a configuration: fields with their defaults, and the methods that set one field each.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! config {
+    ($(#[$doc:meta])+ $Config:ident {$(
+        $(#[$field_doc:meta])+
+        $field:ident: $type:ty = $default:expr $(=> $with:ident)?,
+    )+}) => {
+        $(#[$doc])+
+        #[non_exhaustive]
+        pub struct $Config {$(
+            $(#[$field_doc])+
+            pub $field: $type,
+        )+}
+
+        impl Default for $Config {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $Config {$($(
+            #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+            #[must_use]
+            pub fn $with(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )?)+}
+    };
+}
+
 mod compute;
 mod deferred;
 mod fused;

@@ -1,5 +1,7 @@
 //! Errors of ranks that have parts of one model.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use bonfire_collective::{CollectiveError, Rank, WorldSize};
 use bonfire_train::{TrainError, World};
 
@@ -13,13 +15,9 @@ pub enum ParallelError {
          make it a multiple of {ranks}, or change the number of ranks on this axis of the mesh"
     )]
     Indivisible {
-        /// A name of the tensor, for the message.
         what: &'static str,
-        /// The dimension that is cut.
         dim: usize,
-        /// The size of the dimension.
         size: usize,
-        /// The number of parts, one per rank.
         ranks: WorldSize,
     },
     /// A sequence cannot be cut into two equal chunks per rank.
@@ -28,13 +26,9 @@ pub enum ParallelError {
          the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
     )]
     Odd {
-        /// The dimension that is cut.
         dim: usize,
-        /// The number of tokens of all ranks.
         length: usize,
-        /// The number of ranks that have parts of the sequence.
         ranks: WorldSize,
-        /// The number of chunks that is needed.
         chunks: usize,
     },
     /// Ranks attend to each other's tokens with tensors of different shapes or types.
@@ -45,19 +39,12 @@ pub enum ParallelError {
     OtherShape {
         /// The rank that differs from the first.
         rank: Rank,
-        /// The shapes and types of this rank.
         found: String,
-        /// The shapes and types of rank 0.
         expected: String,
     },
     /// A vocabulary has fewer entries than there are ranks.
     #[error("a vocabulary of {size} cannot be divided among {ranks} ranks: each needs an entry")]
-    SmallVocabulary {
-        /// The number of entries of the vocabulary.
-        size: usize,
-        /// The number of ranks that divide it.
-        ranks: WorldSize,
-    },
+    SmallVocabulary { size: usize, ranks: WorldSize },
     /// A target is not an entry of the vocabulary.
     #[error(
         "the target {target} is not in the vocabulary, 0 to {last}; give a target that does not count to \
@@ -66,7 +53,6 @@ pub enum ParallelError {
     OutsideVocabulary {
         /// The target that is furthest outside on its side.
         target: i64,
-        /// The last entry of the vocabulary.
         last: usize,
     },
     /// A parameter already has a reparameterization.
@@ -82,16 +68,10 @@ pub enum ParallelError {
     },
     /// Ranks cannot add values of this type.
     #[error("tensors of type {dtype} cannot be sent between ranks; use f32, f64, f16 or bf16")]
-    UnsupportedDtype {
-        /// The data type of the values.
-        dtype: String,
-    },
+    UnsupportedDtype { dtype: String },
     /// A tensor cannot be read from its device. The group has ended.
     #[error("cannot read a tensor from its device: {cause}")]
-    Unreadable {
-        /// The error of the backend.
-        cause: String,
-    },
+    Unreadable { cause: String },
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -37,7 +37,6 @@
 //! }
 //! ```
 
-mod blocks;
 mod travel;
 
 #[cfg(test)]
@@ -152,7 +151,6 @@ pub struct Dims {
     pub to: usize,
 }
 
-/// An operation whose forward and backward pass may fail.
 fn operation<const D: usize>(
     x: Tensor<D>,
     world: &World,

@@ -12,14 +12,14 @@ pub(crate) mod pretrained;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::record::{
     ShardedTable, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
-use bonfire_collective::panic_message;
+use bonfire_collective::{Mutex, panic_message};
 use bonfire_plan::Axis;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -88,8 +88,7 @@ impl Checkpoints {
     /// left half-done there. One training can save in a folder at a time; others can resume from it meanwhile.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write there;
-    /// [`TrainError::Collective`].
+    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write there; [`TrainError::Collective`].
     #[track_caller]
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
         let files = Files {
@@ -192,7 +191,7 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         self.wait()?;
         finite::check(ddp.module(), &self.files.group)?;
-        let mut background = lock(&self.background);
+        let mut background = self.background.lock();
         let files = match &background.files {
             Some(files) => files.clone(),
             None => background.files.insert(self.files.beside()?).clone(),
@@ -256,7 +255,7 @@ impl Checkpoints {
     /// # Errors
     /// The error of the save; each is returned once.
     pub fn wait(&self) -> Result<(), TrainError> {
-        let saving = lock(&self.background).saving.take();
+        let saving = self.background.lock().saving.take();
         saving.map_or(Ok(()), |saving| {
             saving.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
@@ -268,9 +267,8 @@ impl Checkpoints {
     /// Rank 0 reads one tensor at a time for all, and each rank keeps its part by the placement.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] on all ranks if there are checkpoints but all of them are damaged,
-    /// or if the checkpoint is of another model, optimizer or state: nothing is changed then.
-    /// [`TrainError::Collective`].
+    /// [`TrainError::Checkpoint`] on all ranks if there are checkpoints but all of them are damaged, or if the
+    /// checkpoint is of another model, optimizer or state: nothing is changed then. [`TrainError::Collective`].
     #[track_caller]
     pub fn resume<M: Module, S: DeserializeOwned>(
         &self,
@@ -330,10 +328,6 @@ impl Drop for Checkpoints {
             tracing::error!(%error, "a training was not saved");
         }
     }
-}
-
-fn lock(background: &Mutex<Background>) -> MutexGuard<'_, Background> {
-    background.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 mod cast;
 mod codec;
 mod config;
-mod error;
 mod matrix;
 mod power_sgd;
 mod state;
@@ -20,10 +19,43 @@ use bonfire_plan::{DType, WorldSize};
 pub(crate) use cast::cast;
 pub(crate) use codec::{Codec, Message};
 pub use config::{GradientCompression, PowerSgdConfig};
-pub use error::CompressionError;
 use power_sgd::PowerSgd;
 pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;
+
+/// A compression has unusable options or state.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "fields are named for what they hold")]
+pub enum CompressionError {
+    /// The rank is 0, so matrices would be zero.
+    #[error("PowerSgdConfig::rank is 0, which would send nothing; choose 1 or more")]
+    ZeroRank,
+    /// The rate is not a number that can be compared with sizes.
+    #[error("PowerSgdConfig::compression_rate_min is {rate}; choose a finite number above 0")]
+    UnusableRate { rate: f64 },
+    /// The epsilon is not a number that can be added to a norm.
+    #[error(
+        "PowerSgdConfig::orthogonalization_epsilon is {epsilon}; choose 0 or a small positive number"
+    )]
+    UnusableEpsilon { epsilon: f64 },
+    /// There is a state to restore, but this configuration keeps none.
+    #[error(
+        "the state is that of PowerSGD, which this training does not use; configure it as the one \
+         that was saved, or do not restore its compression"
+    )]
+    NothingToRestore,
+    /// The state belongs to another model or configuration.
+    #[error(
+        "the state has {saved} for parameter {parameter}, but this training needs {expected}; use \
+         the model and the PowerSgdConfig that it was saved with, or do not restore its compression"
+    )]
+    OtherMatrix {
+        parameter: String,
+        saved: String,
+        expected: String,
+    },
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameter<'a> {

@@ -1,26 +1,40 @@
-//! Options of gradient synchronisation.
-
-pub(crate) mod device;
-pub(crate) mod precision;
-
-use std::fmt;
-use std::str::FromStr;
+//! Options of gradient synchronisation, and the kinds of devices.
 
 use bonfire_optim::Offload;
 use bonfire_plan::buckets::Caps;
-use bonfire_plan::{Placement, ShardUnit, Sharding, UnknownName};
+use bonfire_plan::{Placement, ShardUnit, Sharding};
 use serde::{Deserialize, Serialize};
 
 use crate::compression::GradientCompression;
-use precision::Precision;
+
+/// Writes `Display` and `FromStr` of an enum whose variants have names.
+macro_rules! names {
+    ($Type:ident, $what:literal, { $($Variant:ident => $name:literal),+ }) => {
+        impl std::fmt::Display for $Type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(Self::$Variant => $name),+
+                })
+            }
+        }
+
+        impl std::str::FromStr for $Type {
+            type Err = bonfire_plan::UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                bonfire_plan::UnknownName::find($what, text, &[$(Self::$Variant),+])
+            }
+        }
+    };
+}
+pub(crate) use names;
 
 /// The agreement of ranks on buffers: tensors that a forward pass changes without a gradient, such as the running
 /// statistics of a batch norm, `burn::nn::BatchNorm` included.
 ///
-/// They do so at the end of each [`Ddp::backward`](crate::Ddp::backward), as one message, so that all
-/// of them start the next forward pass, and an evaluation, with the same. A rank whose losses had no
-/// samples takes part, but its buffers do not count. With one rank, and in models without buffers,
-/// nothing is sent.
+/// They do so at the end of each [`Ddp::backward`](crate::Ddp::backward), as one message, so that all of them start
+/// the next forward pass, and an evaluation, with the same. A rank whose losses had no samples takes part, but its
+/// buffers do not count. With one rank, and in models without buffers, nothing is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BufferSync {
@@ -69,132 +83,135 @@ pub enum GradientRoute {
     Nccl,
 }
 
-impl fmt::Display for GradientRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Host => "host",
-            Self::Device => "device",
-            Self::Nccl => "nccl",
-        })
+names!(GradientRoute, "gradient route", { Auto => "auto", Host => "host", Device => "device", Nccl => "nccl" });
+
+/// A kind of device to train on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The first of CUDA, WebGPU and the CPU that this program was built with and that answers on
+    /// every rank of this host.
+    #[default]
+    Auto,
+    /// The CPU, shared by all ranks of a host.
+    Cpu,
+    /// An NVIDIA GPU: the one with the index of the rank on its host.
+    Cuda,
+    /// A GPU of any maker, through Vulkan.
+    Wgpu,
+}
+
+impl DeviceKind {
+    /// The Cargo feature of `bonfire` that enables it.
+    pub(crate) fn feature(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Cpu => "flex",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        }
     }
 }
 
-impl FromStr for GradientRoute {
-    type Err = UnknownName;
+names!(DeviceKind, "device kind", { Auto => "auto", Cpu => "cpu", Cuda => "cuda", Wgpu => "wgpu" });
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find(
-            "gradient route",
-            text,
-            &[Self::Auto, Self::Host, Self::Device, Self::Nccl],
-        )
-    }
+/// The number of ranks that may share one CUDA device. Ranks always may share the CPU, and graphics adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occupancy {
+    /// One rank on each device.
+    #[default]
+    Exclusive,
+    /// As many as needed, where there are fewer devices than ranks on a host: for tests, since they share its speed
+    /// and its memory.
+    Oversubscribed,
 }
 
-/// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new) checks that they do.
-/// Start from the default and set single options:
+/// The data type of forward and backward passes. Parameters stay as they are stored.
 ///
-/// ```
-/// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod ddp { pub use bonfire_train::*; } }
-/// use bonfire::DdpConfig;
-/// use bonfire::ddp::Precision;
+/// Burn computes in the type of its inputs and converts nothing by itself: a forward pass casts its inputs with
+/// [`cast`](Self::cast), and its output is cast back to f32 before the loss, for which 16 bits are too coarse. Batch
+/// normalisation stays in f32: give it inputs in f32. With [`F16`](Self::F16), use a
+/// [`LossScaler`](crate::LossScaler).
 ///
-/// let config = DdpConfig::default().with_precision(Precision::Bf16);
-/// // A text with some of the options has the defaults of the others.
-/// let read: DdpConfig = serde_json::from_str(r#"{ "precision": "Bf16" }"#)?;
-/// assert_eq!(read, config);
-/// # Ok::<(), serde_json::Error>(())
+/// ```no_run
+/// # use bonfire_train::{Ddp, LossScaler, TrainError};
+/// # use burn::{Tensor, nn::Linear, optim::ModuleOptimizer, tensor::FloatDType};
+/// # fn step(ddp: &mut Ddp<Linear>, x: Tensor<2>, y: Tensor<2>, optimizer: &mut ModuleOptimizer,
+/// #     scaler: &mut LossScaler) -> Result<(), TrainError> {
+/// let precision = ddp.precision();
+/// let step = ddp.backward(|model| {
+///     let out = model.forward(precision.cast(x)).cast(FloatDType::F32);
+///     scaler.scale((out - y).powi_scalar(2).mean())
+/// })?;
+/// if let Some(gradients) = scaler.unscale(step.gradients)? {
+///     ddp.step(optimizer, 1e-3, gradients)?;
+/// }
+/// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct DdpConfig {
-    /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large enough to use the
-    /// bandwidth of a link, small enough that several fit into a backward pass. A larger parameter has its own bucket.
-    pub bucket_bytes_max: usize,
-    /// The maximum size of the bucket that is ready first. Default 1 MiB, so that the links are busy early.
-    pub first_bucket_bytes_max: usize,
-    /// The route of gradients between the ranks.
-    pub route: GradientRoute,
-    /// The compression of gradients. Default: none, they are sent as they are.
-    pub compression: GradientCompression,
-    /// The data type of forward and backward passes. Default: that of the parameters.
-    pub precision: Precision,
-    /// The agreement of ranks on running statistics and other buffers.
-    pub buffers: BufferSync,
-    /// The distribution of parameters, gradients and the optimizer's state. Default: every rank has all of it.
-    pub placement: Placement,
-    /// The place of parameters outside of the device's memory, if [it has them](Offload::with_parameters). Default:
-    /// none. It is a setting of each rank: ranks do not compare it, and a file does not hold it.
-    #[serde(skip)]
-    pub offload: Option<Offload>,
+pub enum Precision {
+    /// The type in which parameters are stored.
+    #[default]
+    F32,
+    /// The range of f32, 8 significant bits. Needs no scaled loss.
+    Bf16,
+    /// 11 significant bits, numbers from 2^-24 to 65504.
+    F16,
+}
+
+bonfire_optim::config! {
+    /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new) checks that they
+    /// do. Start from the default and set single options:
+    ///
+    /// ```
+    /// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod ddp { pub use bonfire_train::*; } }
+    /// use bonfire::DdpConfig;
+    /// use bonfire::ddp::Precision;
+    ///
+    /// let config = DdpConfig::default().with_precision(Precision::Bf16);
+    /// // A text with some of the options has the defaults of the others.
+    /// let read: DdpConfig = serde_json::from_str(r#"{ "precision": "Bf16" }"#)?;
+    /// assert_eq!(read, config);
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    DdpConfig {
+        /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large enough to use
+        /// the bandwidth of a link, small enough that several fit into a backward pass. A larger parameter has its
+        /// own bucket.
+        bucket_bytes_max: usize = Caps::default().bytes_max => with_bucket_bytes_max,
+        /// The maximum size of the bucket that is ready first. Default 1 MiB, so that the links are busy early.
+        first_bucket_bytes_max: usize = Caps::default().first_bytes_max => with_first_bucket_bytes_max,
+        /// The route of gradients between the ranks.
+        route: GradientRoute = GradientRoute::Auto => with_route,
+        /// The compression of gradients. Default: none, they are sent as they are.
+        compression: GradientCompression = GradientCompression::None => with_compression,
+        /// The data type of forward and backward passes. Default: that of the parameters.
+        precision: Precision = Precision::F32 => with_precision,
+        /// The agreement of ranks on running statistics and other buffers.
+        buffers: BufferSync = BufferSync::Broadcast => with_buffers,
+        /// The distribution of parameters, gradients and the optimizer's state. Default: every rank has all of it.
+        placement: Placement = Placement::replicated() => with_placement,
+        /// The place of parameters outside of the device's memory, if [it has them](Offload::with_parameters).
+        /// Default: none. It is a setting of each rank: ranks do not compare it, and a file does not hold it.
+        #[serde(skip)]
+        offload: Option<Offload> = None,
+    }
 }
 
 impl DdpConfig {
-    /// Sets [`bucket_bytes_max`](Self::bucket_bytes_max), a size in bytes.
-    #[must_use]
-    pub fn with_bucket_bytes_max(self, bucket_bytes_max: usize) -> Self {
-        Self {
-            bucket_bytes_max,
-            ..self
-        }
-    }
-
-    /// Sets [`first_bucket_bytes_max`](Self::first_bucket_bytes_max), a size in bytes.
-    #[must_use]
-    pub fn with_first_bucket_bytes_max(self, first_bucket_bytes_max: usize) -> Self {
-        Self {
-            first_bucket_bytes_max,
-            ..self
-        }
-    }
-
-    /// Sets the [`route`](Self::route) of gradients.
-    #[must_use]
-    pub fn with_route(self, route: GradientRoute) -> Self {
-        Self { route, ..self }
-    }
-
-    /// Sets the [`compression`](Self::compression) of gradients.
-    #[must_use]
-    pub fn with_compression(self, compression: GradientCompression) -> Self {
-        Self {
-            compression,
-            ..self
-        }
-    }
-
-    /// Sets the [`precision`](Self::precision) of passes.
-    #[must_use]
-    pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, ..self }
-    }
-
-    /// Sets the agreement on [`buffers`](Self::buffers).
-    #[must_use]
-    pub fn with_buffers(self, buffers: BufferSync) -> Self {
-        Self { buffers, ..self }
-    }
-
-    /// Sets the [`placement`](Self::placement) of parameters and state.
-    #[must_use]
-    pub fn with_placement(self, placement: Placement) -> Self {
-        Self { placement, ..self }
-    }
-
     /// Sets the [`offload`](Self::offload) of parameters. The optimizer has to have the same: without it, it leaves
     /// parameters that it steps in memory. Parameters that Burn has not initialised yet are initialised one after the
     /// other. The bits are those without an offload.
     ///
-    /// On the CPU they are in files, frozen ones too: the kernel writes out pages when memory is short. Those of fewer
-    /// than 64 KiB stay in memory, and so do gradients and other results of a step. The placement is `replicated` or
-    /// `zero3`.
+    /// On the CPU they are in files, frozen ones too: the kernel writes out pages when memory is short. Those of
+    /// fewer than 64 KiB stay in memory, and so do gradients and other results of a step. The placement is
+    /// `replicated` or `zero3`.
     ///
-    /// A GPU keeps, with [`Placement::zero3`], all uncut parameters: those of less than 1024 elements, and frozen ones.
-    /// This rank's rows of the others are in host memory or files, where they are stepped, and a complete parameter is
-    /// copied to the GPU whenever the model uses it, forwards and backwards. This works on a single GPU, too.
-    /// `Module::devices` of such a model names the CPU, too: batches belong on
+    /// A GPU keeps, with [`Placement::zero3`], all uncut parameters: those of less than 1024 elements, and frozen
+    /// ones. This rank's rows of the others are in host memory or files, where they are stepped, and a complete
+    /// parameter is copied to the GPU whenever the model uses it, forwards and backwards. This works on a single GPU,
+    /// too. `Module::devices` of such a model names the CPU, too: batches belong on
     /// [`World::device`](crate::World::device).
     ///
     /// ```no_run
@@ -238,25 +255,6 @@ impl DdpConfig {
             )
         } else {
             None
-        }
-    }
-}
-
-impl Default for DdpConfig {
-    fn default() -> Self {
-        let Caps {
-            first_bytes_max,
-            bytes_max,
-        } = Caps::default();
-        Self {
-            bucket_bytes_max: bytes_max,
-            first_bucket_bytes_max: first_bytes_max,
-            route: GradientRoute::Auto,
-            compression: GradientCompression::None,
-            precision: Precision::F32,
-            buffers: BufferSync::Broadcast,
-            placement: Placement::replicated(),
-            offload: None,
         }
     }
 }

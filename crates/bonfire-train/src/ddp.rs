@@ -1,9 +1,9 @@
 //! A model that several ranks train together, each on its share of the data.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::{ProcessGroup, WorldSize};
+use bonfire_collective::{Mutex, ProcessGroup, WorldSize};
 use bonfire_optim::Offload;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -21,13 +21,12 @@ use crate::parameters::{ParameterTable, device_of, trainable};
 use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::Divided;
+use crate::world::PassFailures;
 use crate::world::exchange::group::NormGroups;
-use crate::world::failures::PassFailures;
 use crate::world::timeouts::WarmUp;
 use crate::world::watchdog::Watchdog;
 use crate::{DdpConfig, DeviceKind, Placement, Precision, Sharding, TrainError, World};
 
-mod alone;
 mod averaging;
 mod change;
 pub(crate) mod data_parallel;
@@ -420,7 +419,7 @@ impl<M: Module> Ddp<M> {
 
     #[cfg(test)]
     fn trace(&self) -> crate::reducer::trace::Trace {
-        lock(&self.reducer).trace.clone()
+        self.reducer.lock().trace.clone()
     }
 
     #[track_caller]
@@ -441,10 +440,7 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     config.compression.check()?;
     config.precision.check(&model)?;
     if let Some(reason) = config.forbids_shards() {
-        return Err(TrainError::UnsupportedPlacement {
-            placement: config.placement,
-            reason: reason.to_owned(),
-        });
+        return Err(TrainError::unsupported(config.placement, reason));
     }
     Ok(trainable(model))
 }
@@ -463,7 +459,7 @@ fn check_offload(placement: Placement, world: &World) -> Result<(), TrainError> 
     } else {
         return Ok(());
     };
-    Err(TrainError::UnsupportedPlacement { placement, reason })
+    Err(TrainError::unsupported(placement, reason))
 }
 
 #[track_caller]
@@ -473,10 +469,6 @@ fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Resu
         entries,
     };
     fingerprint::verify(&fingerprint, group)
-}
-
-fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
-    reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

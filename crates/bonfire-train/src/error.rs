@@ -1,16 +1,14 @@
 //! Errors of training on several ranks.
 
-pub(crate) mod difference;
-pub(crate) mod norm;
+#![allow(missing_docs, reason = "fields are named for what they hold")]
 
 use std::error::Error;
+use std::fmt::{self, Debug};
 
 use bonfire_checkpoint::CheckpointError;
 use bonfire_checkpoint::record::RecordError;
 use bonfire_collective::{CollectiveError, Mismatch, Rank};
 use bonfire_plan::{DType, MeshError, Placement};
-
-use difference::Difference;
 
 impl From<RecordError> for TrainError {
     fn from(error: RecordError) -> Self {
@@ -43,23 +41,13 @@ pub enum TrainError {
         "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
-    OtherProgram {
-        /// The rank that sent the value.
-        rank: Rank,
-        /// A description of the fault.
-        cause: String,
-    },
+    OtherProgram { rank: Rank, cause: String },
     /// A trainable parameter is stored in a type whose gradients cannot be reduced.
     #[error(
         "parameter {parameter} is of type {dtype}, whose gradients cannot be averaged; train in \
          f32, f64, f16 or bf16, or freeze it"
     )]
-    UnsupportedDtype {
-        /// The path of the parameter.
-        parameter: String,
-        /// The data type of the parameter.
-        dtype: String,
-    },
+    UnsupportedDtype { parameter: String, dtype: String },
     /// A model holds a trainable parameter in two places. Burn's optimizers would update the first
     /// and leave the second behind.
     #[error(
@@ -69,7 +57,6 @@ pub enum TrainError {
     TiedParameter {
         /// Its path in the model where it comes first.
         parameter: String,
-        /// Its path where it comes again.
         again: String,
     },
     /// A gradient has another type or size than its parameter.
@@ -78,51 +65,30 @@ pub enum TrainError {
          the parameter has {expected} of type {dtype}; do not change parameters while they train"
     )]
     UnexpectedGradient {
-        /// The path of the parameter.
         parameter: String,
-        /// The number of the gradient's elements.
         found: usize,
-        /// The data type of the gradient.
         found_dtype: DType,
-        /// The number of the parameter's elements.
         expected: usize,
-        /// The data type of the parameter.
         dtype: DType,
     },
     /// The memory of a pass cannot be measured.
     #[error("what a pass takes of memory cannot be measured here: {source}; say it instead")]
-    Unmeasurable {
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    Unmeasurable { source: std::io::Error },
     /// A tensor cannot be read from its device.
     #[error("cannot read {what} from its device: {cause}")]
-    UnreadableTensor {
-        /// A description of the tensor.
-        what: String,
-        /// The error of the backend.
-        cause: String,
-    },
+    UnreadableTensor { what: String, cause: String },
     /// The loss, or a parameter, is on a backend that this build does not support.
     #[error(
         "cannot follow the backward pass of {what} on device {device}: build with the feature of \
          its backend (flex, cuda or wgpu), and keep the whole model on one backend"
     )]
-    UnsupportedBackend {
-        /// The loss, or the path of a parameter.
-        what: String,
-        /// The device of the tensor.
-        device: String,
-    },
+    UnsupportedBackend { what: String, device: String },
     /// The forward pass returned an error. The other ranks get the failure of this rank.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
     /// A forward pass returned a loss that is not one number.
     #[error("the loss has {elements} elements; reduce it to one with mean() or sum()")]
-    LossShape {
-        /// The number of its elements.
-        elements: usize,
-    },
+    LossShape { elements: usize },
     /// A loss depends on trainable tensors that are not parameters of the model: those of another model, or the
     /// model's own, used from outside the closure.
     #[error(
@@ -130,10 +96,7 @@ pub enum TrainError {
          and would be lost: hold all models that one loss trains in one Module, use the model that the \
          closure is given, and give no_grad() or detach() to what is not to be trained here"
     )]
-    ForeignGradients {
-        /// The number of such tensors.
-        gradients: usize,
-    },
+    ForeignGradients { gradients: usize },
     /// Other parameters are to be trained while some gradients wait for the end of their step.
     #[error(
         "the model cannot get other trainable parameters between no_sync() and backward(): call \
@@ -143,9 +106,7 @@ pub enum TrainError {
     /// A placement is incompatible with another setting.
     #[error("placement {placement} cannot be used: {reason}")]
     UnsupportedPlacement {
-        /// The placement that is incompatible.
         placement: Placement,
-        /// The reason why it is.
         reason: String,
     },
     /// A parameter that belongs into a file has no room there.
@@ -157,9 +118,7 @@ pub enum TrainError {
          sharded parameters in the same order, in training and in validation ({mismatch})"
     )]
     DifferentUses {
-        /// The path of the parameter.
         parameter: String,
-        /// The uses of the ranks.
         mismatch: Box<Mismatch>,
     },
     /// An optimizer needs complete parameters, and would step rows of them.
@@ -167,11 +126,8 @@ pub enum TrainError {
         "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
     )]
     RowsDiffer {
-        /// The name of the option that needs them.
         what: String,
-        /// The placement of the parameters.
         placement: Placement,
-        /// The way to fix it.
         advice: &'static str,
     },
     /// The optimizers of a module do not all multiply gradients whose scale is
@@ -180,12 +136,7 @@ pub enum TrainError {
         "the scale of gradients was deferred, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
          give each of them with_deferred_scale(), and none a clipping of its own, or leave out StepOptions::with_deferred_scale"
     )]
-    ScaleNotTaken {
-        /// The number of multiplied gradients.
-        taken: usize,
-        /// The number of gradients in the step.
-        gradients: usize,
-    },
+    ScaleNotTaken { taken: usize, gradients: usize },
     /// Replicas have diverged. All ranks return this error.
     #[error(
         "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \
@@ -200,12 +151,7 @@ pub enum TrainError {
         "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \
          equally often on every rank, or weight the losses with Loss::mean_over"
     )]
-    UnequalAccumulation {
-        /// The count of the rank with the fewest.
-        least: i64,
-        /// The count of the rank with the most.
-        most: i64,
-    },
+    UnequalAccumulation { least: i64, most: i64 },
     /// Some batches of a step were weighted and others were not.
     #[error("either all losses of a step are weighted with Loss::mean_over or none is")]
     MixedWeights,
@@ -214,10 +160,7 @@ pub enum TrainError {
         "the loss of {} is not finite; look at the data of that step, lower the learning rate, or \
          clip the gradients", ranks_and_losses(.losses)
     )]
-    NonFiniteLoss {
-        /// The ranks with their losses.
-        losses: Vec<(Rank, f64)>,
-    },
+    NonFiniteLoss { losses: Vec<(Rank, f64)> },
     /// A parameter is infinite or NaN where the training is to be saved. All ranks return this error.
     #[error(
         "parameter {parameter} is not finite on rank {rank}: nothing is saved, and earlier checkpoints stay; resume from \
@@ -237,7 +180,6 @@ pub enum TrainError {
     NonFiniteGradient {
         /// The first parameter, in the order of the model's definition.
         parameter: String,
-        /// The number of further parameters.
         others: usize,
     },
     /// Gradients overflow step after step, so that none is taken.
@@ -248,9 +190,7 @@ pub enum TrainError {
     AlwaysOverflows {
         /// The first parameter that overflowed in the last step.
         parameter: String,
-        /// The number of skipped steps.
         steps: u32,
-        /// The scale of the last step.
         scale: f64,
     },
     /// Gradients overflow although the loss is hardly scaled: the training diverges, the scale is not the cause.
@@ -261,30 +201,24 @@ pub enum TrainError {
     LossScaleTooSmall {
         /// The first parameter that overflows.
         parameter: String,
-        /// The scale of the loss.
         scale: f64,
     },
     /// Ranks that normalise their batches together are at different layers.
     #[error(transparent)]
-    NormMismatch(#[from] norm::NormMismatch),
+    NormMismatch(#[from] NormMismatch),
     /// A layer cannot normalise the batches of all ranks together.
     #[error(
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
          bonfire::nn::BatchNorm in its place, which loads the same records"
     )]
-    NotConvertible {
-        /// The path of the layer.
-        layer: String,
-    },
+    NotConvertible { layer: String },
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
     /// A device does not support the precision.
     #[error("{device} cannot compute in {precision:?}; choose another DdpConfig::precision")]
     UnsupportedPrecision {
-        /// The precision that was configured.
         precision: crate::Precision,
-        /// The name of the device.
         device: String,
     },
     /// The compression of the configuration cannot be used.
@@ -296,9 +230,7 @@ pub enum TrainError {
          GradientRoute::Auto takes another way then"
     )]
     NoDeviceRoute {
-        /// The route that was configured.
         route: crate::GradientRoute,
-        /// The reason why it is not available.
         reason: String,
     },
     /// A device failed in an operation on gradients between ranks. The group has ended.
@@ -312,10 +244,7 @@ pub enum TrainError {
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",
         kind.feature()
     )]
-    DeviceNotCompiled {
-        /// The kind that was selected.
-        kind: crate::DeviceKind,
-    },
+    DeviceNotCompiled { kind: crate::DeviceKind },
     /// The selected device does not exist.
     #[error(
         "rank {local_rank} of this host needs {kind} device {local_rank}, but {available} of that \
@@ -323,38 +252,39 @@ pub enum TrainError {
          choose another `--device`"
     )]
     NoSuchDevice {
-        /// The kind that was selected.
         kind: crate::DeviceKind,
         /// The rank's index on its host.
         local_rank: u32,
-        /// The number of available devices.
         available: usize,
     },
     /// There is no CUDA device, or Burn's kernels for it cannot be compiled.
     #[error("cannot train on cuda: {reason}")]
-    NoCuda {
-        /// The missing part, and the way to fix it.
-        reason: String,
-    },
+    NoCuda { reason: String },
     /// There are fewer CUDA devices than ranks.
     #[error(
         "{ranks} ranks on this host, but {available} CUDA devices: start at most one rank per device, or give \
          --oversubscribe to let ranks share them"
     )]
-    TooManyRanks {
-        /// The number of the host's ranks.
-        ranks: u32,
-        /// The number of available devices.
-        available: usize,
-    },
+    TooManyRanks { ranks: u32, available: usize },
     /// The device is listed but does not work.
     #[error("{device} does not work: {cause}")]
-    BrokenDevice {
-        /// The name of the device.
-        device: String,
-        /// The error of the backend.
-        cause: String,
-    },
+    BrokenDevice { device: String, cause: String },
+}
+
+impl TrainError {
+    /// Converts the error of a backend that cannot read a tensor.
+    #[doc(hidden)]
+    pub fn unreadable<E: Debug>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |cause| Self::UnreadableTensor {
+            what: what.into(),
+            cause: format!("{cause:?}"),
+        }
+    }
+
+    pub(crate) fn unsupported(placement: Placement, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::UnsupportedPlacement { placement, reason }
+    }
 }
 
 /// For conversions that cannot fail, as that of a shape to itself in [`World::mesh`](crate::World::mesh).
@@ -367,4 +297,49 @@ impl From<std::convert::Infallible> for TrainError {
 fn ranks_and_losses(losses: &[(Rank, f64)]) -> String {
     let one = |(rank, loss): &(Rank, f64)| format!("rank {rank} ({loss})");
     losses.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The first difference between the models of two ranks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{subject} is {} on rank {rank} but {} on rank {other_rank}; build the same model with the \
+     same configuration on every rank",
+    .found.as_deref().unwrap_or("missing"), .other_found.as_deref().unwrap_or("missing")
+)]
+pub struct Difference {
+    /// The subject: `parameter` and its path, or a part of the configuration.
+    pub subject: String,
+    /// The rank that has this value.
+    pub rank: Rank,
+    /// The value of that rank; `None` if it is missing there.
+    pub found: Option<String>,
+    /// The rank that has the other value.
+    pub other_rank: Rank,
+    /// The value of the other rank; `None` if it is missing there.
+    pub other_found: Option<String>,
+}
+
+/// Ranks that normalise together are at different layers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rank {rank} is in the {pass}, but rank {other_rank} in the {other_pass}; run the same batch \
+     norm layers in the same order on every rank"
+)]
+pub struct NormMismatch {
+    pub(crate) rank: Rank,
+    pub(crate) pass: Pass,
+    pub(crate) other_rank: Rank,
+    pub(crate) other_pass: Pass,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pass {
+    pub(crate) name: &'static str,
+    pub(crate) features: usize,
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of a layer of {} features", self.name, self.features)
+    }
 }

@@ -1,8 +1,7 @@
 //! Data-parallel training of Burn models.
 //!
-//! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
-//! [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
-//! and its device.
+//! [`Ddp`] holds a model that every rank of a group trains on its own share of the data. [`Checkpoints`] keep a
+//! training, and [`World`] is a rank's place in the job: its group and its device.
 //!
 //! ```no_run
 //! # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod ddp { pub use bonfire_train::*; } }
@@ -51,14 +50,10 @@ mod world;
 pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
 pub use checkpoint::{Checkpoints, Resumed};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::device::{DeviceKind, Occupancy};
-pub use config::precision::Precision;
-pub use config::{BufferSync, DdpConfig, GradientRoute};
+pub use config::{BufferSync, DdpConfig, DeviceKind, GradientRoute, Occupancy, Precision};
 pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step, StepOptions};
-pub use error::TrainError;
-pub use error::difference::Difference;
-pub use error::norm::NormMismatch;
+pub use error::{Difference, NormMismatch, TrainError};
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 pub use nn::custom_gradient::{backward_from, custom_gradient};

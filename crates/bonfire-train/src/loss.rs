@@ -83,10 +83,7 @@ impl Loss {
     /// [`TrainError::UnreadableTensor`].
     pub fn value(&self) -> Result<f64, TrainError> {
         let data = self.tensor().try_into_data();
-        let data = data.map_err(|cause| TrainError::UnreadableTensor {
-            what: "the loss".to_owned(),
-            cause: format!("{cause:?}"),
-        })?;
+        let data = data.map_err(TrainError::unreadable("the loss"))?;
         Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod shard_groups;
 pub(crate) mod shards;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use bonfire_plan::buckets::Extent;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -18,16 +19,37 @@ use crate::parameters::fingerprint::Entry;
 /// Writes the methods of a visitor or mapper that keep a field of it the path of what it looks at.
 macro_rules! follow_path {
     ($field:tt) => {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.$field.push(name.to_owned());
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.$field.enter(name, container);
         }
 
         fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.$field.pop();
+            self.$field.exit();
         }
     };
 }
 pub(crate) use follow_path;
+
+/// The position of a visitor or mapper: names, and the types of the modules as Burn names them, outermost first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ModulePath(pub(crate) Vec<(String, String)>);
+
+impl ModulePath {
+    pub(crate) fn enter(&mut self, name: &str, container: &str) {
+        self.0.push((name.to_owned(), container.to_owned()));
+    }
+
+    pub(crate) fn exit(&mut self) {
+        self.0.pop();
+    }
+}
+
+impl fmt::Display for ModulePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        f.write_str(&names.join("."))
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
@@ -92,7 +114,6 @@ impl ParameterTable {
             .collect()
     }
 
-    /// Returns true if two models have the same parameters, of which the same are trained.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.entries == other.entries && self.index == other.index
     }
@@ -173,7 +194,7 @@ pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
 
 #[derive(Default)]
 pub(crate) struct Lister {
-    path: Vec<String>,
+    path: ModulePath,
     trainable: Vec<Parameter>,
     index: HashMap<ParamId, usize>,
     entries: Vec<Entry>,
@@ -194,7 +215,7 @@ impl Lister {
 
     fn list(&mut self, shape: &[usize], dtype: TensorDType, trainable: bool) {
         self.entries.push(Entry {
-            name: self.path.join("."),
+            name: self.path.to_string(),
             shape: shape.to_vec(),
             dtype: format!("{dtype:?}").to_lowercase(),
             trainable,
@@ -221,7 +242,6 @@ impl ModuleVisitor for Lister {
 }
 
 impl Lister {
-    /// Adds a parameter, or a buffer of floats.
     pub(crate) fn float<const D: usize>(&mut self, id: ParamId, tensor: &Tensor<D>) {
         let (shape, dtype) = (tensor.dims(), tensor.dtype());
         let trainable = tensor.is_require_grad();
@@ -229,7 +249,7 @@ impl Lister {
         if !trainable {
             return;
         }
-        let name = self.path.join(".");
+        let name = self.path.to_string();
         if let Some(&held) = self.index.get(&id) {
             let parameter = self.trainable[held].name.clone();
             self.error.get_or_insert(TrainError::TiedParameter {

@@ -15,7 +15,7 @@ use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
 
 use crate::loss::IntoLoss;
 use crate::nn::recompute::running::Running;
-use crate::parameters::{ParameterTable, trainable};
+use crate::parameters::{ModulePath, ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::{Precision, TrainError, World};
 
@@ -164,7 +164,7 @@ fn unmeasurable(source: io::Error) -> TrainError {
 pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<Parameter>, Start) {
     let mut outline = Outline {
         moments,
-        path: Vec::new(),
+        path: ModulePath::default(),
         parameters: Vec::new(),
         is_made: false,
     };
@@ -179,7 +179,7 @@ pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<P
 
 struct Outline<F> {
     moments: F,
-    path: Vec<String>,
+    path: ModulePath,
     parameters: Vec<Parameter>,
     /// True if any trained parameter is in memory.
     is_made: bool,
@@ -194,7 +194,7 @@ impl<F> Outline<F> {
             _ => DType::U8,
         });
         self.parameters.push(Parameter {
-            name: self.path.join("."),
+            name: self.path.to_string(),
             shape,
             dtype,
             moments,

@@ -3,8 +3,8 @@
 //! [`HostSlice`] borrows a tensor's values, [`BucketBuffer`] is the memory of a bucket, which the ranks reduce or gather
 //! together by a [`CollectiveOp`]. A [`DeviceTensor`] is a device's memory.
 
-mod device;
-
+use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,8 +14,6 @@ use bonfire_collective::{
 use bonfire_plan::DType;
 use burn::tensor::{AllocationProperty, Bytes, DType as TensorDType, TensorData};
 use half::{bf16, f16};
-
-pub(crate) use device::{DeviceTensor, Reader};
 
 /// The element type of a tensor, if gradients of it can be reduced.
 pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
@@ -56,7 +54,6 @@ pub(crate) type HostSlice<'a> = AnyFloat<&'a [f32], &'a [f64], &'a [f16], &'a [b
 pub(crate) type BucketBuffer =
     AnyFloat<GroupBuffer<f32>, GroupBuffer<f64>, GroupBuffer<f16>, GroupBuffer<bf16>>;
 
-/// A buffer in an operation of all ranks.
 pub(crate) type BufferWork = AnyFloat<
     Work<GroupBuffer<f32>>,
     Work<GroupBuffer<f64>>,
@@ -387,6 +384,28 @@ impl AsRef<[u8]> for BufferView {
 impl BufferWork {
     pub(crate) fn wait(self) -> Result<BucketBuffer, CollectiveError> {
         Ok(map!(self, work => work.wait()?))
+    }
+}
+
+/// A tensor's elements on the device, in row-major order, in a form that its engine knows.
+pub(crate) struct DeviceTensor {
+    pub dtype: DType,
+    pub elems: usize,
+    #[cfg_attr(
+        not(feature = "cuda"),
+        allow(dead_code, reason = "nothing of this build reads it")
+    )]
+    pub memory: Arc<dyn Any + Send + Sync>,
+    /// Keeps others from writing to the memory.
+    pub reader: Option<Reader>,
+}
+
+/// A guard during whose life a tensor's memory is not written in place.
+pub(crate) type Reader = Box<dyn Any + Send + Sync>;
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTensor({} x {})", self.dtype, self.elems)
     }
 }
 

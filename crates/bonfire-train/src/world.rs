@@ -2,13 +2,14 @@
 
 pub(crate) mod device;
 pub(crate) mod exchange;
-pub(crate) mod failures;
 pub(crate) mod mesh;
 pub(crate) mod timeouts;
 pub(crate) mod watchdog;
 
+use std::sync::Arc;
+
 use bonfire_checkpoint::record::Cuts;
-use bonfire_collective::{ProcessGroup, Rank, WorldSize};
+use bonfire_collective::{Mutex, ProcessGroup, Rank, WorldSize};
 use bonfire_plan::Cut;
 use burn::module::ParamId;
 use burn::tensor::Device;
@@ -17,7 +18,6 @@ use rand::{Rng, SeedableRng};
 
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;
-use crate::world::failures::PassFailures;
 use crate::world::timeouts::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
@@ -44,7 +44,6 @@ pub struct World {
     divided: Option<Divided>,
 }
 
-/// The ranks among which the parameters of a world's ranks are divided.
 #[derive(Clone, Debug)]
 pub(crate) struct Divided {
     pub(crate) group: ProcessGroup,
@@ -247,7 +246,6 @@ impl World {
         WarmUp::new(&self.group, self.compiles_kernels())
     }
 
-    /// Returns true if this rank's device compiles kernels on first use.
     pub(crate) fn compiles_kernels(&self) -> bool {
         self.device_kind != DeviceKind::Cpu
     }
@@ -263,87 +261,30 @@ impl AsRef<ProcessGroup> for World {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use bonfire_collective::GroupOptions;
+#[derive(Clone, Debug)]
+pub(crate) struct PassFailures {
+    /// Those that share its fate end, too.
+    group: ProcessGroup,
+    first: Arc<Mutex<Option<TrainError>>>,
+}
 
-    use super::*;
-
-    /// One rank of several on one host, on the CPU.
-    pub(crate) fn world(group: ProcessGroup) -> World {
-        world_on(group, DeviceKind::Cpu).unwrap()
-    }
-
-    /// One rank of several on one host.
-    pub(crate) fn world_on(group: ProcessGroup, kind: DeviceKind) -> Result<World, TrainError> {
-        let local = LocalRank {
-            local_rank: group.rank().get(),
-            local_world_size: group.world_size().get(),
-        };
-        World::new(group, local, kind)
-    }
-
-    fn lone_group() -> ProcessGroup {
-        let one = WorldSize::new(1).unwrap();
-        let mut groups = ProcessGroup::local(one, GroupOptions::default()).unwrap();
-        groups.pop().unwrap()
-    }
-
-    const ALONE: LocalRank = LocalRank {
-        local_rank: 0,
-        local_world_size: 1,
-    };
-
-    #[test]
-    fn names_of_kinds_are_read_back() {
-        for kind in [
-            DeviceKind::Auto,
-            DeviceKind::Cpu,
-            DeviceKind::Cuda,
-            DeviceKind::Wgpu,
-        ] {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
+impl PassFailures {
+    pub(crate) fn of(group: &ProcessGroup) -> Self {
+        Self {
+            group: group.clone(),
+            first: Arc::default(),
         }
-        let error = "gpu".parse::<DeviceKind>().unwrap_err();
-        assert!(error.to_string().contains("auto, cpu, cuda or wgpu"));
     }
 
-    #[cfg(feature = "flex")]
-    #[test]
-    fn any_number_of_ranks_shares_the_cpu() {
-        let local = LocalRank {
-            local_rank: 7,
-            local_world_size: 8,
-        };
-        let world = World::new(lone_group(), local, DeviceKind::Cpu).unwrap();
-        assert_eq!(world.device_name(), "cpu");
-        assert_eq!(world.device_kind(), DeviceKind::Cpu);
-        assert!(!world.device().is_autodiff());
-        assert!(world.is_main());
+    pub(crate) fn keep(&self, error: TrainError) {
+        self.group.abort(&error.to_string());
+        self.first.lock().get_or_insert(error);
     }
 
-    #[test]
-    fn some_device_is_always_found() {
-        let world = World::new(lone_group(), ALONE, DeviceKind::Auto).unwrap();
-        assert!(!world.device_name().is_empty());
-        assert_ne!(world.device_kind(), DeviceKind::Auto);
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    #[test]
-    fn a_kind_that_is_not_compiled_says_how_to_get_it() {
-        let error = World::new(lone_group(), ALONE, DeviceKind::Cuda).unwrap_err();
-        assert!(error.to_string().contains("the feature `cuda`"), "{error}");
-    }
-
-    #[cfg(feature = "cuda")]
-    #[test]
-    fn a_missing_gpu_is_an_error_and_no_panic() {
-        let local = LocalRank {
-            local_rank: 1000,
-            local_world_size: 1001,
-        };
-        let error = World::new(lone_group(), local, DeviceKind::Cuda).unwrap_err();
-        assert!(matches!(error, TrainError::NoSuchDevice { .. }), "{error}");
+    pub(crate) fn take(&self) -> Option<TrainError> {
+        self.first.lock().take()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::{Blocks, ProcessGroup, Rank, WorldSize};
+use bonfire_collective::{Blocks, Mutex, ProcessGroup, Rank, WorldSize};
 use bonfire_plan::Cut;
 use burn::module::ParamId;
 use burn::tensor::DType;
@@ -27,16 +27,12 @@ pub struct Cuts(Arc<Mutex<HashMap<ParamId, Cut>>>);
 impl Cuts {
     /// Records how `parameter` is cut.
     pub fn note(&self, parameter: ParamId, cut: Cut) {
-        self.lock().insert(parameter, cut);
+        self.0.lock().insert(parameter, cut);
     }
 
     /// Returns how `parameter` is cut, or `None` if it is not.
     pub fn get(&self, parameter: ParamId) -> Option<Cut> {
-        self.lock().get(&parameter).copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ParamId, Cut>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().get(&parameter).copied()
     }
 }
 
@@ -277,7 +273,6 @@ impl ShardedTable {
     }
 }
 
-/// A tensor, or a shard of it, and the lead that has it.
 struct Shard<'a> {
     lead: Rank,
     shard: Rank,

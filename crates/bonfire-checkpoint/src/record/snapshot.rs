@@ -1,9 +1,9 @@
 //! Values that ranks exchange while one of them writes a file.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
+use bonfire_collective::{CollectiveError, Mutex, ProcessGroup, Rank};
 use burn::tensor::{Bytes, DType};
 use burn_pack::Tensor as Packed;
 use serde::Serialize;
@@ -132,7 +132,7 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
             let gathered = requested.and_then(|_| gather());
             gathered.map(Bytes::from_bytes_vec).map_err(|error| {
                 let cause = error.to_string();
-                lock(&failure).get_or_insert(error);
+                failure.lock().get_or_insert(error);
                 burn_pack::Error::IoError(cause)
             })
         };
@@ -142,7 +142,7 @@ impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     /// Called on the writer when it has written, on the others instead of writing.
     fn finish(self) -> Result<(), E> {
         if self.group.rank() == WRITER {
-            let failure = lock(&self.failure).take();
+            let failure = self.failure.lock().take();
             failure.map_or(Ok(()), Err)?;
             request(&self.group, NO_MORE)?;
             return Ok(());
@@ -161,8 +161,4 @@ fn request(group: &ProcessGroup, own: u64) -> Result<u64, CollectiveError> {
     let mut index = [own];
     group.broadcast(&mut index, WRITER)?;
     Ok(index[0])
-}
-
-fn lock<E>(failure: &Mutex<Option<E>>) -> MutexGuard<'_, Option<E>> {
-    failure.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,7 @@
 //! Errors of loading and writing parameters.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use serde::{Deserialize, Serialize};
 
 /// A file cannot be loaded or written. Every rank gets the error of rank 0.
@@ -11,20 +13,10 @@ pub enum FileError {
         "cannot read weights from {path} ({cause}); give a safetensors file or one that torch.save \
          has written"
     )]
-    Unreadable {
-        /// The path of the file.
-        path: String,
-        /// A description of the fault.
-        cause: String,
-    },
+    Unreadable { path: String, cause: String },
     /// The file cannot be written.
     #[error("cannot write weights to {path}: {cause}")]
-    Unwritable {
-        /// The path of the file.
-        path: String,
-        /// A description of the fault.
-        cause: String,
-    },
+    Unwritable { path: String, cause: String },
     /// None of its tensors has the name and the shape of a parameter.
     #[error(
         "none of the {count} tensors in {path} has the name and shape of a parameter: the file has \
@@ -32,9 +24,7 @@ pub enum FileError {
          with `WeightsFile::under_key` or `WeightsFile::renaming`"
     )]
     NothingFits {
-        /// The path of the file.
         path: String,
-        /// The number of its tensors.
         count: usize,
         /// The file's first names, for the message.
         in_file: String,
@@ -46,20 +36,12 @@ pub enum FileError {
         "two tensors in {path} are called {name} once their names are changed; choose renamings that \
          keep them apart"
     )]
-    SameName {
-        /// The path of the file.
-        path: String,
-        /// The name that occurs twice.
-        name: String,
-    },
+    SameName { path: String, name: String },
     /// A parameter was found, but its values cannot be read.
     #[error("the values of {parameter} in {path} cannot be used ({cause}); get the file again")]
     BrokenTensor {
-        /// The path of the file.
         path: String,
-        /// The path of the parameter.
         parameter: String,
-        /// A description of the fault.
         cause: String,
     },
     /// A pattern is not a regular expression.
@@ -67,7 +49,6 @@ pub enum FileError {
     BadPattern {
         /// The pattern as it was given.
         pattern: String,
-        /// A description of the fault.
         cause: String,
     },
 }

@@ -137,23 +137,7 @@ impl Export {
     }
 }
 
-impl From<&str> for Export {
-    fn from(path: &str) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<&Path> for Export {
-    fn from(path: &Path) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<PathBuf> for Export {
-    fn from(path: PathBuf) -> Self {
-        Self::new(path)
-    }
-}
+super::from_paths!(Export);
 
 fn write_file(
     tensors: &[StoredTensor],

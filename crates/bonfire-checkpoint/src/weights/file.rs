@@ -38,7 +38,6 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// Makes the conversion to a model's layout and types, once the names are the model's.
     pub(super) fn fitted<M: Module>(&mut self, model: &M, path: &Path) -> ToModel {
         let adapter = ToModel::of(model, self.layout, path);
         let in_file: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
@@ -359,23 +358,7 @@ impl ModuleMapper for WeightsLoader {
     }
 }
 
-impl From<&str> for WeightsFile {
-    fn from(path: &str) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<&Path> for WeightsFile {
-    fn from(path: &Path) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<PathBuf> for WeightsFile {
-    fn from(path: PathBuf) -> Self {
-        Self::new(path)
-    }
-}
+super::from_paths!(WeightsFile);
 
 impl From<&WeightsFile> for WeightsFile {
     fn from(file: &WeightsFile) -> Self {

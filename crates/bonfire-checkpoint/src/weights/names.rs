@@ -32,7 +32,6 @@ fn head(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Tensors by name, or the name that occurs twice.
 pub(super) fn by_name(
     tensors: Vec<StoredTensor>,
 ) -> Result<BTreeMap<String, StoredTensor>, String> {

@@ -15,15 +15,13 @@ pub struct LoadReport {
     pub skipped: Vec<ShapeDifference>,
     /// Parameters that the file does not have.
     pub missing: Vec<String>,
-    /// Tensors that the model does not have, PyTorch's counters of batches
-    /// (`num_batches_tracked`) aside.
+    /// Tensors that the model does not have, PyTorch's counters of batches (`num_batches_tracked`) aside.
     pub unexpected: Vec<String>,
     /// Tensors of the file whose types Burn lacks, each with its type.
     #[serde(default)]
     pub unreadable: Vec<String>,
 }
 
-/// The names and types of tensors that Burn cannot hold, for the report.
 pub(super) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
     let named = tensors.into_iter();
     named

@@ -76,13 +76,9 @@ impl Archive {
 
     pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, PictureError> {
         let mut bytes = vec![0; place.bytes];
-        match self.file.read_exact_at(&mut bytes, place.offset) {
-            Ok(()) => Ok(bytes),
-            Err(source) => Err(PictureError::Unreadable {
-                path: self.path.clone(),
-                source,
-            }),
-        }
+        let read = self.file.read_exact_at(&mut bytes, place.offset);
+        read.map_err(PictureError::unreadable(&self.path))?;
+        Ok(bytes)
     }
 }
 

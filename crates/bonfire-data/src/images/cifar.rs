@@ -27,7 +27,6 @@ const CLASSES: [&str; 10] = [
     "truck",
 ];
 
-/// The folder of the files, if they are not in the given one.
 const INNER_FOLDER: &str = "cifar-10-batches-bin";
 
 /// A part of the CIFAR-10 data set.
@@ -69,9 +68,8 @@ pub struct Cifar10 {
 }
 
 impl Cifar10 {
-    /// Reads a part of the data set from the folder of its files, from the folder above it, or from
-    /// a tar archive that has them anywhere. The files are taken in the order of their names, as
-    /// many as there are.
+    /// Reads a part of the data set from the folder of its files, from the folder above it, or from a tar archive
+    /// that has them anywhere. The files are taken in the order of their names, as many as there are.
     ///
     /// # Errors
     /// [`PictureError::Unreadable`], [`PictureError::Compressed`], [`PictureError::NoCifar`] or
@@ -154,10 +152,7 @@ type Found = Vec<(PathBuf, Vec<u8>)>;
 fn in_folder(folder: &Path, part: CifarPart) -> Result<Found, PictureError> {
     let inner = folder.join(INNER_FOLDER);
     let folder = if inner.is_dir() { &inner } else { folder };
-    let unreadable = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| PictureError::Unreadable { path, source }
-    };
+    let unreadable = PictureError::unreadable;
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable(folder))? {
         let path = entry.map_err(unreadable(folder))?.path();

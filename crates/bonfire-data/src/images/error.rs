@@ -1,7 +1,9 @@
 //! Errors of pictures, each with the file at fault.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{PictureSize, Transform};
 
@@ -11,18 +13,10 @@ use super::{PictureSize, Transform};
 pub enum PictureError {
     /// A file or a folder cannot be read.
     #[error("cannot read {}; check that it is there and that this user may read it", .path.display())]
-    Unreadable {
-        /// The path of the file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// A compressed archive, of which no single file can be read.
     #[error("{} is compressed; unpack it to a tar archive with `gunzip` first", .path.display())]
-    Compressed {
-        /// The path of the archive.
-        path: PathBuf,
-    },
+    Compressed { path: PathBuf },
     /// A picture in an archive that is a link to something else than a file in it, or a file with gaps.
     #[error(
         "{} in {archive} is not a complete file{}; make the archive again with `tar --dereference`", .path.display(),
@@ -33,9 +27,7 @@ pub enum PictureError {
         }
     )]
     Unlinked {
-        /// The path of the archive.
         archive: String,
-        /// The picture, or the class, in it.
         path: PathBuf,
         /// The link's target, if it is a link.
         target: PathBuf,
@@ -44,45 +36,30 @@ pub enum PictureError {
     #[error(
         "{name} has no class folders; put the pictures of each class into a folder of its own there"
     )]
-    NoClasses {
-        /// The folder that should have them.
-        name: String,
-    },
+    NoClasses { name: String },
     /// A class folder has no pictures in it.
     #[error("class folder {name} has no jpg, jpeg or png picture; add some, or remove the folder")]
-    EmptyClass {
-        /// The folder of the class.
-        name: String,
-    },
+    EmptyClass { name: String },
     /// The number of classes differs from the model's.
     #[error(
         "{name} has {found} classes ({classes}), but {expected} are expected; give the model as many \
          classes as there are class folders"
     )]
     ClassCount {
-        /// The name of the source.
         name: String,
-        /// The number that was found.
         found: usize,
         /// The first class names, for the message.
         classes: String,
-        /// The number of the model's classes.
         expected: usize,
     },
     /// A file that is not a picture, or a damaged one.
     #[error("{name} is not a picture that can be read ({cause}); replace it, or remove it")]
-    Undecodable {
-        /// The name of the file.
-        name: String,
-        /// The error of the decoder.
-        cause: String,
-    },
+    Undecodable { name: String, cause: String },
     /// A picture whose end is missing.
     #[error(
         "{name} ends after {bytes} bytes, in the middle of the picture; copy it again, or remove it"
     )]
     Truncated {
-        /// The name of the file.
         name: String,
         /// The size of the file in bytes.
         bytes: usize,
@@ -91,44 +68,27 @@ pub enum PictureError {
     #[error(
         "{} has no {wanted}; give the folder or the tar archive of CIFAR-10's binary version", .path.display()
     )]
-    NoCifar {
-        /// The folder or the archive.
-        path: PathBuf,
-        /// The expected names of the files.
-        wanted: &'static str,
-    },
+    NoCifar { path: PathBuf, wanted: &'static str },
     /// A file of CIFAR-10 with unexpected content.
     #[error("{name} is not a file of CIFAR-10's binary version: {cause}")]
-    NotCifar {
-        /// The name of the file.
-        name: String,
-        /// A description of the fault.
-        cause: String,
-    },
+    NotCifar { name: String, cause: String },
     /// A batch of no pictures, whose size is undefined.
     #[error(
         "a batch of {name} was asked for without an index; skip it, or weight its loss by 0 samples"
     )]
-    EmptyBatch {
-        /// The name of the source.
-        name: String,
-    },
+    EmptyBatch { name: String },
     /// The index of a picture is out of range.
     #[error("{name} has {count} pictures, and none at {index}; give the sampler their number")]
     NoSuchPicture {
-        /// The name of the source.
         name: String,
         /// The index that was requested.
         index: usize,
-        /// The number that was found.
         count: usize,
     },
     /// A picture cannot be transformed as asked.
     #[error("picture {name}: {source}")]
     Transform {
-        /// The name of the picture.
         name: String,
-        /// The error of the transform.
         source: TransformError,
     },
     /// The pictures of a batch do not have one size.
@@ -137,21 +97,23 @@ pub enum PictureError {
          crop to one size"
     )]
     UnequalSizes {
-        /// The name of the picture.
         name: String,
-        /// The size of this picture.
         found: PictureSize,
         /// The size of the batch's first picture.
         expected: PictureSize,
     },
     /// A class has too few pictures to be divided.
     #[error("{name} cannot be split: {cause}")]
-    Unsplittable {
-        /// The name of the source.
-        name: String,
-        /// The reason why it cannot be divided.
-        cause: String,
-    },
+    Unsplittable { name: String, cause: String },
+}
+
+impl PictureError {
+    pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
 }
 
 /// A picture cannot be transformed as asked.
@@ -163,13 +125,9 @@ pub enum TransformError {
     TooSmall {
         /// The side of the crop in pixels.
         size: usize,
-        /// The size of the padded picture.
         found: PictureSize,
     },
     /// A transform that fits no picture.
     #[error("{transform:?} fits no picture; give sizes above 0, and bounds with 0 < least <= most")]
-    Senseless {
-        /// The transform that is refused.
-        transform: Transform,
-    },
+    Senseless { transform: Transform },
 }

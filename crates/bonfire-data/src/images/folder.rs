@@ -14,10 +14,9 @@ const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// Pictures whose classes are the folders they lie in.
 ///
-/// The classes are the names of the sub-folders, sorted, as in torchvision's `ImageFolder`. Pictures
-/// are the files below them, at any depth, that end in `jpg`, `jpeg` or `png`, small or capital,
-/// sorted by path. Names that begin with a dot are left aside, and so are links to folders below a
-/// class.
+/// The classes are the names of the sub-folders, sorted, as in torchvision's `ImageFolder`. Pictures are the files
+/// below them, at any depth, that end in `jpg`, `jpeg` or `png`, small or capital, sorted by path. Names that begin
+/// with a dot are left aside, and so are links to folders below a class.
 #[derive(Debug)]
 pub struct ImageFolder {
     name: String,
@@ -135,7 +134,7 @@ impl Pictures for ImageFolder {
     fn picture(&self, index: usize) -> Result<Picture, PictureError> {
         let path = self.path(index);
         let encoded = match &self.files {
-            Files::OnDisk(_) => fs::read(path).map_err(|source| unreadable(path, source))?,
+            Files::OnDisk(_) => fs::read(path).map_err(PictureError::unreadable(path))?,
             Files::InArchive { archive, files } => archive.read(files[index].1)?,
         };
         Picture::decode(&encoded, &path.display().to_string())
@@ -191,10 +190,10 @@ fn pictures_below(class: &Path) -> Result<Vec<PathBuf>, PictureError> {
 }
 
 fn visible(folder: &Path) -> Result<Vec<PathBuf>, PictureError> {
-    let entries = fs::read_dir(folder).map_err(|source| unreadable(folder, source))?;
+    let entries = fs::read_dir(folder).map_err(PictureError::unreadable(folder))?;
     let mut paths = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|source| unreadable(folder, source))?.path();
+        let path = entry.map_err(PictureError::unreadable(folder))?.path();
         if !is_hidden(file_name(&path)) {
             paths.push(path);
         }
@@ -234,13 +233,6 @@ fn is_picture(path: &Path) -> bool {
 
 fn file_name(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
-}
-
-fn unreadable(path: &Path, source: std::io::Error) -> PictureError {
-    PictureError::Unreadable {
-        path: path.to_path_buf(),
-        source,
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Finds out if a JPEG file is complete: ITU-T T.81, annex B.
 //!
-//! The end marker may also stand in a thumbnail, so it is not enough to look for it: segments are
-//! skipped by their lengths, and entropy-coded data, in which a marker cannot occur by chance, is
-//! searched for the next one.
+//! The end marker may also stand in a thumbnail, so it is not enough to look for it: segments are skipped by their
+//! lengths, and entropy-coded data, in which a marker cannot occur by chance, is searched for the next one.
 
 const PREFIX: u8 = 0xFF;
 const START_OF_IMAGE: u8 = 0xD8;

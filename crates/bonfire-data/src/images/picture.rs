@@ -146,8 +146,7 @@ impl Picture {
         &self.bytes[y * len..(y + 1) * len]
     }
 
-    /// The part of `size` whose upper left corner is at (`left`, `top`); what of it lies outside is
-    /// black.
+    /// The part of `size` whose upper left corner is at (`left`, `top`); what of it lies outside is black.
     pub(super) fn window(&self, corner: Corner, size: PictureSize) -> Self {
         if corner == (Corner { left: 0, top: 0 }) && size == self.size {
             return self.clone();

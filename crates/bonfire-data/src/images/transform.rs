@@ -21,9 +21,8 @@ pub enum Transform {
     },
     /// Left and right exchanged, in every second picture on average.
     RandomHorizontalFlip,
-    /// A random part of a random form, resized to a square of `size`. With `(0.08, 1.0)` and
-    /// `(3.0 / 4.0, 4.0 / 3.0)` this is what ImageNet is usually trained with; see
-    /// [`Transform::random_resized_crop`].
+    /// A random part of a random form, resized to a square of `size`. With `(0.08, 1.0)` and `(3.0 / 4.0, 4.0 / 3.0)`
+    /// this is what ImageNet is usually trained with; see [`Transform::random_resized_crop`].
     RandomResizedCrop {
         /// The side of the result in pixels.
         size: usize,
@@ -224,19 +223,12 @@ fn middle_part(whole: PictureSize, ratio: (f64, f64)) -> (Corner, PictureSize) {
     let form = width as f64 / height as f64;
     // At least one pixel, also of a picture that is a line.
     let rounded = |side: f64| (side.round_ties_even() as usize).max(1);
-    let part = if form < ratio.0 {
-        PictureSize {
-            width,
-            height: rounded(width as f64 / ratio.0).min(height),
-        }
+    let mut part = whole;
+    if form < ratio.0 {
+        part.height = rounded(width as f64 / ratio.0).min(height);
     } else if form > ratio.1 {
-        PictureSize {
-            width: rounded(height as f64 * ratio.1).min(width),
-            height,
-        }
-    } else {
-        whole
-    };
+        part.width = rounded(height as f64 * ratio.1).min(width);
+    }
     let corner = Corner {
         left: signed((width - part.width) / 2),
         top: signed((height - part.height) / 2),
@@ -247,17 +239,12 @@ fn middle_part(whole: PictureSize, ratio: (f64, f64)) -> (Corner, PictureSize) {
 /// The size with a given shorter side and, but for the cut to whole pixels, the same form.
 fn with_shorter_side(size: PictureSize, shorter: usize) -> PictureSize {
     let longer = |long: usize, short: usize| shorter * long / short;
-    if size.width <= size.height {
-        PictureSize {
-            width: shorter,
-            height: longer(size.height, size.width),
-        }
+    let (width, height) = if size.width <= size.height {
+        (shorter, longer(size.height, size.width))
     } else {
-        PictureSize {
-            width: longer(size.width, size.height),
-            height: shorter,
-        }
-    }
+        (longer(size.width, size.height), shorter)
+    };
+    PictureSize { width, height }
 }
 
 fn center_crop(picture: &Picture, size: usize) -> Picture {

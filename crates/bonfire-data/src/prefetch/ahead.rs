@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use bonfire_collective::panic_message;
+use bonfire_collective::{Mutex, panic_message};
 
 use super::Prefetch;
 use crate::error::BoxError;
@@ -121,7 +121,7 @@ impl<A, B> Drop for Ahead<A, B> {
 /// Prepares batches until there are no more. Drops a result that has no receiver any more.
 fn work<B>(queue: &Mutex<Receiver<Job<B>>>, prepare: impl Fn(&[usize]) -> Result<B, BoxError>) {
     loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = queue.lock().recv();
         let Ok(Job { indices, answer }) = job else {
             return;
         };

@@ -7,8 +7,7 @@ use ring::digest::{Context, SHA256};
 
 use crate::random::unit;
 
-/// One weight per sample; a sample of weight 2 is drawn twice as often as one of weight 1. Clones
-/// share their memory.
+/// One weight per sample; a sample of weight 2 is drawn twice as often as one of weight 1. Clones share their memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleWeights {
     /// The sum of the weights up to and with each sample.

@@ -71,7 +71,6 @@ impl Fold {
         folded
     }
 
-    /// The gradient of an input from that of the folded one.
     pub(super) fn input_gradient(&self, folded: &[f32]) -> Vec<f32> {
         let [from, to] = self.width;
         let mut input = vec![0.0; folded.len() / to / self.columns * from];
@@ -89,7 +88,6 @@ impl Fold {
         transposed(weight, [self.rows, self.columns])
     }
 
-    /// The gradient of a weight from that of the folded one.
     pub(super) fn weight_gradient(&self, folded: &[f32]) -> Vec<f32> {
         transposed(folded, [self.columns, self.rows])
     }

@@ -18,7 +18,6 @@ const SAMPLES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channels {
     pub(super) all: usize,
-    /// The first of a group.
     pub(super) first: usize,
     pub(super) count: usize,
     pub(super) pixels: usize,

@@ -94,7 +94,6 @@ impl LinkedSum<'_> {
         }
     }
 
-    /// R samples from one on.
     #[inline(always)]
     fn block<S: Simd, const V: usize, const R: usize>(&mut self, simd: S, sample: usize) -> usize {
         let samples = self.target.len();

@@ -1,11 +1,12 @@
-//! A rank's batches of an epoch with their numbers of samples, one ahead.
+//! A rank's batches of an epoch with their numbers of samples, one ahead; and all ranks' progress in a split of data.
 
 use std::collections::VecDeque;
 
-use burn::data::dataloader::DataLoaderIterator;
+use burn::data::dataloader::{DataLoaderIterator, Progress};
 
 use crate::error::LearnerError;
 use crate::local_batches::LocalBatches;
+use crate::local_batches::step_agreement::StepAgreement;
 
 pub(crate) struct Batch<O> {
     pub(crate) item: O,
@@ -57,5 +58,45 @@ impl<'a, O> Batches<'a, O> {
         }
         self.counted = counted;
         Ok(Some(Batch { item, samples }))
+    }
+}
+
+/// The remaining batches of this rank, and the progress of all ranks.
+pub(crate) struct Split<'a, O> {
+    pub(crate) batches: Batches<'a, O>,
+    /// Samples of all ranks, done and to do.
+    processed: usize,
+    total: usize,
+    /// Steps done by all ranks together.
+    iteration: usize,
+}
+
+pub(crate) struct Turn<O> {
+    /// This rank's batch, if it has one left.
+    pub(crate) batch: Option<Batch<O>>,
+    pub(crate) agreement: StepAgreement,
+}
+
+impl<'a, O> Split<'a, O> {
+    pub(crate) fn of(local: &'a LocalBatches<O>) -> Self {
+        Self {
+            batches: Batches::of(local),
+            processed: 0,
+            total: local.total,
+            iteration: 0,
+        }
+    }
+
+    pub(crate) fn advance(&mut self, samples: usize) {
+        self.processed += samples;
+        self.iteration += 1;
+    }
+
+    pub(crate) fn iteration(&self) -> usize {
+        self.iteration
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::new(self.processed, self.total, Some("items".to_owned()))
     }
 }

@@ -11,7 +11,6 @@ pub(crate) struct OwnStep {
     pub(crate) samples: usize,
     /// True if it has another batch after that.
     pub(crate) more: bool,
-    /// True if its user asked to stop.
     pub(crate) stop: bool,
 }
 

@@ -1,13 +1,12 @@
 //! The work of a training before its first epoch.
 
+use crate::distributed::DistributedModel;
 use crate::error::LearnerError;
-use crate::model::DistributedModel;
 use crate::records::{self, Restoring};
 use crate::run::Run;
 use bonfire_train::{Ddp, GradientCompression, Precision, with_file_timeout};
 
 impl<M: DistributedModel> Run<'_, M> {
-    /// Checks that the learner can train with this configuration, and warns of state that it cannot save.
     pub(crate) fn check_config(&self) -> Result<(), LearnerError> {
         let config = &self.config.ddp;
         if config.precision == Precision::F16 {

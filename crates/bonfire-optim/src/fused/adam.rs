@@ -1,56 +1,31 @@
 //! Adam (Kingma and Ba 2015, arXiv 1412.6980), in the arithmetic of Burn's.
 
 use burn::optim::LearningRate;
-use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::number::Number;
 use super::slices::Rule;
-use super::state::State;
-use super::{Arithmetic, Fused, OptimizerContext};
+use super::{Arithmetic, Fused, Step, Stepped};
 
-/// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct AdamConfig {
-    /// The decay of the first moment, from 0 to less than 1.
-    pub beta_1: f32,
-    /// The decay of the second moment, from 0 to less than 1.
-    pub beta_2: f32,
-    /// Added to the root of the second moment.
-    pub epsilon: f32,
-    /// The part of a parameter that is added to its gradient (L2 penalty).
-    pub weight_decay: f32,
-}
-
-impl Default for AdamConfig {
-    fn default() -> Self {
-        Self {
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-        }
+crate::config! {
+    /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
+    #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    #[serde(default)]
+    AdamConfig {
+        /// The decay of the first moment, from 0 to less than 1.
+        beta_1: f32 = 0.9 => with_beta_1,
+        /// The decay of the second moment, from 0 to less than 1.
+        beta_2: f32 = 0.999 => with_beta_2,
+        /// Added to the root of the second moment.
+        epsilon: f32 = 1e-8 => with_epsilon,
+        /// The part of a parameter that is added to its gradient (L2 penalty).
+        weight_decay: f32 = 0.0 => with_weight_decay,
     }
 }
 
-super::methods!(AdamConfig {
-    with_beta_1(beta_1: f32),
-    with_beta_2(beta_2: f32),
-    with_epsilon(epsilon: f32),
-    with_weight_decay(weight_decay: f32),
-});
-
-impl AdamConfig {
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
-    ///
+super::optimizer! {
     /// # Panics
     /// If a beta is not in its range.
-    pub fn build(&self) -> Adam {
-        super::assert_betas([self.beta_1, self.beta_2]);
-        Fused::new(*self)
-    }
+    AdamConfig: |config| super::assert_betas([config.beta_1, config.beta_2])
 }
 
 /// Adam in one pass over memory, made by [`AdamConfig`].
@@ -69,17 +44,9 @@ impl Arithmetic for AdamConfig {
     const TIME: Option<&'static str> = Some("momentum.time");
     const MOMENTS: &'static [&'static str] = &["momentum.moment_1", "momentum.moment_2"];
 
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<State<Self, D>>,
-        context: &OptimizerContext,
-    ) -> (Tensor<D>, Option<State<Self, D>>) {
-        let time = state.as_ref().map_or(0, |state| state.time) + 1;
-        let rule = AdamRule::new(*self, lr, time);
-        super::step(rule, tensor, grad, state, context)
+    fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D> {
+        let rule = AdamRule::new(*self, step.lr, step.time());
+        step.with(rule)
     }
 }
 

@@ -1,68 +1,43 @@
 //! AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), in the arithmetic of Burn's.
 
 use burn::optim::LearningRate;
-use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::number::Number;
 use super::slices::Rule;
-use super::state::State;
-use super::{Arithmetic, Fused, OptimizerContext};
+use super::{Arithmetic, Fused, Step, Stepped};
 
-/// Configuration of [`AdamW`]. The defaults are PyTorch's; Burn's own AdamW has an epsilon of 1e-5 and a
-/// weight decay of 1e-4.
-///
-/// ```
-/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
-/// use bonfire::optim::AdamWConfig;
-/// use burn::module::ParamGroup;
-///
-/// let config = AdamWConfig::new().with_weight_decay(0.1);
-/// let gains = ParamGroup::from_predicate("gamma");
-/// let undecayed = config.with_weight_decay(0.0).build();
-/// let optimizer = config.init().with_group(gains, undecayed, None);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct AdamWConfig {
-    /// The decay of the first moment, from 0 to less than 1.
-    pub beta_1: f32,
-    /// The decay of the second moment, from 0 to less than 1.
-    pub beta_2: f32,
-    /// Added to the root of the second moment.
-    pub epsilon: f32,
-    /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
-    pub weight_decay: f32,
-}
-
-impl Default for AdamWConfig {
-    fn default() -> Self {
-        Self {
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 1e-2,
-        }
+crate::config! {
+    /// Configuration of [`AdamW`]. The defaults are PyTorch's; Burn's own AdamW has an epsilon of 1e-5 and a
+    /// weight decay of 1e-4.
+    ///
+    /// ```
+    /// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
+    /// use bonfire::optim::AdamWConfig;
+    /// use burn::module::ParamGroup;
+    ///
+    /// let config = AdamWConfig::new().with_weight_decay(0.1);
+    /// let gains = ParamGroup::from_predicate("gamma");
+    /// let undecayed = config.with_weight_decay(0.0).build();
+    /// let optimizer = config.init().with_group(gains, undecayed, None);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    #[serde(default)]
+    AdamWConfig {
+        /// The decay of the first moment, from 0 to less than 1.
+        beta_1: f32 = 0.9 => with_beta_1,
+        /// The decay of the second moment, from 0 to less than 1.
+        beta_2: f32 = 0.999 => with_beta_2,
+        /// Added to the root of the second moment.
+        epsilon: f32 = 1e-8 => with_epsilon,
+        /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
+        weight_decay: f32 = 1e-2 => with_weight_decay,
     }
 }
 
-super::methods!(AdamWConfig {
-    with_beta_1(beta_1: f32),
-    with_beta_2(beta_2: f32),
-    with_epsilon(epsilon: f32),
-    with_weight_decay(weight_decay: f32),
-});
-
-impl AdamWConfig {
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
-    ///
+super::optimizer! {
     /// # Panics
     /// If a beta is not in its range.
-    pub fn build(&self) -> AdamW {
-        super::assert_betas([self.beta_1, self.beta_2]);
-        Fused::new(*self)
-    }
+    AdamWConfig: |config| super::assert_betas([config.beta_1, config.beta_2])
 }
 
 /// AdamW in one pass over memory, made by [`AdamWConfig`].
@@ -80,17 +55,9 @@ impl Arithmetic for AdamWConfig {
     const TIME: Option<&'static str> = Some("momentum.time");
     const MOMENTS: &'static [&'static str] = &["momentum.moment_1", "momentum.moment_2"];
 
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<State<Self, D>>,
-        context: &OptimizerContext,
-    ) -> (Tensor<D>, Option<State<Self, D>>) {
-        let time = state.as_ref().map_or(0, |state| state.time) + 1;
-        let rule = AdamWRule::new(*self, lr, time);
-        super::step(rule, tensor, grad, state, context)
+    fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D> {
+        let rule = AdamWRule::new(*self, step.lr, step.time());
+        step.with(rule)
     }
 }
 

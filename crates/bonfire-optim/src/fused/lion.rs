@@ -1,52 +1,29 @@
 //! Lion (Chen et al. 2023, arXiv 2302.06675), in the arithmetic of Burn's.
 
 use burn::optim::LearningRate;
-use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::number::Number;
 use super::slices::Rule;
-use super::state::State;
-use super::{Arithmetic, Fused, OptimizerContext};
+use super::{Arithmetic, Fused, Step, Stepped};
 
-/// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct LionConfig {
-    /// The weight of the momentum in the direction of a step, from 0 to less than 1.
-    pub beta_1: f32,
-    /// The decay of the momentum, from 0 to less than 1.
-    pub beta_2: f32,
-    /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
-    pub weight_decay: f32,
-}
-
-impl Default for LionConfig {
-    fn default() -> Self {
-        Self {
-            beta_1: 0.9,
-            beta_2: 0.99,
-            weight_decay: 0.0,
-        }
+crate::config! {
+    /// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
+    #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    #[serde(default)]
+    LionConfig {
+        /// The weight of the momentum in the direction of a step, from 0 to less than 1.
+        beta_1: f32 = 0.9 => with_beta_1,
+        /// The decay of the momentum, from 0 to less than 1.
+        beta_2: f32 = 0.99 => with_beta_2,
+        /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
+        weight_decay: f32 = 0.0 => with_weight_decay,
     }
 }
 
-super::methods!(LionConfig {
-    with_beta_1(beta_1: f32),
-    with_beta_2(beta_2: f32),
-    with_weight_decay(weight_decay: f32),
-});
-
-impl LionConfig {
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
-    ///
+super::optimizer! {
     /// # Panics
     /// If a beta is not in its range.
-    pub fn build(&self) -> Lion {
-        super::assert_betas([self.beta_1, self.beta_2]);
-        Fused::new(*self)
-    }
+    LionConfig: |config| super::assert_betas([config.beta_1, config.beta_2])
 }
 
 /// Lion in one pass over memory, made by [`LionConfig`].
@@ -64,16 +41,9 @@ impl Arithmetic for LionConfig {
     const TIME: Option<&'static str> = None;
     const MOMENTS: &'static [&'static str] = &["momentum"];
 
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<State<Self, D>>,
-        context: &OptimizerContext,
-    ) -> (Tensor<D>, Option<State<Self, D>>) {
-        let rule = LionRule::new(*self, lr);
-        super::step(rule, tensor, grad, state, context)
+    fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D> {
+        let rule = LionRule::new(*self, step.lr);
+        step.with(rule)
     }
 }
 

@@ -10,11 +10,8 @@ pub(crate) trait Number:
     Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     fn times(self, factor: f64) -> Self;
-
     fn over(self, divisor: f64) -> Self;
-
     fn plus(self, term: f64) -> Self;
-
     fn sqrt(self) -> Self;
 
     /// -1, 0 or 1; 0 for NaN.

@@ -1,50 +1,36 @@
 //! Stochastic gradient descent with momentum (Sutskever et al. 2013), in the arithmetic of Burn's.
 
-use burn::optim::LearningRate;
-use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
-
 use super::number::Number;
 use super::slices::Rule;
-use super::state::State;
-use super::{Arithmetic, Fused, OptimizerContext};
+use super::{Arithmetic, Fused, Step, Stepped};
 
-/// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum has a
-/// dampening of 0.1 by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct SgdConfig {
-    /// The share of the velocity that a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
-    pub momentum: f64,
-    /// The fraction of a gradient that does not enter the velocity. The first gradient enters it undamped.
-    pub dampening: f64,
-    /// Evaluates the gradient where momentum leads (Nesterov).
-    pub nesterov: bool,
-    /// The part of a parameter that is added to its gradient (L2 penalty).
-    pub weight_decay: f32,
+crate::config! {
+    /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum has a
+    /// dampening of 0.1 by default.
+    #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    #[serde(default)]
+    SgdConfig {
+        /// The share of the velocity that a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
+        momentum: f64 = 0.0 => with_momentum,
+        /// The fraction of a gradient that does not enter the velocity. The first gradient enters it undamped.
+        dampening: f64 = 0.0 => with_dampening,
+        /// Evaluates the gradient where momentum leads (Nesterov).
+        nesterov: bool = false => with_nesterov,
+        /// The part of a parameter that is added to its gradient (L2 penalty).
+        weight_decay: f32 = 0.0 => with_weight_decay,
+    }
 }
 
-super::methods!(SgdConfig {
-    with_momentum(momentum: f64),
-    with_dampening(dampening: f64),
-    with_nesterov(nesterov: bool),
-    with_weight_decay(weight_decay: f32),
-});
-
-impl SgdConfig {
-    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`](burn::optim::ModuleOptimizer::with_group).
-    ///
+super::optimizer! {
     /// # Panics
     /// If the momentum is not in its range, or with Nesterov's momentum of 0.
-    pub fn build(&self) -> Sgd {
-        super::assert_betas([self.momentum as f32]);
+    SgdConfig: |config| {
+        super::assert_betas([config.momentum as f32]);
         assert!(
-            self.momentum > 0.0 || !self.nesterov,
+            config.momentum > 0.0 || !config.nesterov,
             "Nesterov's momentum of {}",
-            self.momentum
+            config.momentum
         );
-        Fused::new(*self)
     }
 }
 
@@ -63,29 +49,25 @@ impl Arithmetic for SgdConfig {
     const TIME: Option<&'static str> = None;
     const MOMENTS: &'static [&'static str] = &["momentum.velocity"];
 
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<State<Self, D>>,
-        context: &OptimizerContext,
-    ) -> (Tensor<D>, Option<State<Self, D>>) {
+    fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D> {
         let descent = Descent {
             penalty: f64::from(self.weight_decay),
-            rate: lr,
+            rate: step.lr,
         };
         if self.momentum == 0.0 {
-            return super::step(descent, tensor, grad, state, context);
+            return step.with(descent);
         }
-        let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
+        let is_first = step
+            .state
+            .as_ref()
+            .is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
             descent,
             momentum: f64::from(self.momentum as f32),
             entering: if is_first { 1.0 } else { 1.0 - self.dampening },
             nesterov: self.nesterov,
         };
-        super::step(momentum, tensor, grad, state, context)
+        step.with(momentum)
     }
 }
 

@@ -186,7 +186,6 @@ fn update_half<H: Stored, G: Stored, const M: usize>(
     }
 }
 
-/// Copies each parameter that its master does not round to into the master.
 fn follow<H: Stored>(masters: &mut [f32], parameters: &[H], rounded: &[H]) {
     let pairs = parameters.iter().zip(rounded);
     for (master, (parameter, rounded)) in masters.iter_mut().zip(pairs) {

@@ -9,12 +9,10 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Tensor};
 
-/// The tokens of a range, along the second-last dimension.
 pub(super) fn run<const D: usize>(x: Tensor<D>, tokens: &Range<usize>) -> Tensor<D> {
     x.narrow(D - 2, tokens.start, tokens.len())
 }
 
-/// Replaces the values of the tokens of a range.
 pub(super) fn with_run<const D: usize>(
     x: Tensor<D>,
     tokens: &Range<usize>,
@@ -89,7 +87,6 @@ pub(super) struct Known<const D: usize> {
 }
 
 impl<const D: usize> Known<D> {
-    /// The values for a range of the queries.
     pub(super) fn run(&self, tokens: &Range<usize>) -> Self {
         let some = |x: &Tensor<D>| run(x.clone(), tokens);
         Self {

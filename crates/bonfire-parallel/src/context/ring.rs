@@ -84,7 +84,6 @@ pub fn ring_attention<const D: usize>(
 struct Ring<const D: usize> {
     cp: World,
     attend: AttentionMask,
-    /// The shape of a rank's queries, and of its keys and values.
     shape: [usize; D],
     dtype: DType,
 }

@@ -8,7 +8,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 use half::{bf16, f16};
 
 use super::Dims;
-use super::blocks::{join, split};
 use crate::ParallelError;
 use crate::error::unreadable;
 
@@ -153,4 +152,41 @@ fn run<T: Element + burn::tensor::Element>(
             flat(values[start..start + len].to_vec())
         }
     })
+}
+
+/// The elements of a tensor that is cut into `count` equal blocks along `dim`, block after block.
+fn split<const D: usize>(x: Tensor<D>, dim: usize, count: usize) -> Tensor<1> {
+    let (outer, inner) = around(&x.dims(), dim);
+    let flat = [x.dims().iter().product::<usize>()];
+    match outer {
+        1 => x.reshape(flat),
+        _ => {
+            let blocks = x.reshape([outer, count, inner / count]);
+            blocks.swap_dims(0, 1).reshape(flat)
+        }
+    }
+}
+
+/// The tensor made of `count` blocks of this shape, which are one behind the other in memory, along `dim`.
+fn join<const D: usize>(
+    blocks: Tensor<1>,
+    dim: usize,
+    mut shape: [usize; D],
+    count: usize,
+) -> Tensor<D> {
+    let (outer, inner) = around(&shape, dim);
+    shape[dim] *= count;
+    match outer {
+        1 => blocks.reshape(shape),
+        _ => {
+            let blocks = blocks.reshape([count, outer, inner]);
+            blocks.swap_dims(0, 1).reshape(shape)
+        }
+    }
+}
+
+/// The number of runs along `dim` and behind it, and the length of each.
+fn around(shape: &[usize], dim: usize) -> (usize, usize) {
+    let (before, behind) = shape.split_at(dim);
+    (before.iter().product(), behind.iter().product())
 }

@@ -5,10 +5,11 @@
 //! is waiting for the disk.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use bonfire_collective::Mutex;
 use burn::tensor::TensorData;
 use burn_store::bridge;
 use burn_store::burn_pack::Tensor as StoredTensor;
@@ -89,7 +90,7 @@ impl ReadAhead {
     }
 
     pub(super) fn take(&self, index: usize, pass: Pass) -> Read {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some((last_pass, last)) = state.last
             && last_pass == pass
         {
@@ -136,9 +137,10 @@ impl ReadAhead {
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.wanted = None;
         state.read = sync_channel(0).1;
+        drop(state);
         // It reads one parameter to its end at most; a panic of it was an error of its caller.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -5,8 +5,7 @@
 //! no gradient and is about as far from the leaves as what uses the parameter: the k-th use has an anchor k times as
 //! far as the first. Too far does no harm.
 
-use std::sync::{Mutex, PoisonError};
-
+use bonfire_collective::Mutex;
 use burn::backend::DispatchKindConversion;
 use burn::backend::Flex;
 use burn::backend::autodiff::Autodiff;
@@ -37,7 +36,7 @@ impl Anchors {
         C: CheckpointStrategy,
         DispatchTensor: DispatchKindConversion<Autodiff<Flex, C>>,
     {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if *state.first.get_or_insert(parameter) == parameter {
             state.uses = 0;
         }

@@ -1,5 +1,7 @@
 //! Errors of placing a model by a device map.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use bonfire_checkpoint::weights::{FileError, ShapeDifference};
 use bonfire_plan::device_map::MapError;
 
@@ -15,12 +17,7 @@ pub enum PlaceError {
     File(#[from] FileError),
     /// The map names a device that is not in the list.
     #[error("the device map names device {index}, but {count} devices are given")]
-    NoDevice {
-        /// The device that the map names.
-        index: usize,
-        /// The number of devices in the list.
-        count: usize,
-    },
+    NoDevice { index: usize, count: usize },
     /// The map leaves these parameters in a file, and there is no file.
     #[error(
         "{} stay on disk, but there is no file to read them from: use `Dispatch::load`",
@@ -30,11 +27,8 @@ pub enum PlaceError {
     /// The file lacks parameters that the model needs.
     #[error("{path} does not have this model:{}", lists(.missing, .different))]
     Incomplete {
-        /// The path of the file.
         path: String,
-        /// Parameters that the file does not have.
         missing: Vec<String>,
-        /// Parameters with another shape in the file.
         different: Vec<ShapeDifference>,
     },
     /// Parameters that stay in a file cannot be trained.

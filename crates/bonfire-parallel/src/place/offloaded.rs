@@ -53,14 +53,12 @@ pub fn device_of<const D: usize>(param: &Param<Tensor<D>>) -> Device {
 
 #[derive(Debug)]
 pub(super) struct Store {
-    /// The device to which they are brought.
     pub(super) execution: Device,
     pub(super) file: ReadAhead,
     pub(super) parameters: Vec<Offload>,
     pub(super) anchors: Anchors,
 }
 
-/// A parameter that may be offloaded.
 #[derive(Debug)]
 pub(super) struct Offload {
     pub(super) path: String,

@@ -103,7 +103,6 @@ impl VocabParallelCrossEntropy {
         losses.mask_fill(ignored, 0.0).sum() / counted
     }
 
-    /// Checks that the targets that count are in the vocabulary.
     fn check(&self, targets: Tensor<1, Int>, vocabulary: usize) -> Result<(), ParallelError> {
         if targets.dims() == [0] {
             return Ok(());
@@ -189,9 +188,7 @@ impl Losses {
     }
 }
 
-/// The values for the gradient of the scores: `(p - q)` times that of the loss.
 struct ScoreGradient {
-    /// The softmax of this rank's classes.
     softmax: Tensor<2>,
     /// The class that is the target of each token, and the tokens whose target is on another rank.
     right: (Tensor<2, Int>, Tensor<2, Bool>),

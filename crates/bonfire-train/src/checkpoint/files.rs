@@ -128,7 +128,6 @@ impl Files {
         Ok(())
     }
 
-    /// Writes a record of all shards, on the writer.
     #[track_caller]
     fn write_record(
         &self,

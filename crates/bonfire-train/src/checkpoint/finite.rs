@@ -6,6 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 use crate::TrainError;
+use crate::parameters::ModulePath;
 
 /// Checks that all trained parameters are finite, as far as each rank has them. Every rank must call it. It waits for
 /// the device.
@@ -31,7 +32,7 @@ pub(super) fn check<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), Tr
 
 #[derive(Default)]
 struct Finder {
-    path: Vec<String>,
+    path: ModulePath,
     found: Option<String>,
 }
 
@@ -46,7 +47,7 @@ impl ModuleVisitor for Finder {
         }
         let finite = values.without_autodiff().is_finite().all();
         if !finite.into_scalar::<bool>() {
-            self.found = Some(self.path.join("."));
+            self.found = Some(self.path.to_string());
         }
     }
 }

@@ -4,10 +4,8 @@
 //! the file and all ranks get its model, so the file has to be on one host only, and all ranks return the same result
 //! or the same error.
 
-mod error;
-
-use bonfire_checkpoint::record::broadcast_value;
-use bonfire_checkpoint::weights::{Export, LoadReport, WeightsFile, WeightsLoader};
+use bonfire_checkpoint::record::{RecordError, broadcast_value};
+use bonfire_checkpoint::weights::{Export, FileError, LoadReport, WeightsFile, WeightsLoader};
 use bonfire_collective::Rank;
 use burn::module::Module;
 use burn_pack::Tensor as Packed;
@@ -17,11 +15,26 @@ use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
 use crate::world::timeouts::with_file_timeout;
-use crate::{Ddp, DdpConfig, World};
+use crate::{Ddp, DdpConfig, TrainError, World};
 
-pub use error::WeightsError;
+/// Loading or writing parameters failed, on all ranks.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// Rank 0 cannot read or write the file. All ranks return this error.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The ranks' models differ, or a rank failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
 
-/// The rank that reads the file.
+impl From<RecordError> for WeightsError {
+    fn from(error: RecordError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
 const READER: Rank = Rank::new(0);
 
 /// Loads the parameters of a file into a model, by name and shape: a parameter that the file lacks, or
@@ -156,11 +169,12 @@ fn for_others(named: NamedTensor) -> (Packed, Vec<String>) {
     let NamedTensor { mut tensor, path } = named;
     // Other programs do not know the variants of enums.
     let known = path
+        .0
         .iter()
         .filter(|(_, container)| !container.starts_with("Enum:"));
     let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
     tensor.name = names.join(".");
-    let containers = path.into_iter().map(|(_, container)| container);
+    let containers = path.0.into_iter().map(|(_, container)| container);
     (tensor, containers.collect())
 }
 

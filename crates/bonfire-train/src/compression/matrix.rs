@@ -1,8 +1,7 @@
 //! The linear algebra of PowerSGD, on row-major f32 matrices. Pure.
 //!
-//! Thin factors are stored vector by vector: `rank` vectors, each contiguous. All sums have a fixed
-//! order that does not depend on the machine, so ranks that start from the same bits end with the same
-//! bits.
+//! Thin factors are stored vector by vector: `rank` vectors, each contiguous. All sums have a fixed order that does
+//! not depend on the machine, so ranks that start from the same bits end with the same bits.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dims {

@@ -13,10 +13,9 @@ use bonfire_plan::DType;
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::Parameter;
 use super::config::PowerSgdConfig;
-use super::error::CompressionError;
 use super::matrix::{Dims, orthogonalize, product_row, times, transposed_times};
+use super::{CompressionError, Parameter};
 
 impl PowerSgdConfig {
     pub(super) fn check(&self) -> Result<(), CompressionError> {

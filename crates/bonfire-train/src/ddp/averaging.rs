@@ -1,10 +1,11 @@
 //! The averaging of gradients, and its state between steps.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use bonfire_collective::Mutex;
 use burn::module::Module;
 
-use super::{Ddp, lock};
+use super::Ddp;
 use crate::compression::Compressor;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
@@ -60,7 +61,7 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::Collective`] if a rank failed.
     #[track_caller]
     pub fn compression_state(&self) -> Result<CompressionState, TrainError> {
-        Ok(lock(&self.reducer).compressor.state(&self.group)?)
+        Ok(self.reducer.lock().compressor.state(&self.group)?)
     }
 
     /// Restores a state that every rank has; on as many ranks as saved it, bit for bit. On more or fewer, every rank
@@ -70,7 +71,7 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::Compression`] if the state belongs to another model or configuration. Nothing is changed then.
     pub fn restore_compression(&mut self, state: &CompressionState) -> Result<(), TrainError> {
-        let mut reducer = lock(&self.reducer);
+        let mut reducer = self.reducer.lock();
         Ok(reducer.compressor.restore(state, &self.group)?)
     }
 }

@@ -56,11 +56,10 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     fn change(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
         if self.gatherer.is_some() {
-            return Err(TrainError::UnsupportedPlacement {
-                placement: self.config.placement,
-                reason: "a model whose parameters are sharded cannot be changed; change it before Ddp::new"
-                    .to_owned(),
-            });
+            return Err(TrainError::unsupported(
+                self.config.placement,
+                "a model whose parameters are sharded cannot be changed; change it before Ddp::new",
+            ));
         }
         let module = change(self.module.take().expect(MODULE_PRESENT));
         let module = super::trainable(meant(Meaning::Share, || module.map(&mut Leaves)));
@@ -77,12 +76,11 @@ impl<M: Module> Ddp<M> {
         }
         let placement = self.config.placement;
         if placement.is_sharded() && placement.unit == ShardUnit::Parameters && self.steps > 0 {
-            return Err(TrainError::UnsupportedPlacement {
+            return Err(TrainError::unsupported(
                 placement,
-                reason: "with other trainable parameters, each would be another rank's, and its optimizer's state stay \
-                         behind; change them before the first step, or shard by rows"
-                    .to_owned(),
-            });
+                "with other trainable parameters, each would be another rank's, and its optimizer's state stay \
+                 behind; change them before the first step, or shard by rows",
+            ));
         }
         // A model that is offloaded from a GPU is sharded.
         let place = Where {

@@ -186,7 +186,6 @@ impl<M: Module> DataParallel<M> {
         self.last_loss.clone()
     }
 
-    /// Runs a part of a batch on each device, the first with the model and others with the replicas of `replicate`.
     fn on_devices<B: Scatter + Send, T: Send>(
         &self,
         batch: &B,

@@ -9,11 +9,11 @@ use ring::digest::{self, Context, SHA256};
 
 use super::Ddp;
 use super::gather::Gatherer;
+use crate::parameters::ModulePath;
 use crate::parameters::buffers::Attendance;
 use crate::{BufferSync, TrainError};
 
-/// The SHA-256 of a model's tensors: parameters, frozen ones and running state. Written as 64
-/// hexadecimal digits.
+/// The SHA-256 of a model's tensors: parameters, frozen ones and running state. Written as 64 hexadecimal digits.
 ///
 /// It covers one record for each tensor, in the order of their paths: the path, the type and the shape as text with a
 /// line end each, and the SHA-256 of the elements in little-endian order.
@@ -103,14 +103,14 @@ struct Lister<'a> {
     /// Gathers the rest of parameters of which this rank has rows.
     gatherer: Option<&'a Gatherer>,
     skipped: Option<&'a HashSet<ParamId>>,
-    path: Vec<String>,
+    path: ModulePath,
     records: Vec<(String, digest::Digest)>,
     error: Option<TrainError>,
 }
 
 impl Lister<'_> {
     fn list(&mut self, shape: &[usize], data: Result<TensorData, impl fmt::Debug>) {
-        let path = self.path.join(".");
+        let path = self.path.to_string();
         match data {
             Ok(data) => {
                 let dtype = format!("{:?}", data.dtype()).to_lowercase();
@@ -119,10 +119,8 @@ impl Lister<'_> {
                 self.records.push((text, elements));
             }
             Err(cause) => {
-                self.error.get_or_insert(TrainError::UnreadableTensor {
-                    what: format!("parameter {path}"),
-                    cause: format!("{cause:?}"),
-                });
+                let error = TrainError::unreadable(format!("parameter {path}"))(cause);
+                self.error.get_or_insert(error);
             }
         }
     }

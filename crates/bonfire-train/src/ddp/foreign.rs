@@ -9,8 +9,9 @@
 //! only older ones count.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use bonfire_collective::Mutex;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::{DistributedRegistration, GradID, Gradients};
@@ -49,7 +50,7 @@ impl Watch {
     pub(super) fn check<M: Module>(&self, model: &M) -> Result<(), TrainError> {
         let mut own = Own::default();
         model.visit(&mut own);
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         match found.iter().filter(|id| !own.ids.remove(id)).count() {
             0 => Ok(()),
             gradients => Err(TrainError::ForeignGradients { gradients }),
@@ -60,7 +61,7 @@ impl Watch {
 impl DistributedRegistration for Watch {
     fn on_register(&mut self, node: &NodeId, _container: &mut TensorContainer<GradID>) {
         if *node < self.start {
-            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = self.found.lock();
             found.push(*node);
         }
     }

@@ -20,10 +20,10 @@
 //! parameters are different operations, however alike they are.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::ProcessGroup;
-use burn::module::{Module, ParamId};
+use bonfire_collective::{Mutex, ProcessGroup};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DispatchTensor, Tensor};
 
 use crate::loss::precision::Enclosing;
@@ -37,13 +37,11 @@ mod attacher;
 mod memory;
 mod operation;
 mod order;
-mod pass;
 
 use attacher::{Attacher, Finder};
 use memory::Memory;
 use operation::{Source, gathered};
 use order::Order;
-use pass::Pass;
 
 #[derive(Debug)]
 pub(crate) struct Gatherer {
@@ -96,24 +94,23 @@ impl Gatherer {
     pub(crate) fn gathering<M: Module>(self: &Arc<Self>, rows: M) -> M {
         let mut finder = Finder::new(self);
         rows.visit(&mut finder);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.stay, state.zeros) = (finder.staying, finder.zeros);
         drop(state);
         rows.apply_reparameterization(Attacher(self))
     }
 
     pub(crate) fn failure(&self) -> Option<TrainError> {
-        self.lock().failure.take()
+        self.state.lock().failure.take()
     }
 
     /// A leaf that represents a parameter in the graph of a pass.
     fn stand_in(&self, parameter: usize) -> Tensor<1> {
-        let zero = self.lock().zeros[&parameter].clone();
+        let zero = self.state.lock().zeros[&parameter].clone();
         let checkpointing = zero.gradient_checkpointing_strategy();
         trained(zero.without_autodiff(), checkpointing)
     }
 
-    /// The complete parameter, for a tensor with this rank's rows of it, and its stand-in in a training pass.
     fn value<const D: usize>(
         self: &Arc<Self>,
         parameter: usize,
@@ -121,7 +118,7 @@ impl Gatherer {
         stand_in: Option<Tensor<1>>,
     ) -> Tensor<D> {
         let precision = {
-            let state = self.lock();
+            let state = self.state.lock();
             let pass = state.pass.as_ref().filter(|_| stand_in.is_some());
             pass.map(|pass| {
                 if state.stay.contains(&parameter) {
@@ -156,7 +153,6 @@ impl Gatherer {
         }
     }
 
-    /// The index of the parameter with this identity, if it is cut.
     pub(crate) fn index_of(&self, id: ParamId) -> Option<usize> {
         let index = self.table.index_of(id);
         index.filter(|&index| self.shards.is_cut(index))
@@ -193,7 +189,6 @@ impl Gatherer {
         }
     }
 
-    /// The complete parameter as its backend has it.
     fn whole<B: Readback>(
         &self,
         parameter: usize,
@@ -206,21 +201,62 @@ impl Gatherer {
 
     #[cfg(test)]
     pub(super) fn ahead(&self) -> Option<usize> {
-        self.lock().memory.ahead()
+        self.state.lock().memory.ahead()
     }
 
     #[cfg(test)]
     pub(super) fn last_gathers(&self) -> Vec<usize> {
-        self.lock().order.last().to_vec()
+        self.state.lock().order.last().to_vec()
     }
 
     /// Keeps the first failure, and reports it to the other ranks.
     fn fail(&self, error: TrainError) {
         self.group.abort(&error.to_string());
-        self.lock().failure.get_or_insert(error);
+        self.state.lock().failure.get_or_insert(error);
+    }
+}
+
+/// A forward pass of a training, and the backward pass after it.
+#[derive(Debug)]
+struct Pass {
+    precision: Precision,
+    /// This rank's rows of each parameter, for the gathers ahead; no optimizer writes to them meanwhile.
+    rows: HashMap<usize, DispatchTensor>,
+}
+
+struct Rows<'a> {
+    gatherer: &'a Gatherer,
+    found: HashMap<usize, DispatchTensor>,
+}
+
+impl ModuleVisitor for Rows<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(parameter) = self.gatherer.index_of(param.id) {
+            let rows = param.base().without_autodiff();
+            self.found.insert(parameter, rows.into_dispatch());
+        }
+    }
+}
+
+impl Gatherer {
+    pub(crate) fn begin<M: Module>(&self, model: &M, precision: Precision) {
+        let mut rows = Rows {
+            gatherer: self,
+            found: HashMap::new(),
+        };
+        model.visit(&mut rows);
+        self.state.lock().pass = Some(Pass {
+            rows: rows.found,
+            precision,
+        });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn end(&self) -> Result<(), TrainError> {
+        let mut state = self.state.lock();
+        // One that was not used after all.
+        let arrived = self.arrived(&mut state).map(drop);
+        state.order.end();
+        state.pass = None;
+        state.failure.take().map_or(arrived, Err)
     }
 }

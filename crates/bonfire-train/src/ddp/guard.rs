@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 
-use super::{Ddp, lock};
+use super::Ddp;
 use crate::TrainError;
 use crate::world::watchdog::Watched;
 
@@ -72,7 +72,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Begins a step that ends with averages, in a call of this name.
     #[track_caller]
     pub(super) fn begin_step(&mut self, name: &'static str) -> Watched {
         let step = self.step_number();
@@ -103,6 +102,6 @@ impl<M: Module> Ddp<M> {
     /// Ends the groups in which other ranks may wait for this one, and what they wait for on devices.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        lock(&self.reducer).abort(cause);
+        self.reducer.lock().abort(cause);
     }
 }

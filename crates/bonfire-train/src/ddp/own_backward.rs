@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::{Ddp, MODULE_PRESENT, Step, lock};
+use super::{Ddp, MODULE_PRESENT, Step};
 use crate::loss::weights::Last;
 use crate::loss::{IntoLoss, Weight};
 use crate::reducer::hooks::{Listener, Pass};
@@ -61,12 +61,10 @@ impl<M: Module> Ddp<M> {
             "{samples} samples without a step"
         );
         if self.config.placement.is_sharded() {
-            return Err(TrainError::UnsupportedPlacement {
-                placement: self.config.placement,
-                reason: "Burn's learner steps its optimizer itself; write the training loop with \
-                         Ddp::backward and Ddp::step"
-                    .to_owned(),
-            });
+            return Err(TrainError::unsupported(
+                self.config.placement,
+                "Burn's learner steps its optimizer itself; write the training loop with Ddp::backward and Ddp::step",
+            ));
         }
         const NAME: &str = "a step of the learner";
         let number = self.step_number();
@@ -144,7 +142,7 @@ impl<M: Module> Ddp<M> {
             Last::Yes => self.begin_sending(weight, &mut watch)?,
             Last::No => {
                 let scale = self.micro_batches.scale(weight);
-                lock(&self.reducer).begin_accumulating(scale)?;
+                self.reducer.lock().begin_accumulating(scale)?;
             }
         }
         let listener = Listener::Reducer(Arc::downgrade(&self.reducer));
@@ -167,11 +165,11 @@ impl<M: Module> Ddp<M> {
             }
         };
         if last == Last::No {
-            lock(&self.reducer).check()?;
+            self.reducer.lock().check()?;
             if let Some(failure) = self.norm_groups.failure() {
                 return Err(failure);
             }
-            lock(&self.reducer).end_accumulating()?;
+            self.reducer.lock().end_accumulating()?;
             self.forward_backward += begin.elapsed();
             return Ok(OwnStep {
                 output,

@@ -8,10 +8,10 @@ use burn::module::Module;
 
 use super::foreign::Watch;
 use super::gather::Gatherer;
-use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
+use super::{Ddp, MODULE_PRESENT, MicroStep, Step};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::collect::{Site, collect};
+use crate::reducer::collect::{Site, collect, own};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::{Gradients, Sharding, TrainError};
@@ -25,7 +25,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
         let watch = Watch::start();
         let module = self.module.as_ref().expect(MODULE_PRESENT);
-        let site = lock(&self.reducer).site();
+        let site = self.reducer.lock().site();
         let pass = Pass {
             listener,
             precision: self.config.precision,
@@ -45,12 +45,11 @@ impl<M: Module> Ddp<M> {
         let weight = loss.weight();
         let has_cut = (0..self.table.len()).any(|parameter| self.shards.is_cut(parameter));
         if weight == Weight::Samples(0) && self.gatherer.is_some() && has_cut {
-            return Err(TrainError::UnsupportedPlacement {
-                placement: self.config.placement,
-                reason: "this rank's loss counts no samples, so it runs no backward pass, in which the others gather \
-                         parameters: give each rank samples in every step"
-                    .to_owned(),
-            });
+            return Err(TrainError::unsupported(
+                self.config.placement,
+                "this rank's loss counts no samples, so it runs no backward pass, in which the others gather \
+                 parameters: give each rank samples in every step",
+            ));
         }
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
@@ -76,12 +75,12 @@ impl<M: Module> Ddp<M> {
         let listener = Listener::Reducer(Arc::downgrade(&self.reducer));
         let (start, step) = self.pass(forward, &listener)?;
         let scale = self.micro_batches.scale(start.weight);
-        lock(&self.reducer).begin_accumulating(scale)?;
+        self.reducer.lock().begin_accumulating(scale)?;
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
-        let mut reducer = lock(&self.reducer);
+        let mut reducer = self.reducer.lock();
         reducer.check()?;
         collect(self.module(), &self.table, gradients.as_ref(), &mut reducer)?;
         reducer.end_accumulating()?;
@@ -114,7 +113,6 @@ impl<M: Module> Ddp<M> {
         })
     }
 
-    /// Begins the backward pass of a batch with this weight, in which gradients are sent.
     pub(super) fn begin_sending(
         &self,
         weight: Weight,
@@ -128,7 +126,9 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
         }
         let (scale, exchanges) = (micro_batches.scale(weight), self.norm_groups.are_used());
-        lock(&self.reducer).begin(micro_batches, scale, normalizer, exchanges)
+        self.reducer
+            .lock()
+            .begin(micro_batches, scale, normalizer, exchanges)
     }
 
     /// Averages the gradients of a step that began at `begin`, after its backward pass. Parameters without a gradient
@@ -139,10 +139,10 @@ impl<M: Module> Ddp<M> {
         begin: Instant,
         watch: &mut Stopwatch,
     ) -> Result<Gradients, TrainError> {
-        lock(&self.reducer).check()?;
+        self.reducer.lock().check()?;
         self.norm_groups.end_step()?;
         let (module, none) = (self.module(), self.no_gradients());
-        let mut reducer = lock(&self.reducer);
+        let mut reducer = self.reducer.lock();
         collect(module, &self.table, gradients.as_ref(), &mut reducer)?;
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
@@ -173,6 +173,29 @@ impl<M: Module> Ddp<M> {
             gatherer.end()?;
         }
         Ok(gradients)
+    }
+
+    /// Returns true if the gradients of the next batch are the averages: there is no other rank, no earlier
+    /// micro-batch to add to them, and no parameter elsewhere than its gradient.
+    pub(super) fn is_alone(&self) -> bool {
+        let is_one = self.group.world_size().get() == 1;
+        is_one && self.micro_batches.is_empty() && !self.shards.are_offloaded()
+    }
+
+    /// Gradients that stay where they are: without a copy, and without waiting for the device.
+    pub(super) fn step_alone(
+        &mut self,
+        start: Start,
+        begin: Instant,
+    ) -> Result<Gradients, TrainError> {
+        if start.weight == Weight::Samples(0) {
+            return Err(TrainError::NoSamples);
+        }
+        let gradients = start.backward(self.module())?;
+        self.norm_groups.end_step()?;
+        let own = own(self.module(), &self.table, gradients);
+        self.forward_backward += begin.elapsed();
+        Ok(own)
     }
 }
 

@@ -21,6 +21,7 @@ use burn_pack::Tensor as Packed;
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
+use crate::parameters::ModulePath;
 use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 
@@ -66,7 +67,7 @@ impl<M: Module> Ddp<M> {
     pub(crate) fn snapshot_model(&self, route: &Route) -> Snapshot<Vec<NamedTensor>, TrainError> {
         let mut collector = Collector {
             gatherer: route.gatherer.as_ref(),
-            path: Vec::new(),
+            path: ModulePath::default(),
             tensors: Vec::new(),
             gathers: Gathers::new(&route.group),
         };
@@ -156,7 +157,6 @@ impl<M: Module> Ddp<M> {
         ShardIndex::new(own, shards, parameter_of)
     }
 
-    /// The number of tensors of state on all ranks together.
     fn tensors_of_state(
         &self,
         optimizer: &ModuleOptimizer,
@@ -190,7 +190,6 @@ impl<M: Module> Ddp<M> {
         is_divided.then_some(parameter)
     }
 
-    /// The optimizer with its state for this rank's rows, from one that may have it for complete parameters.
     pub(super) fn cut_state(
         &self,
         optimizer: &ModuleOptimizer,
@@ -222,7 +221,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// Returns true if a tensor has `rows` rows of a parameter of this shape.
 pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     let found: Vec<usize> = tensor.shape.iter().copied().collect();
     found.first() == Some(&rows) && found[1..] == shape[1..]
@@ -235,30 +233,24 @@ pub(crate) fn record_of(named: Vec<NamedTensor>) -> Record {
     }
 }
 
-/// A tensor of a model, in the form in which Burn saves it, and its position: names, and the types of the modules
-/// around it as Burn names them, outermost first.
+/// A tensor of a model, in the form in which Burn saves it.
 pub(crate) struct NamedTensor {
     pub(crate) tensor: Packed,
     #[cfg_attr(
         not(feature = "weights"),
         allow(dead_code, reason = "only files for other programs have other names")
     )]
-    pub(crate) path: Vec<(String, String)>,
+    pub(crate) path: ModulePath,
 }
 
 struct Collector<'a> {
     gatherer: Option<&'a Arc<Gatherer>>,
-    path: Vec<(String, String)>,
+    path: ModulePath,
     tensors: Vec<NamedTensor>,
     gathers: Gathers<TrainError>,
 }
 
 impl Collector<'_> {
-    fn name(&self) -> String {
-        let names: Vec<&str> = self.path.iter().map(|(name, _)| name.as_str()).collect();
-        names.join(".")
-    }
-
     fn push(&mut self, tensor: Packed) {
         let path = self.path.clone();
         self.tensors.push(NamedTensor { tensor, path });
@@ -266,13 +258,8 @@ impl Collector<'_> {
 
     fn add(&mut self, id: ParamId, data: TensorData) {
         let (bytes, shape, dtype) = data.into_parts();
-        self.push(Packed::new(
-            self.name(),
-            dtype,
-            shape,
-            Some(id.val()),
-            bytes,
-        ));
+        let (name, id) = (self.path.to_string(), Some(id.val()));
+        self.push(Packed::new(name, dtype, shape, id, bytes));
     }
 
     fn add_later<const D: usize>(&mut self, id: ParamId, tensor: Tensor<D>) {
@@ -285,19 +272,13 @@ impl Collector<'_> {
                 .map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
             Ok(data.into_parts().0)
         };
-        let id = Some(id.val());
-        self.push(Packed::deferred(self.name(), dtype, shape, id, len, read));
+        let (name, id) = (self.path.to_string(), Some(id.val()));
+        self.push(Packed::deferred(name, dtype, shape, id, len, read));
     }
 }
 
 impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push((name.to_owned(), container.to_owned()));
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let cut = self
@@ -319,17 +300,12 @@ impl ModuleVisitor for Collector<'_> {
             let probe = Param::from_mapped_value(id, probe, mapper.clone());
             probe.transform_for_save().val().dims().to_vec()
         });
-        let (name, dtype) = (self.name(), rows.dtype());
+        let (name, dtype) = (self.path.to_string(), rows.dtype());
         let tensor = self.gathers.add(name, dtype, shape, id.val(), move || {
             let whole = gatherer.untracked(index, rows.clone())?;
             let whole = Param::from_mapped_value(id, whole, mapper.clone());
-            Ok(whole
-                .transform_for_save()
-                .val()
-                .into_data()
-                .into_parts()
-                .0
-                .to_vec())
+            let (bytes, ..) = whole.transform_for_save().val().into_data().into_parts();
+            Ok(bytes.to_vec())
         });
         self.push(tensor);
     }

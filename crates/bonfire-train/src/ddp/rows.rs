@@ -11,7 +11,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
-use super::{Ddp, MODULE_PRESENT, lock};
+use super::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
 use crate::reducer::collect::unreadable;
@@ -50,7 +50,7 @@ impl<M: Module> Ddp<M> {
         };
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
-        let mut reducer = lock(&self.reducer);
+        let mut reducer = self.reducer.lock();
         let gather = match stepped {
             // No rank gets rows of a failed step.
             Err(error) => Err(error),
@@ -152,7 +152,6 @@ impl ModuleMapper for Splitter<'_> {
     }
 }
 
-/// Passes this rank's rows of a model to a gather.
 fn sent<'a, M: Module>(
     rows: &M,
     table: &ParameterTable,

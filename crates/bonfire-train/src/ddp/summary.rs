@@ -4,7 +4,7 @@ use bonfire_plan::DType;
 use bonfire_plan::buckets::Assignment;
 use burn::module::Module;
 
-use super::{Ddp, lock};
+use super::Ddp;
 
 /// Gradients that are sent together in one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,8 @@ impl<M: Module> Ddp<M> {
                 .map(|&p| self.table.get(p).name.clone())
                 .collect(),
         };
-        lock(&self.reducer)
+        self.reducer
+            .lock()
             .assignments()
             .iter()
             .map(summary)

@@ -145,7 +145,7 @@ fn bits<M: Module>(model: &M) -> Bits {
 /// All parameters, by path.
 fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
     #[derive(Default)]
-    struct Reader(Vec<String>, Vec<(String, Vec<f64>)>);
+    struct Reader(crate::parameters::ModulePath, Vec<(String, Vec<f64>)>);
     impl ModuleVisitor for Reader {
         crate::parameters::follow_path!(0);
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -155,7 +155,7 @@ fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
                 .convert::<f64>()
                 .try_to_vec()
                 .unwrap();
-            self.1.push((self.0.join("."), values));
+            self.1.push((self.0.to_string(), values));
         }
     }
     let mut reader = Reader::default();
@@ -226,7 +226,7 @@ fn assert_cut<M: Module>(ddp: &Ddp<M>) {
 }
 
 fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
-    lock(&ddp.reducer).is_made()
+    ddp.reducer.lock().is_made()
 }
 
 /// This rank's part of the samples of a step: `batch` of them.

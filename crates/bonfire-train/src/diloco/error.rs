@@ -1,5 +1,7 @@
 //! Errors of training with DiLoCo.
 
+#![allow(missing_docs, reason = "fields are named for what they hold")]
+
 use crate::TrainError;
 use bonfire_collective::{CollectiveError, Rank};
 
@@ -9,10 +11,7 @@ use bonfire_collective::{CollectiveError, Rank};
 pub enum DilocoError {
     /// An option is out of its range.
     #[error("{what}")]
-    Config {
-        /// The name and range of the option.
-        what: String,
-    },
+    Config { what: String },
     /// The workers have different options. All of them return this error.
     #[error(
         "worker {rank} has other options than worker 0: {theirs} rather than {ours}; give all workers the same"
@@ -20,9 +19,7 @@ pub enum DilocoError {
     ConfigMismatch {
         /// The first worker whose options differ.
         rank: Rank,
-        /// The options of that worker.
         theirs: String,
-        /// The options of worker 0.
         ours: String,
     },
     /// Worker 0 is new, and others are not. All of them return this error.
@@ -33,17 +30,13 @@ pub enum DilocoError {
     NewcomerFirst {
         /// The first worker that is not new.
         rank: Rank,
-        /// The number of its steps.
         step: u64,
     },
     /// The ranks of one worker have different states. All ranks return this error.
     #[error(
         "the ranks of worker {rank} do not continue from the same step; give all of them the same state, or none of them one"
     )]
-    StateMismatch {
-        /// The rank of the worker.
-        rank: Rank,
-    },
+    StateMismatch { rank: Rank },
     /// The model has no trained parameters.
     #[error(
         "the model has no trainable parameters; put it on a device with autodiff, as in `device.autodiff()`"
@@ -53,32 +46,19 @@ pub enum DilocoError {
     #[error(
         "the state is of {found} trainable elements, and the model has {expected}; resume the model that it was saved with"
     )]
-    OtherModel {
-        /// The number of the state's trainable elements.
-        found: usize,
-        /// The number of the model's trainable elements.
-        expected: usize,
-    },
+    OtherModel { found: usize, expected: usize },
     /// Parameters of workers differ from those of the last exchange by infinity or NaN. All workers return this error.
     #[error(
         "the parameters of a worker are not finite after {step} steps; lower the learning rate of the inner optimizer, \
          or clip its gradients"
     )]
-    NonFinite {
-        /// The number of steps of each worker.
-        step: u64,
-    },
+    NonFinite { step: u64 },
     /// Some parameters are in an exchange, or were changed since the last one.
     #[error("the workers are between two exchanges; call `finish` before `state`")]
     UnfinishedRound,
     /// A parameter cannot be read from its device.
     #[error("cannot read parameter {parameter} from its device: {cause}")]
-    Unreadable {
-        /// The path of the parameter.
-        parameter: String,
-        /// The error of the backend.
-        cause: String,
-    },
+    Unreadable { parameter: String, cause: String },
     /// The model or a rank failed; the message names the rank at fault.
     #[error(transparent)]
     Train(#[from] TrainError),

@@ -6,6 +6,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::DilocoError;
+use crate::parameters::ModulePath;
 
 /// The number of elements of each.
 pub(crate) fn lengths<M: Module>(model: &M) -> Vec<usize> {
@@ -31,7 +32,7 @@ pub(crate) fn read<M: Module>(
 ) -> Result<BTreeMap<usize, Vec<f32>>, DilocoError> {
     let mut reader = Reader {
         wanted,
-        path: Vec::new(),
+        path: ModulePath::default(),
         next: 0,
         found: Ok(BTreeMap::new()),
     };
@@ -41,7 +42,7 @@ pub(crate) fn read<M: Module>(
 
 struct Reader<'a> {
     wanted: &'a [usize],
-    path: Vec<String>,
+    path: ModulePath,
     next: usize,
     found: Result<BTreeMap<usize, Vec<f32>>, DilocoError>,
 }
@@ -62,7 +63,7 @@ impl ModuleVisitor for Reader<'_> {
         }
         let data = tensor.without_autodiff().try_into_data();
         let unreadable = |cause: String| DilocoError::Unreadable {
-            parameter: self.path.join("."),
+            parameter: self.path.to_string(),
             cause,
         };
         let values = data

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::TrainError;
-use crate::config::precision::Precision;
+use crate::config::Precision;
 use crate::parameters::ParameterTable;
 
 impl Precision {
@@ -79,7 +79,7 @@ pub(crate) struct Enclosing {
 }
 
 impl Enclosing {
-    pub(crate) fn enter(&mut self, container: &str) {
+    pub(crate) fn enter(&mut self, _name: &str, container: &str) {
         self.norms.push(container.ends_with("BatchNorm"));
     }
 
@@ -99,13 +99,7 @@ struct Caster<'a> {
 }
 
 impl ModuleMapper for Caster<'_> {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        self.place.enter(container);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.place.exit();
-    }
+    crate::parameters::follow_path!(place);
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if self.table.index_of(param.id).is_none() {

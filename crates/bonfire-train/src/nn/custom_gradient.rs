@@ -3,8 +3,9 @@
 //! An operation with several inputs is a chain: one operation computes all gradients, and one behind each input passes
 //! it its own. So a hook on a parameter sees a gradient when it is final.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use bonfire_collective::Mutex;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -102,7 +103,6 @@ fn known<T>(found: Result<T, TrainError>) -> T {
 pub(crate) struct Inputs {
     /// The strategy of the first input with autodiff.
     strategy: Option<GradientCheckpointingStrategy>,
-    /// The nodes of tracked inputs.
     nodes: Vec<NodeGuard>,
 }
 
@@ -146,7 +146,6 @@ pub(crate) struct Gradient {
     pub(crate) depends: bool,
 }
 
-/// Computes the gradients of an operation's inputs from that of its output.
 pub(crate) type Again<const D: usize> = Box<dyn FnOnce(Tensor<D>) -> Vec<Gradient> + Send>;
 
 /// The same output, whose backward pass continues at these nodes.
@@ -219,7 +218,7 @@ where
         let gradient = gradients.consume::<B>(&ops.node);
         let passing = B::float_zeros(Shape::new([1]), &gradient.device(), gradient.dtype().into());
         let found = (self.again)(Tensor::from_primitive::<B>(gradient));
-        let mut shared = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.found.lock();
         *shared = found.into_iter().map(Some).collect();
         if let [Some(chain)] = ops.parents {
             gradients.register::<B>(chain.id, passing);
@@ -247,7 +246,7 @@ where
     ) {
         let passing = gradients.consume::<B>(&ops.node);
         let [chain, tensor] = ops.parents;
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         let gradient = found[self.slot]
             .take()
             .expect("the operation before has run");
@@ -266,7 +265,6 @@ where
     }
 }
 
-/// A number whose backward pass begins with `gradient` as that of `output`.
 fn seeded<B: Readback, C: CheckpointStrategy, const D: usize>(
     output: Tensor<D>,
     gradient: Tensor<D>,

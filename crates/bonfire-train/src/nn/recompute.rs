@@ -1,5 +1,4 @@
-//! Activation checkpointing: a part of a model that keeps its inputs only and is computed again in the
-//! backward pass.
+//! Activation checkpointing: a part of a model that keeps its inputs only and is computed again in the backward pass.
 //!
 //! The forward pass runs the part without a graph. One operation stands for it in the graph; its backward step runs
 //! the part again, with its own graph, and a backward pass through that one. Inputs and parameters reach the operation
@@ -9,14 +8,13 @@
 //!
 //! Must never change a value, and never count a batch twice.
 
-use burn::module::Module;
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 
 use crate::nn::custom_gradient::followed;
 use crate::world::exchange::mapping::{Meaning, meant};
 
 mod draws;
-mod inputs;
 mod leaves;
 pub(crate) mod running;
 mod segment;
@@ -25,7 +23,6 @@ mod segment;
 mod tests;
 
 use draws::Seeds;
-pub use inputs::SegmentInputs;
 use leaves::{Detacher, ToHost};
 use segment::Segment;
 
@@ -185,4 +182,41 @@ fn check_device<const D: usize>(output: &Tensor<D>, device: &Device) {
         "the output of a segment is on {:?}, and its inputs are on {device:?}: move it outside",
         output.device()
     );
+}
+
+/// Inputs of a segment: a float tensor of any rank, or a pair of inputs.
+pub trait SegmentInputs: Send + 'static {
+    /// The inputs as parameters, which can be mapped.
+    #[doc(hidden)]
+    type Parameters: Module + 'static;
+
+    #[doc(hidden)]
+    fn into_parameters(self) -> Self::Parameters;
+
+    #[doc(hidden)]
+    fn of(parameters: &Self::Parameters) -> Self;
+}
+
+impl<const D: usize> SegmentInputs for Tensor<D> {
+    type Parameters = Param<Tensor<D>>;
+
+    fn into_parameters(self) -> Self::Parameters {
+        Param::initialized(ParamId::new(), self)
+    }
+
+    fn of(parameters: &Self::Parameters) -> Self {
+        parameters.val()
+    }
+}
+
+impl<A: SegmentInputs, B: SegmentInputs> SegmentInputs for (A, B) {
+    type Parameters = (A::Parameters, B::Parameters);
+
+    fn into_parameters(self) -> Self::Parameters {
+        (self.0.into_parameters(), self.1.into_parameters())
+    }
+
+    fn of(parameters: &Self::Parameters) -> Self {
+        (A::of(&parameters.0), B::of(&parameters.1))
+    }
 }

@@ -43,8 +43,7 @@ pub enum Clip {
     Value(f32),
 }
 
-/// The gradients that [`Ddp::backward`](crate::Ddp::backward) returns, for
-/// [`Ddp::step`](crate::Ddp::step).
+/// The gradients that [`Ddp::backward`](crate::Ddp::backward) returns, for [`Ddp::step`](crate::Ddp::step).
 ///
 /// Whatever the type of a gradient, norms and factors are computed in 32 bits or more. Everything but
 /// [`check_finite`](Self::check_finite) stays on the device: it waits for a value only in steps on the host.
@@ -103,7 +102,6 @@ impl Gradients {
         }
     }
 
-    /// Marks parameters as cut among the ranks of a group.
     pub(crate) fn cut(self, shards: Arc<Shards>, group: ProcessGroup) -> Self {
         Self {
             rest: Some(Rest { shards, group }),
@@ -120,7 +118,6 @@ impl Gradients {
         &self.table
     }
 
-    /// This rank's rows of a parameter, if it is cut.
     pub(crate) fn rows(&self, parameter: usize) -> Option<Range<usize>> {
         let rest = self.rest.as_ref()?;
         rest.shards
@@ -421,10 +418,7 @@ impl Gradients {
         if !self.entries.is_empty() {
             let finite = self.entries.iter().map(|entry| entry.values.is_finite());
             let finite = Tensor::cat(together(finite.collect()), 0).try_into_data();
-            let finite = finite.map_err(|cause| TrainError::UnreadableTensor {
-                what: "which gradients are finite".to_owned(),
-                cause: format!("{cause:?}"),
-            })?;
+            let finite = finite.map_err(TrainError::unreadable("which gradients are finite"))?;
             for (entry, finite) in self.entries.iter().zip(finite.iter::<f32>()) {
                 broken[entry.parameter] = u8::from(finite == 0.0);
             }
@@ -488,10 +482,7 @@ fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
     let data = squares
         .try_into_data()
-        .map_err(|cause| TrainError::UnreadableTensor {
-            what: "the squares of the gradients".to_owned(),
-            cause: format!("{cause:?}"),
-        })?;
+        .map_err(TrainError::unreadable("the squares of the gradients"))?;
     Ok(data.iter::<f64>().collect())
 }
 
@@ -503,13 +494,9 @@ trait AnyRank: Send {
 
     /// One if all elements are finite, else zero: boolean types differ between devices.
     fn is_finite(&self) -> Tensor<1>;
-
     fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank>;
-
     fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank>;
-
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams);
-
     fn as_any(&self) -> &dyn Any;
 }
 

@@ -1,11 +1,10 @@
 //! A loss scale that adapts itself, so that small gradients survive in 16 bits.
 //!
-//! The loss is multiplied with the scale before the backward pass, and the gradients are divided by
-//! it after the ranks have averaged them. Where a number overflows on any rank, the average does on
-//! all, so all ranks skip the step together. The rule is that of DeepSpeed's `DynamicLossScaler` with
-//! `raise_error_at_min_scale` (after Micikevicius et al. 2018): double after a window without an overflow;
-//! at an overflow use up patience, then halve, at every further one, until a window without any gives the
-//! patience back.
+//! The loss is multiplied with the scale before the backward pass, and the gradients are divided by it after the
+//! ranks have averaged them. Where a number overflows on any rank, the average does on all, so all ranks skip the
+//! step together. The rule is that of DeepSpeed's `DynamicLossScaler` with `raise_error_at_min_scale` (after
+//! Micikevicius et al. 2018): double after a window without an overflow; at an overflow use up patience, then halve,
+//! at every further one, until a window without any gives the patience back.
 
 use bonfire_optim::ScalerConfig;
 use serde::{Deserialize, Serialize};

@@ -228,12 +228,8 @@ fn read(found: Vec<Found>) -> Result<Vec<(ParamId, TensorData)>, TrainError> {
             .collect();
         let values = alike.iter().map(|&index| found[index].values.clone());
         let joined = Tensor::cat(values.collect(), 0).try_into_data();
-        let (bytes, ..) = joined
-            .map_err(|cause| TrainError::UnreadableTensor {
-                what: "the buffers".to_owned(),
-                cause: format!("{cause:?}"),
-            })?
-            .into_parts();
+        let joined = joined.map_err(TrainError::unreadable("the buffers"))?;
+        let (bytes, ..) = joined.into_parts();
         let mut start = 0;
         for index in alike {
             let shape = found[index].shape.clone();

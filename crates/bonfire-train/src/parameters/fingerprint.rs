@@ -9,7 +9,7 @@ use bonfire_collective::{ProcessGroup, Rank};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use crate::error::difference::Difference;
+use crate::error::Difference;
 use crate::{DdpConfig, TrainError};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use crate::TrainError;
 use crate::parameters::fingerprint::Entry;
 use crate::parameters::shards::{filed, layout, rows_of, trained};
-use crate::parameters::{Lister, ParameterTable};
+use crate::parameters::{Lister, ModulePath, ParameterTable};
 
 /// The rank whose model all ranks get.
 const SOURCE: Rank = Rank::new(0);
@@ -51,7 +51,7 @@ fn replicated<M: Module>(
 ) -> Result<(M, Option<Cutting>), TrainError> {
     let mut replicator = Replicator {
         group,
-        path: Vec::new(),
+        path: ModulePath::default(),
         cutting,
         place,
         result: Ok(()),
@@ -63,13 +63,13 @@ fn replicated<M: Module>(
 /// The names and shapes of a model before its parameters are initialised.
 pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     #[derive(Default)]
-    struct Outline(Vec<String>, Vec<Entry>);
+    struct Outline(ModulePath, Vec<Entry>);
     impl ModuleVisitor for Outline {
         crate::parameters::follow_path!(0);
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.1.push(Entry {
-                name: self.0.join("."),
+                name: self.0.to_string(),
                 shape: param.lazy_shape().iter().copied().collect(),
                 dtype: "float".to_owned(),
                 trainable: true,
@@ -91,7 +91,7 @@ pub(crate) struct Where<'a> {
 
 struct Replicator<'a> {
     group: &'a ProcessGroup,
-    path: Vec<String>,
+    path: ModulePath,
     cutting: Option<Cutting>,
     place: Where<'a>,
     result: Result<(), TrainError>,
@@ -141,7 +141,7 @@ impl Replicator<'_> {
         data: Result<TensorData, impl std::fmt::Display>,
     ) -> Result<Option<TensorData>, TrainError> {
         let data = data.map_err(|cause| TrainError::UnreadableTensor {
-            what: format!("parameter {}", self.path.join(".")),
+            what: format!("parameter {}", self.path),
             cause: cause.to_string(),
         })?;
         let (mut bytes, shape, dtype) = data.into_parts();
@@ -153,14 +153,14 @@ impl Replicator<'_> {
 
 impl ModuleMapper for Replicator<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push(name.to_owned());
+        self.path.enter(name, container);
         if let Some(cutting) = &mut self.cutting {
             cutting.lister.enter_module(name, container);
         }
     }
 
     fn exit_module(&mut self, name: &str, container: &str) {
-        self.path.pop();
+        self.path.exit();
         if let Some(cutting) = &mut self.cutting {
             cutting.lister.exit_module(name, container);
         }

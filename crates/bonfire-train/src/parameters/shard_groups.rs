@@ -34,12 +34,9 @@ impl ShardGroups {
         let ranks_of = |copy| copy_of.iter().filter(|other| **other == copy).count();
         let sizes: Vec<usize> = copy_of.iter().map(|copy| ranks_of(*copy)).collect();
         if sizes.iter().any(|size| *size != sizes[0]) {
-            return Err(TrainError::UnsupportedPlacement {
-                placement,
-                reason: format!(
-                    "its groups have different numbers of ranks: {sizes:?} in rank order"
-                ),
-            });
+            let reason =
+                format!("its groups have different numbers of ranks: {sizes:?} in rank order");
+            return Err(TrainError::unsupported(placement, reason));
         }
         if !placement.is_sharded() || sizes[0] == copy_of.len() {
             return Ok(one_copy);

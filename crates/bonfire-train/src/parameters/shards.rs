@@ -41,7 +41,6 @@ impl Shards {
         self.computing.is_some()
     }
 
-    /// The device that computes with rows on this one, with the same autodiff.
     pub(crate) fn computing(&self, rows: Device) -> Device {
         let Some(computing) = self.computing.clone() else {
             return rows;

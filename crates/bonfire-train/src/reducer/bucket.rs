@@ -20,7 +20,6 @@ use layout::{BucketLayout, Piece};
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    /// The group with the bucket's name.
     pub(super) group: ProcessGroup,
     pub(super) layout: BucketLayout,
     /// Elements behind those of parameters: each is a flag that is set if any rank has set it.
@@ -275,7 +274,6 @@ impl Bucket {
         unshared.unwrap_or_else(|| BucketBuffer::zeros(dtype, elems))
     }
 
-    /// Gives back the memory of [`take_buffer`](Self::take_buffer).
     pub(super) fn give_back(&mut self, buffer: BucketBuffer) {
         match &self.pool {
             Some(pool) => pool.give(buffer),

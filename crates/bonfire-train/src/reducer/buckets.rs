@@ -91,7 +91,6 @@ impl Buckets {
         }
     }
 
-    /// The last bucket, if flags are sent with it.
     pub(super) fn flagged(&mut self) -> Option<&mut Bucket> {
         let last = self.on_host().last_mut();
         last.filter(|bucket| bucket.has_flags())

@@ -119,10 +119,8 @@ pub(crate) fn unreadable(
     index: usize,
     cause: &impl std::fmt::Debug,
 ) -> TrainError {
-    TrainError::UnreadableTensor {
-        what: format!("the gradient of parameter {}", table.get(index).name),
-        cause: format!("{cause:?}"),
-    }
+    let what = format!("the gradient of parameter {}", table.get(index).name);
+    TrainError::unreadable(what)(cause)
 }
 
 /// A gradient has the type and size of its parameter.
@@ -277,7 +275,6 @@ struct Claims {
     finish: Vec<Finish>,
 }
 
-/// Adds an average to the others, once it has been written.
 type Finish = Box<dyn FnOnce(&mut Averages)>;
 
 /// Claims memory for the averages of the parameters for which `present` is true. The gradients of this rank's own pass

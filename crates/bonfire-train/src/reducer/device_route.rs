@@ -8,8 +8,6 @@ mod buckets;
 mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(test)]
-pub(crate) mod double;
 mod engine;
 #[cfg(test)]
 mod tests;
@@ -17,3 +15,5 @@ mod tests;
 pub(crate) use buckets::DeviceBuckets;
 pub(crate) use choice::{Chosen, Ways, choose};
 pub(crate) use engine::{Action, Engine, Move, Room, Timing};
+#[cfg(test)]
+pub(crate) use tests::double;

@@ -13,7 +13,6 @@ use crate::compression::Presence;
 use crate::values::HostSlice;
 
 impl Reducer {
-    /// Takes a final gradient while the backward pass runs.
     pub(crate) fn take_early(
         &mut self,
         parameter: usize,
@@ -105,7 +104,6 @@ impl Reducer {
         }
     }
 
-    /// Sends the complete buckets that are next in order.
     pub(super) fn send_complete(&mut self) -> Result<(), TrainError> {
         while self.is_complete(self.next) {
             let Step {

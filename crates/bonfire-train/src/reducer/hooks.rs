@@ -21,8 +21,9 @@
 //! Must never change a value: the gradients are those that the pass computes without it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use bonfire_collective::Mutex;
 use burn::backend::TensorMetadata;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -78,7 +79,6 @@ pub(crate) enum Listener {
 #[derive(Debug, Default)]
 pub(crate) struct Anchors {
     anchors: Vec<Tensor<1>>,
-    /// True if they are for the first pass.
     are_first: bool,
     /// The parameters of the first forward pass, in the order of use.
     used: Uses,
@@ -102,7 +102,7 @@ impl Reparameterization for Noted {
     const NAME: &'static str = "noted";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         if !used.contains(&self.parameter) {
             used.push(self.parameter);
         }
@@ -141,11 +141,7 @@ impl Anchors {
         parameters: usize,
         distance: usize,
     ) -> Result<Vec<Tensor<1>>, TrainError> {
-        let mut order = self
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut order = self.used.lock().clone();
         for parameter in 0..parameters {
             if !order.contains(&parameter) {
                 let before = order.iter().position(|&used| used + 1 == parameter);
@@ -252,7 +248,7 @@ impl Attacher<'_> {
 
 impl ModuleMapper for Attacher<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.place.enter(container);
+        self.place.enter(name, container);
         self.stands_in = name == GATHERED && container == "Reparameterization";
     }
 
@@ -336,7 +332,6 @@ impl<B: Readback> Backward<B, 2> for Hook {
     }
 }
 
-/// Notifies a listener that the gradient of a parameter is final.
 fn tell<B: Readback>(
     listener: &Listener,
     table: &ParameterTable,
@@ -349,7 +344,7 @@ fn tell<B: Readback>(
     let Some(reducer) = reducer.upgrade() else {
         return;
     };
-    let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reducer = reducer.lock();
     let site = reducer.site();
     let mut take = |found: Result<Option<Gradient<'_>>, String>| {
         let gradient = found

@@ -1,8 +1,8 @@
 //! Memory that sharded buckets share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{Mutex, ProcessGroup};
 use bonfire_plan::buckets::lent_bytes_max;
 use bonfire_plan::{Bytes, DType};
 
@@ -22,7 +22,8 @@ struct Free {
 
 impl Pool {
     pub(super) fn join(&self, dtype: DType, elems: usize) {
-        self.memory()
+        self.0
+            .lock()
             .bucket_bytes
             .push(Bytes::of(elems as u64, dtype).get());
     }
@@ -30,7 +31,7 @@ impl Pool {
     /// A buffer for some values, or a larger one: the smallest that is free, for buckets that need more may come next.
     /// While the buckets have less than they may need at one time, a bucket takes no more than it needs.
     pub(super) fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> BucketBuffer {
-        let mut memory = self.memory();
+        let mut memory = self.0.lock();
         let bytes = Bytes::of(elems as u64, dtype).get();
         let fits = |values: &BucketBuffer| values.dtype() == dtype && values.len() >= elems;
         let fitting = memory
@@ -57,11 +58,7 @@ impl Pool {
     }
 
     pub(super) fn give(&self, values: BucketBuffer) {
-        self.memory().free.push(values);
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Free> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().free.push(values);
     }
 }
 
@@ -92,7 +89,7 @@ mod tests {
                 let taken = buckets.map(take);
                 assert_eq!(taken.each_ref().map(BucketBuffer::len), buckets);
                 taken.into_iter().for_each(|values| pool.give(values));
-                assert_eq!(pool.memory().bytes, 4 * 60);
+                assert_eq!(pool.0.lock().bytes, 4 * 60);
             }
         });
     }
@@ -115,7 +112,7 @@ mod tests {
                         pool.give(values);
                     }
                     taken.push_back(take(elems));
-                    assert!(pool.memory().bytes <= 4 * (30 + 25 + 20));
+                    assert!(pool.0.lock().bytes <= 4 * (30 + 25 + 20));
                 }
                 taken.into_iter().for_each(|values| pool.give(values));
             }

@@ -31,7 +31,6 @@ impl StepFlags {
         bits.chain(self.present.iter().copied()).collect()
     }
 
-    /// Combines the flags of all ranks. They are the same on all, and so is the result.
     pub(super) fn of_all(self, flags: &[bool], group: &ProcessGroup) -> Result<Self, TrainError> {
         let (bits, present) = flags.split_at(2 * BITS);
         let (set, unset) = bits.split_at(BITS);

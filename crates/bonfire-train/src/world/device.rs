@@ -6,7 +6,7 @@ use bonfire_collective::panic_message;
 use bonfire_launch::sees_own_devices;
 use burn::tensor::{Device, Tensor};
 
-use crate::config::device::{DeviceKind, Occupancy};
+use crate::config::{DeviceKind, Occupancy};
 use crate::{LocalRank, TrainError};
 
 pub(crate) fn first_that_answers(
@@ -36,7 +36,6 @@ pub(crate) fn first_that_answers(
     Ok((DeviceKind::Cpu, device, name))
 }
 
-/// Opens a device and proves that it works; returns its name, too.
 pub(crate) fn open(
     kind: DeviceKind,
     occupancy: Occupancy,
@@ -67,8 +66,7 @@ pub(crate) fn open(
 /// of one from each rank. Only CUDA devices are counted.
 ///
 /// # Errors
-/// [`TrainError::DeviceNotCompiled`], [`TrainError::NoCuda`] with what is missing, or
-/// [`TrainError::TooManyRanks`].
+/// [`TrainError::DeviceNotCompiled`], [`TrainError::NoCuda`] with what is missing, or [`TrainError::TooManyRanks`].
 pub fn require_devices(
     kind: DeviceKind,
     local_world_size: u32,

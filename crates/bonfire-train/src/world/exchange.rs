@@ -10,7 +10,7 @@ pub(crate) mod moments;
 use bonfire_collective::{CollectiveError, Rank};
 
 use crate::error::TrainError;
-use crate::error::norm::{NormMismatch, Pass};
+use crate::error::{NormMismatch, Pass};
 use moments::Moments;
 
 /// The kind of a message, as its first number.

@@ -5,8 +5,7 @@ use std::fmt;
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use bonfire_plan::{Axis, Coordinates, Grid, MeshShape, Placement};
 
-use super::failures::PassFailures;
-use super::{Divided, World};
+use super::{Divided, PassFailures, World};
 use crate::TrainError;
 
 /// A rank's place in a mesh, with its worlds: one along each axis.

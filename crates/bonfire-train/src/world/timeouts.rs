@@ -31,14 +31,12 @@ const STEPS: u32 = 2;
 /// first use, and one may have to while another finds them in a cache.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUp {
-    /// The group with its present timeout.
     group: ProcessGroup,
     settled: Duration,
     steps_left: u32,
 }
 
 impl WarmUp {
-    /// A group of ranks on devices that compile kernels or do not.
     pub(crate) fn new(group: &ProcessGroup, compiles: bool) -> Self {
         let settled = group.timeout();
         let longer = settled.max(group.options().startup_timeout);

@@ -35,13 +35,7 @@ impl<'a> Finder<'a> {
 }
 
 impl ModuleVisitor for Finder<'_> {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        self.place.enter(container);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.place.exit();
-    }
+    crate::parameters::follow_path!(place);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(parameter) = self.gatherer.index_of(param.id) else {

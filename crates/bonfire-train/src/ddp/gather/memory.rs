@@ -46,7 +46,7 @@ impl Gatherer {
     ) -> Result<TensorData, TrainError> {
         let entry = self.table.get(parameter);
         let (dtype, places) = (entry.extent.dtype, self.places(parameter));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if self.arrived(&mut state)? != Some(parameter) {
             self.fill(&mut state, parameter, rows)?;
             let values = state.memory.buffers.get_mut(&dtype).expect(FILLED);

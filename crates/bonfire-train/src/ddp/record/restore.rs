@@ -23,8 +23,8 @@ use burn_pack::Tensor as Packed;
 
 use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};
-use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
+use crate::parameters::{ModulePath, ParameterTable};
 
 /// What does not fit, the model or the optimizer, and why.
 type Misfit = (&'static str, String);
@@ -77,7 +77,7 @@ impl<M: Module> Ddp<M> {
                     shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
                     offload: ddp.offload.as_ref(),
                 },
-                path: Vec::new(),
+                path: ModulePath::default(),
                 result: Ok(()),
             };
             let module = ddp.module.take().expect(MODULE_PRESENT);
@@ -170,17 +170,16 @@ struct Restorer<'a> {
     /// Shards that have been read, where ranks have some.
     kept: Option<HashMap<ParamId, Packed>>,
     rows: Rows<'a>,
-    path: Vec<String>,
+    path: ModulePath,
     result: Result<(), TrainError>,
 }
 
 impl Restorer<'_> {
-    /// The values of the parameter at the path, with `dims` dimensions.
     fn values(&mut self, id: ParamId, dims: usize) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
         }
-        let path = self.path.join(".");
+        let path = self.path.to_string();
         let read = match &mut self.kept {
             Some(kept) => Ok(kept
                 .remove(&id)

@@ -48,7 +48,7 @@ pub(super) fn routed(route: GradientRoute) -> DdpConfig {
 }
 
 fn site(ddp: &Ddp<Mlp>) -> Site {
-    lock(&ddp.reducer).site()
+    ddp.reducer.lock().site()
 }
 
 fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {

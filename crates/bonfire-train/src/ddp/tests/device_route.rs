@@ -180,7 +180,7 @@ fn the_cpu_is_no_device_unless_it_is_asked_for() {
         [GradientRoute::Auto, GradientRoute::Device].map(|route| {
             let config = with_route(route, 300);
             let ddp = Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap();
-            lock(&ddp.reducer).site()
+            ddp.reducer.lock().site()
         })
     });
     assert_same(&sites);

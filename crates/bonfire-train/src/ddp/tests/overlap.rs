@@ -37,7 +37,7 @@ impl Watched {
     /// long it takes is chance in passes as short as these.
     fn wait_for_the_weights(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !lock(&self.reducer).is_ready() {
+        while !self.reducer.lock().is_ready() {
             assert!(Instant::now() < deadline, "the weights never came");
             std::thread::yield_now();
         }

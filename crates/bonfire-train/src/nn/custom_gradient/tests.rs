@@ -122,7 +122,7 @@ fn steps_run_from_the_loss_to_the_leaves() {
             x,
             |x| x,
             move |gradient| {
-                order.lock().unwrap().push(name);
+                order.lock().push(name);
                 gradient
             },
         )
@@ -132,7 +132,7 @@ fn steps_run_from_the_loss_to_the_leaves() {
     noted(noted(first, "second").sin(), "third")
         .sum()
         .backward();
-    assert_eq!(*order.lock().unwrap(), ["third", "second", "first"]);
+    assert_eq!(*order.lock(), ["third", "second", "first"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
 use crate::nn::norm::statistic::JOINING;
+use crate::parameters::ModulePath;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{TrainError, World};
@@ -32,7 +33,7 @@ pub fn convert_sync_batch_norm<M: Module>(model: M, world: &World) -> Result<M, 
 /// [`TrainError::NotConvertible`].
 pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Result<M, TrainError> {
     let mut converter = Converter {
-        path: Vec::new(),
+        path: ModulePath::default(),
         layers: 0,
         result: Ok(()),
     };
@@ -48,8 +49,7 @@ pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Res
 }
 
 struct Converter {
-    /// Name and container of each part of the path.
-    path: Vec<(String, String)>,
+    path: ModulePath,
     layers: usize,
     result: Result<(), TrainError>,
 }
@@ -57,29 +57,23 @@ struct Converter {
 impl Converter {
     /// Returns true if this is the field that identifies a batch norm, `inside` modules below it.
     fn is_batch_norm(&self, inside: usize) -> bool {
-        let field = self.path.iter().rev().nth(inside);
+        let field = self.path.0.iter().rev().nth(inside);
         field.is_some_and(|(name, container)| name == FIELD && container == CONTAINER)
     }
 
     /// The path of the layer that the current field is in.
     fn layer(&self) -> String {
-        let parts = &self.path[..self.path.len().saturating_sub(1)];
-        let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
-        names.join(".")
+        let mut layer = self.path.clone();
+        layer.exit();
+        layer.to_string()
     }
 }
 
 impl ModuleMapper for Converter {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push((name.to_owned(), container.to_owned()));
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::parameters::follow_path!(path);
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.path.last().is_some_and(|(name, _)| name == JOINING) {
+        if self.path.0.last().is_some_and(|(name, _)| name == JOINING) {
             self.layers += usize::from(self.is_batch_norm(1));
         } else if self.is_batch_norm(0) && self.result.is_ok() {
             self.result = Err(TrainError::NotConvertible {

@@ -1,8 +1,9 @@
 //! A running mean or variance of one replica.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use bonfire_collective::Mutex;
 use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
     Param, ParamId,
@@ -51,11 +52,11 @@ impl RunningStatistic {
 
     /// Returns the value, of shape `[features]`, without autodiff.
     pub fn value(&self) -> Tensor<1> {
-        self.lock().clone()
+        self.value.lock().clone()
     }
 
     pub(crate) fn update(&self, value: Tensor<1>) {
-        *self.lock() = value;
+        *self.value.lock() = value;
     }
 
     pub(crate) fn exchange(&self) -> Option<&NormGroup> {
@@ -65,10 +66,10 @@ impl RunningStatistic {
     /// The moments of the run that this one repeats, or those of `exchange`; kept if this run will be repeated.
     pub(crate) fn moments(&self, exchange: impl FnOnce() -> GlobalMoments) -> GlobalMoments {
         let replayed = self.replayed.as_ref();
-        let replayed = replayed.and_then(|tape| on(tape).pop_front());
+        let replayed = replayed.and_then(|tape| tape.lock().pop_front());
         let moments = replayed.unwrap_or_else(exchange);
         if let Some(tape) = &self.recorded {
-            on(tape).push_back(moments.clone());
+            tape.lock().push_back(moments.clone());
         }
         moments
     }
@@ -80,16 +81,6 @@ impl RunningStatistic {
             ..self.clone()
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
-        // A tensor is replaced at once: a panic elsewhere leaves it intact.
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn on(tape: &Tape) -> MutexGuard<'_, VecDeque<GlobalMoments>> {
-    // Each change is one call.
-    tape.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Module for RunningStatistic {
@@ -139,7 +130,7 @@ impl Module for RunningStatistic {
     }
 
     fn collect_devices(&self, mut devices: Devices) -> Devices {
-        let device = self.lock().device();
+        let device = self.value.lock().device();
         if !devices.contains(&device) {
             devices.push(device);
         }

@@ -17,7 +17,6 @@ pub(super) struct Seeds {
 }
 
 impl Seeds {
-    /// Draws the seeds, and seeds the device for the first run.
     pub(super) fn draw(device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let range = Distribution::Uniform(0.0, f64::from(1 << BITS));

@@ -26,7 +26,6 @@ pub(super) struct Segment<P, M, F, const D: usize> {
 }
 
 impl<P: Module, M: Module, F, const D: usize> Segment<P, M, F, D> {
-    /// Runs the segment again and a backward pass from the gradient of its output.
     pub(super) fn again<I>(self, gradient: Tensor<D>) -> Vec<Gradient>
     where
         I: SegmentInputs<Parameters = P>,

@@ -76,7 +76,6 @@ impl BucketLayout {
         place.start - block.start..place.end - block.start
     }
 
-    /// The elements of this rank's block.
     pub(crate) fn block(&self) -> Range<usize> {
         let Some((pieces, own)) = self
             .slots

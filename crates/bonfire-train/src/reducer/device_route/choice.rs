@@ -9,7 +9,6 @@ use crate::{DdpConfig, GradientCompression, GradientRoute, TrainError};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
-    /// The configuration, the same on all ranks.
     pub(crate) config: &'a DdpConfig,
     /// The device of this rank's model, if all of it is on one.
     pub(crate) device: Option<&'a Device>,
@@ -76,7 +75,6 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
     }
 }
 
-/// The option, which is the same on all ranks, that forbids a route over devices.
 fn forbidden(config: &DdpConfig) -> Option<&'static str> {
     if config.route == GradientRoute::Host {
         return Some("DdpConfig::route selects it");
@@ -134,7 +132,6 @@ fn agreed<T>(
     })
 }
 
-/// The feature that a route over devices needs and this build lacks.
 fn missing_feature(route: GradientRoute) -> Option<&'static str> {
     match route {
         GradientRoute::Host => None,

@@ -9,11 +9,13 @@ use bonfire_plan::DType;
 use bonfire_plan::buckets::{Assignment, Extent};
 use bonfire_testkit::local;
 
-use super::double::{Double, Memory};
 use super::*;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::{HostSlice, Scale};
+use double::{Double, Memory};
+
+pub(crate) mod double;
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];

@@ -35,7 +35,6 @@ fn sole<const D: usize>(tensor: Tensor<D>, shell: &Shell) -> Option<CubeTensor> 
     (is_alike && is_writable).then_some(tensor)
 }
 
-/// A claim on a tensor that is written in place.
 fn in_place<const D: usize>(tensor: CubeTensor) -> Result<Claim<D>, String> {
     let memory = raw::on_device(tensor.clone())?;
     Ok(Claim {

@@ -1,8 +1,8 @@
 //! The ranks that normalise together.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{Mutex, ProcessGroup};
 use burn::tensor::{Tensor, TensorData};
 
 use super::{Failure, Message, Reply, reply_to};
@@ -105,7 +105,7 @@ impl NormGroup {
 
     fn reply(&self, message: &Message) -> Result<Reply, Failure> {
         let (weight, failure) = {
-            let state = self.lock();
+            let state = self.shared.state.lock();
             (state.weight, state.failure.clone())
         };
         if let Some(failure) = failure {
@@ -125,14 +125,14 @@ impl NormGroup {
             }
             let blocks = self.gather(&[])?;
             if blocks.iter().all(Vec::is_empty) {
-                self.lock().warm_up.end_step();
+                self.shared.state.lock().warm_up.end_step();
                 return Ok(());
             }
         }
     }
 
     fn gather(&self, block: &[f64]) -> Result<Vec<Vec<f64>>, Failure> {
-        let group = self.lock().warm_up.clone();
+        let group = self.shared.state.lock().warm_up.clone();
         let blocks = group.all_gather_v(block);
         let blocks = blocks.map_err(|error| self.keep(error.into()))?;
         Ok(blocks.iter().map(<[f64]>::to_vec).collect())
@@ -140,17 +140,16 @@ impl NormGroup {
 
     fn keep(&self, failure: Failure) -> Failure {
         self.shared.group.abort(&failure.to_string());
-        self.lock().failure.get_or_insert(failure).clone()
+        self.shared
+            .state
+            .lock()
+            .failure
+            .get_or_insert(failure)
+            .clone()
     }
 
     fn failure(&self) -> Option<Failure> {
-        self.lock().failure.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each field is written in one go.
-        let state = self.shared.state.lock();
-        state.unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().failure.clone()
     }
 }
 
@@ -175,7 +174,7 @@ struct List {
 impl NormGroups {
     #[track_caller]
     fn whole(&self, world: &World) -> Result<NormGroup, TrainError> {
-        if let Some(whole) = &self.lock().whole {
+        if let Some(whole) = &self.list.lock().whole {
             return Ok(whole.clone());
         }
         let group = world
@@ -183,24 +182,24 @@ impl NormGroups {
             .split(Some(0), 0)?
             .expect("every rank has a color");
         let whole = self.add(world, group);
-        self.lock().whole = Some(whole.clone());
+        self.list.lock().whole = Some(whole.clone());
         Ok(whole)
     }
 
     fn add(&self, world: &World, group: ProcessGroup) -> NormGroup {
         let group = NormGroup::new(&group, world.compiles_kernels());
-        self.lock().all.push(group.clone());
+        self.list.lock().all.push(group.clone());
         group
     }
 
     pub(crate) fn are_used(&self) -> bool {
-        !self.lock().all.is_empty()
+        !self.list.lock().all.is_empty()
     }
 
     /// Sets the weight of this rank's loss in the next backward pass.
     pub(crate) fn weigh(&self, weight: f64) {
         for group in self.all() {
-            group.lock().weight = weight;
+            group.shared.state.lock().weight = weight;
         }
     }
 
@@ -218,10 +217,6 @@ impl NormGroups {
     }
 
     fn all(&self) -> Vec<NormGroup> {
-        self.lock().all.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().all.clone()
     }
 }

@@ -42,7 +42,7 @@ fn addresses(gradients: Vec<Tensor<1>>) -> Vec<usize> {
 fn places(ddp: &Ddp<Uneven>) -> Vec<usize> {
     let (module, none) = (ddp.module(), ddp.no_gradients());
     let mut watch = Stopwatch::default();
-    let averages = lock(&ddp.reducer).averages(module, none, None, &mut watch);
+    let averages = ddp.reducer.lock().averages(module, none, None, &mut watch);
     addresses(flat(module, &averages.unwrap()))
 }
 

@@ -22,22 +22,17 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
     type Buffer: fmt::Debug + Send;
 
     fn place(&self) -> GroupQueue;
-
-    /// Allocates `bytes` bytes of zeros, with all ranks.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
 
     /// Frees memory, with all ranks.
     fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
-
     fn span(buffer: &Self::Buffer) -> &Span;
 
     /// Queues the mean of elements over all ranks, in place.
     fn average(&self, buffer: &Self::Buffer, elements: &Elements) -> Result<(), CudaGroupError>;
-
     fn abort(&self, cause: &str);
 }
 
-/// Implements [`GpuGroup`] for a group with such buffers, whose methods have the same names.
 macro_rules! gpu_group {
     ($group:ty, $buffer:ty) => {
         impl GpuGroup for $group {
@@ -83,7 +78,6 @@ pub(super) struct GroupQueue {
     pub(super) context: Context,
     pub(super) stream: Arc<Stream>,
     pub(super) ranks: ProcessGroup,
-    /// True if any of its ranks share a process.
     pub(super) shares_a_process: bool,
 }
 
@@ -105,7 +99,6 @@ pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal
     Ok((own.with_timeout(timeout), timeout))
 }
 
-/// The refusal that follows from an error of forming a group, the same on all ranks.
 pub(super) fn refusal(error: CudaGroupError) -> Refusal {
     match error {
         CudaGroupError::SetUp { .. } | CudaGroupError::TooManyRanks { .. } => {

@@ -12,9 +12,9 @@ use bonfire_plan::DType;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
-use super::choice::Refusal;
-use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
+use crate::reducer::device_route::choice::Refusal;
+use crate::reducer::device_route::{Action, Engine, Move, Room, Timing};
 use crate::values::DeviceTensor;
 use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 use crate::world::timeouts::WarmUp;
@@ -33,7 +33,7 @@ pub(crate) fn knows(device: &Device) -> bool {
 }
 
 /// The engine of all ranks.
-pub(super) fn form(group: &WarmUp) -> Result<Box<dyn Engine>, Refusal> {
+pub(crate) fn form(group: &WarmUp) -> Result<Box<dyn Engine>, Refusal> {
     Ok(Box::new(Double::new(group, Timing::Overlapped)))
 }
 
@@ -61,8 +61,7 @@ fn of_values(values: BucketBuffer) -> (DeviceTensor, Arc<Memory>) {
     (tensor, memory)
 }
 
-/// An engine that does everything when it is queued, but for averages, which it waits for when they are
-/// needed.
+/// An engine that does everything when it is queued, but for averages, which it waits for when they are needed.
 #[derive(Debug)]
 pub(super) struct Double {
     group: ProcessGroup,

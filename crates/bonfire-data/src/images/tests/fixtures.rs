@@ -7,23 +7,23 @@ use std::path::Path;
 use image::ImageFormat;
 use proptest::prelude::*;
 
-use super::picture::CHANNELS;
-use super::{Picture, PictureSize};
+use crate::images::picture::CHANNELS;
+use crate::images::{Picture, PictureSize};
 
 /// A picture whose neighbouring pixels differ, and whose pixels tell where they are.
-pub(super) fn pattern(size: PictureSize) -> Picture {
+pub(crate) fn pattern(size: PictureSize) -> Picture {
     Picture::from_fn(size, |x, y| {
         [x * 37 + y * 11, x * 5 + y * 71, x ^ y].map(|value| (value % 256) as u8)
     })
 }
 
 /// A picture of one colour, which a JPEG keeps nearly as it is.
-pub(super) fn plain(side: usize, colour: [u8; 3]) -> Picture {
+pub(crate) fn plain(side: usize, colour: [u8; 3]) -> Picture {
     Picture::from_fn(PictureSize::square(side), |_, _| colour)
 }
 
 /// Any picture up to some size.
-pub(super) fn any_picture(side_max: usize) -> impl Strategy<Value = Picture> {
+pub(crate) fn any_picture(side_max: usize) -> impl Strategy<Value = Picture> {
     let sides = (1..=side_max, 1..=side_max);
     sides.prop_flat_map(|(width, height)| {
         let size = PictureSize { width, height };
@@ -33,7 +33,7 @@ pub(super) fn any_picture(side_max: usize) -> impl Strategy<Value = Picture> {
 }
 
 /// The bytes of a picture's file.
-pub(super) fn encoded(picture: &Picture, format: ImageFormat) -> Vec<u8> {
+pub(crate) fn encoded(picture: &Picture, format: ImageFormat) -> Vec<u8> {
     let PictureSize { width, height } = picture.size();
     let buffer =
         image::RgbImage::from_raw(width as u32, height as u32, picture.bytes().to_vec()).unwrap();
@@ -43,14 +43,14 @@ pub(super) fn encoded(picture: &Picture, format: ImageFormat) -> Vec<u8> {
 }
 
 /// Writes a file and the folders above it.
-pub(super) fn write(path: impl AsRef<Path>, bytes: &[u8]) {
+pub(crate) fn write(path: impl AsRef<Path>, bytes: &[u8]) {
     let path = path.as_ref();
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
 }
 
 /// The bytes of a tar archive of files.
-pub(super) fn tar_of(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn tar_of(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, bytes) in files {
         let mut header = tar::Header::new_gnu();

@@ -1,0 +1,3 @@
+//! What the tests of pictures share.
+
+pub(super) mod fixtures;
