@@ -34,9 +34,8 @@ use cubecl_cpp::cuda::mma::manual::contiguous_elements_cuda;
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use cubecl_cpp::target::Cuda;
 
-/// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference:
-/// no product and sum in one rounding where the source has two, no flushing of denormals,
-/// divisions and roots correctly rounded.
+/// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference: no product and sum in
+/// one rounding where the source has two, no flushing of denormals, divisions and roots correctly rounded.
 pub const NVRTC_OPTIONS: [&str; 4] = [
     "--fmad=false",
     "--ftz=false",
@@ -101,8 +100,7 @@ impl Launch {
         bytemuck::cast_slice(&self.info)
     }
 
-    /// Puts a launch together from scalars in the order of the kernel's parameters and the length
-    /// of each buffer.
+    /// Puts a launch together from scalars in the order of the kernel's parameters and the length of each buffer.
     pub(crate) fn new(grid: Grid, scalars: &[Scalar], lengths: &[usize]) -> Self {
         let mut info = InfoBuilder::default();
         for scalar in scalars {
@@ -285,8 +283,7 @@ fn replace_headers(source: &str) -> Result<String, String> {
     Ok(replaced)
 }
 
-/// What kernels may count on: any NVIDIA device of the last years, without the features that would
-/// need a newer one.
+/// What kernels may count on: any NVIDIA device of the last years, without the features that would need a newer one.
 fn device_properties() -> DeviceProperties {
     let hardware = HardwareProperties {
         load_width: 128,

@@ -56,8 +56,7 @@ pub(crate) struct BenchArgs {
     )]
     ranks: RankCount,
 
-    /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where
-    /// that can be
+    /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where that can be
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceKind,
 
@@ -98,8 +97,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "RANK", default_value = "0")]
     root: u32,
 
-    /// Repeat the whole sweep N times and report medians, so that slow drift of the machine does not bias
-    /// single sizes
+    /// Repeat the whole sweep N times and report medians, so that slow drift of the machine does not bias single sizes
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
 
@@ -107,8 +105,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
 
-    /// How long the samples of a size last together, at least: there are more where --iters of them
-    /// are done sooner
+    /// How long the samples of a size last together, at least: there are more where --iters of them are done sooner
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = duration)]
     min_time: Duration,
 

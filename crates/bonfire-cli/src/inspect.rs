@@ -1,5 +1,4 @@
-//! `bonfire inspect`: what the ranks of a job do, from the job itself or, after its failure, from its
-//! flight records.
+//! `bonfire inspect`: what the ranks of a job do, from the job itself or, after its failure, from its flight records.
 
 mod jobs;
 mod timeline;
@@ -14,10 +13,9 @@ use clap::Args;
 
 /// Show what the ranks of a job do, or did last.
 ///
-/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as
-/// before. Of a failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR
-/// named when their group failed, those of all hosts if they are in one folder. Without an argument, lists
-/// the running jobs.
+/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as before. Of a
+/// failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR named when their group
+/// failed, those of all hosts if they are in one folder. Without an argument, lists the running jobs.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The name of a running job, the process of its launcher or of one of its ranks, or the folder with

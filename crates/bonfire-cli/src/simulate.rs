@@ -32,10 +32,9 @@ use scenario::{Outcome, Scenario};
 
 /// Predict how long an operation takes: its plan, run in simulated time.
 ///
-/// The very steps that Bonfire executes are run over links that cost latency and time per byte, and
-/// whose ports frames compete for. Prints time, bandwidth and what the critical path is made of.
-/// With --fit it finds the link that reproduces what `bonfire bench --json` measured. With `pipeline` it simulates
-/// a pipeline's schedule instead.
+/// The very steps that Bonfire executes are run over links that cost latency and time per byte, and whose ports frames
+/// compete for. Prints time, bandwidth and what the critical path is made of. With --fit it finds the link that
+/// reproduces what `bonfire bench --json` measured. With `pipeline` it simulates a pipeline's schedule instead.
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SimulateArgs {

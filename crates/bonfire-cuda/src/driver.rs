@@ -30,8 +30,7 @@ impl Driver {
     /// Loads and initialises the driver; calling it again costs next to nothing.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] where there is none or it does not start, and
-    /// [`CudaError::DriverTooOld`].
+    /// [`CudaError::NoDriver`] where there is none or it does not start, and [`CudaError::DriverTooOld`].
     pub fn load() -> Result<Self, CudaError> {
         // SAFETY: loading a library runs its initialisers; libcuda's are those of NVIDIA's driver,
         // which every CUDA program runs, at any time and on any thread.

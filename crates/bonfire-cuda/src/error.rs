@@ -123,8 +123,7 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaErro
 
 pub(crate) fn describe(result: CUresult) -> String {
     let mut text = ptr::null();
-    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer
-    // that the call writes.
+    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer that the call writes.
     let known = unsafe { sys::cuGetErrorString(result, &mut text) };
     if known != CUresult::CUDA_SUCCESS || text.is_null() {
         return "no description".to_owned();

@@ -1,10 +1,8 @@
 //! The CUDA driver, loaded at run time: a program built with this crate runs on machines without
 //! it, where [`Driver::load`] says what is missing.
 //!
-//! - [`Driver`], [`Device`], [`Context`]: what there is, and the primary context of a device, which
-//!   Burn uses as well.
-//! - [`Stream`], [`Event`], [`StreamOps`]: order. Nothing here orders one stream after another unless
-//!   it says so.
+//! - [`Driver`], [`Device`], [`Context`]: what there is, and the primary context of a device, which Burn uses as well.
+//! - [`Stream`], [`Event`], [`StreamOps`]: order. Nothing here orders one stream after another unless it says so.
 //! - [`DeviceRegion`], [`PinnedRegion`], [`HostMemory`], [`ImportedRegion`], [`Span`]: memory. Of device memory there
 //!   are never references, only copies, so what a kernel does to it cannot break a promise of Rust.
 //! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches

@@ -19,8 +19,7 @@ use crate::memory::span::{Span, Users};
 
 /// An allocation in device memory. Freed on drop, once all work of the contexts that used it is done.
 ///
-/// Before drop, the code that queued a wait for another rank must see it released: the drop waits
-/// for it.
+/// Before drop, the code that queued a wait for another rank must see it released: the drop waits for it.
 #[derive(Debug)]
 pub struct DeviceRegion {
     backing: Backing,

@@ -85,8 +85,7 @@ pub struct AddressLaunch<'a> {
 /// Addresses of one launch without an allocation.
 const FEW: usize = 16;
 
-// SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called
-// from any thread.
+// SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the functions that take it may be called from several threads at once.
 unsafe impl Sync for Inner {}
@@ -123,8 +122,7 @@ impl Module {
         self.inner.context.bind()?;
         let text = CString::new(name).expect("names of kernels have no NUL");
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is a live pointer that the call writes; the name ends in NUL; the module is
-        // valid until drop.
+        // SAFETY: `raw` is a live pointer that the call writes; the name ends in NUL; the module is valid until drop.
         check("cuModuleGetFunction", unsafe {
             sys::cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())
         })?;
@@ -193,8 +191,7 @@ impl Function {
         unsafe { self.launch_at(stream, &over, launch.buffers) }
     }
 
-    /// Queues a kernel that takes some addresses and then one struct by value. `touched` is the memory
-    /// that it touches.
+    /// Queues a kernel that takes some addresses and then one struct by value. `touched` is the memory that it touches.
     ///
     /// # Safety
     /// The kernel must take exactly these parameters, the last of as many bytes as `info` has, and may

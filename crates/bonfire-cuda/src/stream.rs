@@ -75,9 +75,8 @@ impl Stream {
         self.raw
     }
 
-    /// Waits on this thread until everything queued so far is done. Unbounded: for set-up, and where
-    /// nothing on the stream waits for another rank; else record an event and
-    /// [`wait_until`](Event::wait_until).
+    /// Waits on this thread until everything queued so far is done. Unbounded: for set-up, and where nothing on the
+    /// stream waits for another rank; else record an event and [`wait_until`](Event::wait_until).
     ///
     /// # Errors
     /// What the driver says, also about work that failed earlier.

@@ -40,11 +40,10 @@ use crate::setup::{Connection, connect};
 
 /// A rank's membership in a group of GPUs, one per rank.
 ///
-/// Every rank must queue the same operations, in the same order, on the same ranges. An operation is queued
-/// on [`stream`](Self::stream) and the call returns at once, unless data go through the host
-/// ([`path`](Self::path)), where it returns when the operation is done; [`synchronize`](Self::synchronize) waits, with
-/// a deadline, and is where a failure of any rank comes out. Results are the same bits on every rank and in
-/// every run.
+/// Every rank must queue the same operations, in the same order, on the same ranges. An operation is queued on
+/// [`stream`](Self::stream) and the call returns at once, unless data go through the host ([`path`](Self::path)), where
+/// it returns when the operation is done; [`synchronize`](Self::synchronize) waits, with a deadline, and is where a
+/// failure of any rank comes out. Results are the same bits on every rank and in every run.
 ///
 /// Clones are the same membership. When the last one and the last buffer are dropped the rank waits for the
 /// others to leave as well.
@@ -240,9 +239,8 @@ impl CudaGroup {
     /// Waits until everything queued is done, at most [`CudaOptions::timeout`].
     ///
     /// # Errors
-    /// The failure of any rank: [`CudaGroupError::Collective`] if the group failed,
-    /// [`CudaGroupError::Timeout`] naming who did not come, [`CudaGroupError::Device`]. The group is over
-    /// then on every rank.
+    /// The failure of any rank: [`CudaGroupError::Collective`] if the group failed, [`CudaGroupError::Timeout`] naming
+    /// who did not come, [`CudaGroupError::Device`]. The group is over then on every rank.
     pub fn synchronize(&self) -> Result<(), CudaGroupError> {
         let mut state = self.inner.state();
         self.inner.core.wait_idle(&mut state)

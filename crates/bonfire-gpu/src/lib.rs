@@ -22,8 +22,7 @@
 //!
 //! `NcclGroup` has the same operations over NVIDIA's NCCL, which is found when the program runs.
 //!
-//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
-//! of tensors.
+//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows of tensors.
 
 #![cfg(feature = "cuda")]
 #![forbid(unsafe_code)]

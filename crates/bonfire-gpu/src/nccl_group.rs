@@ -149,10 +149,9 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
-    /// Whether ranks share a process. What the driver does for one of them may wait for the device
-    /// of another, which may wait for the first; and on one device, which NCCL refuses unless
-    /// `NCCL_MULTI_RANK_GPU_ENABLE` is set, they share the context whose [events](Context::record)
-    /// are about all streams.
+    /// Whether ranks share a process. What the driver does for one of them may wait for the device of another, which
+    /// may wait for the first; and on one device, which NCCL refuses unless `NCCL_MULTI_RANK_GPU_ENABLE` is set, they
+    /// share the context whose [events](Context::record) are about all streams.
     pub fn shares_a_process(&self) -> bool {
         self.inner.shares_a_process
     }

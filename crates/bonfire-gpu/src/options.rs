@@ -13,8 +13,7 @@ use bonfire_kernels::launch::flags::FlagPage;
 pub enum CudaAlgorithm {
     /// One kernel between two barriers: every rank folds its shard of all buffers.
     Direct,
-    /// One kernel in which every rank sends all it has to every other; only up to
-    /// [`CudaOptions::one_shot_bytes_max`].
+    /// One kernel in which every rank sends all it has to every other; only up to [`CudaOptions::one_shot_bytes_max`].
     OneShot,
     /// Direct in one kernel of few blocks, each of which waits for the same one of its peers; only up to
     /// [`CudaOptions::two_shot_bytes_max`].
@@ -65,8 +64,7 @@ pub struct CudaOptions {
     /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
     /// take long on the device of any rank, as it does where a display is attached.
     pub sync: Option<CudaSync>,
-    /// Larger all-reduces are not one-shots. Default 256 KiB; each rank sets aside four times that
-    /// for each rank.
+    /// Larger all-reduces are not one-shots. Default 256 KiB; each rank sets aside four times that for each rank.
     pub one_shot_bytes_max: usize,
     /// Larger all-reduces are not two-shots. Default 8 MiB.
     pub two_shot_bytes_max: usize,

@@ -1,11 +1,10 @@
 //! What a rank queues for a schedule: messages, and kernels on the buffers of all ranks.
 //!
-//! A program is the schedule's own list of steps, as
-//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, with nothing added, left out or put in
-//! another order. So what was proved of the schedule holds of what the device does, as far as
-//! each step is done right: a put is a word that is raised behind everything the stream did before, a
-//! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
-//! without end, so that a release has nothing to free.
+//! A program is the schedule's own list of steps, as [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives
+//! it, with nothing added, left out or put in another order. So what was proved of the schedule holds of what the
+//! device does, as far as each step is done right: a put is a word that is raised behind everything the stream did
+//! before, a wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages without
+//! end, so that a release has nothing to free.
 
 pub(crate) mod choice;
 pub(crate) mod pair_bandwidths;

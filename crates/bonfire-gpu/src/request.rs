@@ -75,8 +75,7 @@ pub(crate) fn exchange_of(one: Rank, other: Rank) -> Collective {
     }
 }
 
-/// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before
-/// they are read.
+/// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before they are read.
 #[track_caller]
 pub(crate) fn assert_apart(input: &Span, output: &Span) {
     assert!(

@@ -116,8 +116,7 @@ impl State {
         }
     }
 
-    /// Whether `bytes` can be reduced, where they are, in one kernel that waits; nobody asked for
-    /// another way.
+    /// Whether `bytes` can be reduced, where they are, in one kernel that waits; nobody asked for another way.
     fn is_two_shot(&self, bytes: usize) -> bool {
         let asked = self.options.algorithm;
         asked.is_none_or(|asked| asked == CudaAlgorithm::TwoShot) && self.may_two_shot(bytes)

@@ -223,8 +223,7 @@ impl<'g, G: Collectives> Run<'g, G> {
         })
     }
 
-    /// `samples` samples of one operation that is not timed and `batch` that are, each in a buffer of its
-    /// own.
+    /// `samples` samples of one operation that is not timed and `batch` that are, each in a buffer of its own.
     fn round<T: Value>(
         &mut self,
         samples: usize,

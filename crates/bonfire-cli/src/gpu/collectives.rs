@@ -31,8 +31,7 @@ pub(crate) trait Collectives {
         values: &mut [T],
     ) -> Result<(), CudaGroupError>;
 
-    /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the
-    /// first.
+    /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the first.
     fn perform(
         &self,
         task: Task,

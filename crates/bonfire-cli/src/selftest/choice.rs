@@ -22,8 +22,7 @@ const SIZES: [(&str, usize); 5] = [
     ("1 GiB", 1 << 30),
 ];
 
-/// Elements of the sums that are done: a few, some that no number of ranks divides, and several pieces of
-/// a chain.
+/// Elements of the sums that are done: a few, some that no number of ranks divides, and several pieces of a chain.
 const COUNTS: [usize; 3] = [5, 40_001, 1_400_003];
 
 struct Decided {

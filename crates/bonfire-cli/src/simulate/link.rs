@@ -188,8 +188,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<FittedLink>> {
     Ok(file.links)
 }
 
-/// The link of the transport that was fitted to the same operation if there is one, and to the
-/// nearest number of ranks.
+/// The link of the transport that was fitted to the same operation if there is one, and to the nearest number of ranks.
 fn choose(
     mut links: Vec<FittedLink>,
     transport: Option<&str>,

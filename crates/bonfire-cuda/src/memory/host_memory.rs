@@ -1,10 +1,9 @@
 //! Host memory of the CPU's collectives, page-locked for the copies of a device.
 //!
-//! Memory that processes share cannot be had from the driver, but the driver can register it: then
-//! copies from and to it go straight between device and memory, as with a
-//! [`PinnedRegion`](crate::PinnedRegion). No device gets its address: what a copy does to it happens
-//! inside of [`Stream::read`](crate::Stream::read) and [`Stream::write`](crate::Stream::write), which
-//! borrow it.
+//! Memory that processes share cannot be had from the driver, but the driver can register it: then copies from and to
+//! it go straight between device and memory, as with a [`PinnedRegion`](crate::PinnedRegion). No device gets its
+//! address: what a copy does to it happens inside of [`Stream::read`](crate::Stream::read) and
+//! [`Stream::write`](crate::Stream::write), which borrow it.
 
 use std::ops::{Deref, DerefMut};
 

@@ -69,8 +69,7 @@ impl ImportedRegion {
     /// Maps the region behind a handle, which has `len` bytes.
     ///
     /// # Errors
-    /// What the driver says: the handle may be of this very process, or of a device that this one
-    /// cannot reach.
+    /// What the driver says: the handle may be of this very process, or of a device that this one cannot reach.
     pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>, CudaError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;

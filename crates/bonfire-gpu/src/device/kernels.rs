@@ -113,8 +113,7 @@ impl Kernels {
 }
 
 impl ReduceKey {
-    /// The kernel of a step that folds. One source is a copy, of bits, and one that copies to itself
-    /// only reads there.
+    /// The kernel of a step that folds. One source is a copy, of bits, and one that copies to itself only reads there.
     pub(crate) fn new(dtype: DType, reduce: Option<ReduceOp>, fold: &program::Fold) -> Self {
         let (element, how) = match reduce {
             Some(reduce) if fold.sources.len() > 1 => (element(dtype), how(reduce, fold.stage)),

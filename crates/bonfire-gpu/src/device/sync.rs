@@ -38,8 +38,7 @@ pub(crate) struct Flags {
     told: Vec<u32>,
     /// Messages from each peer that were waited for, by channel and peer.
     heard: Vec<u32>,
-    /// Messages that each rank sends all others together in what was queued so far, by channel and
-    /// rank.
+    /// Messages that each rank sends all others together in what was queued so far, by channel and rank.
     due: Vec<u32>,
     pub(crate) numbers: Numbers,
     noted: Vec<Signal>,
@@ -190,10 +189,9 @@ impl Flags {
         self.noted.clear();
     }
 
-    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one
-    /// that waits for nothing. The group is over then: results are garbage. What other ranks signal
-    /// later sets their words back, so that streams are freed for good when they are done, or the
-    /// others are.
+    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one that waits for nothing.
+    /// The group is over then: results are garbage. What other ranks signal later sets their words back, so that
+    /// streams are freed for good when they are done, or the others are.
     pub(crate) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
         self.waiting.abort.raise();
         let Some(page) = self.pages.get(self.me.index()) else {
@@ -339,9 +337,8 @@ impl Progress<'_> {
         together.sum::<i32>().max(shots).max(alone)
     }
 
-    /// Whether the page's rank was freed: it raised its first word, and then the words of its links
-    /// further than anybody raises them. Both are looked at, because a page is not read at one
-    /// instant.
+    /// Whether the page's rank was freed: it raised its first word, and then the words of its links further than
+    /// anybody raises them. Both are looked at, because a page is not read at one instant.
     fn is_given_up(&self, page: &[u32]) -> bool {
         let is_far = |channel: u32, rank: Rank| {
             ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2

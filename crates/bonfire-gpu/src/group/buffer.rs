@@ -11,9 +11,8 @@ use crate::setup::shared::Shared;
 
 /// Device memory of the same size on every rank, open to all of them where devices reach each other.
 ///
-/// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where
-/// other ranks may be waiting for this one; [`CudaGroup::release`](crate::CudaGroup::release) frees it
-/// before, with all ranks.
+/// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where other ranks may
+/// be waiting for this one; [`CudaGroup::release`](crate::CudaGroup::release) frees it before, with all ranks.
 #[derive(Debug)]
 pub struct CudaBuffer {
     memory: Shared,

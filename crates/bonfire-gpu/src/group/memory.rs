@@ -50,8 +50,7 @@ impl CudaGroup {
         Ok(())
     }
 
-    /// Copies `values` into the buffer, `start` elements from its begin, in the order of the stream, and
-    /// waits for it.
+    /// Copies `values` into the buffer, `start` elements from its begin, in the order of the stream, and waits for it.
     ///
     /// # Errors
     /// [`CudaGroupError::TooSmall`] if they are not in the buffer.
@@ -68,8 +67,7 @@ impl CudaGroup {
         self.inner.core.local(stream.write(&span, bytes))
     }
 
-    /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it
-    /// allocates.
+    /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it allocates.
     ///
     /// # Errors
     /// [`CudaGroupError::TooSmall`] if they are not in the buffer, [`CudaGroupError::NotAValue`] if the

@@ -50,9 +50,8 @@ impl Ticket<'_> {
     }
 }
 
-/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is
-/// refused ends the wait of the others, who return `None` once the group that they are given has
-/// ended. `group` continues.
+/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is refused ends the wait of
+/// the others, who return `None` once the group that they are given has ended. `group` continues.
 ///
 /// # Errors
 /// [`CudaGroupError::SetUp`] on all ranks, naming the one that was refused.

@@ -104,8 +104,7 @@ impl Core {
         }
     }
 
-    /// Ends the group because of the ranks that are missing, unless another rank has ended it at
-    /// the same time.
+    /// Ends the group because of the ranks that are missing, unless another rank has ended it at the same time.
     pub(crate) fn time_out(&self, state: &mut State, elapsed: Duration) -> CudaGroupError {
         let waited_for = match self.missing(state) {
             Ok(Missing::Ranks(ranks)) => ranks,
@@ -203,9 +202,8 @@ impl Core {
         while Instant::now() < deadline && !self.free_once(state) {}
     }
 
-    /// As [`free`](Self::free), which is needed again while others that still compute reach what
-    /// they have queued: what they write sets back what was raised. Whether everything is done,
-    /// soon after.
+    /// As [`free`](Self::free), which is needed again while others that still compute reach what they have queued: what
+    /// they write sets back what was raised. Whether everything is done, soon after.
     pub(crate) fn free_once(&self, state: &mut State) -> bool {
         let freed = state.flags.release(&self.control);
         if freed.is_err() || state.stream.record(&state.done).is_err() {

@@ -44,8 +44,7 @@ impl HostPath {
         }
     }
 
-    /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one
-    /// size does it once.
+    /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one size does it once.
     fn reserve(&mut self, core: &Core, bytes: usize) {
         if size_of_val::<[u64]>(&self.memory) >= bytes {
             return;

@@ -1,5 +1,4 @@
-//! What the ranks report to each other about themselves, and what follows from it alike on all of
-//! them.
+//! What the ranks report to each other about themselves, and what follows from it alike on all of them.
 
 use bonfire_collective::HostId;
 use bonfire_cuda::{CONNECTIONS_VARIABLE, Context};
@@ -47,8 +46,7 @@ const STREAMS: u32 = 2;
 /// it holds must not stand behind another rank's wait for it.
 const COMPUTE: u32 = 1;
 
-/// The streams that CubeCL always has on a device: one for what it frees, one for its own
-/// collectives.
+/// The streams that CubeCL always has on a device: one for what it frees, one for its own collectives.
 const COMMON: u32 = 2;
 
 /// The queues that `ranks` ranks of one process need on a device that they share.

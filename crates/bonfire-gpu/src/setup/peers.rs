@@ -233,8 +233,7 @@ impl Peers {
         Ok(given)
     }
 
-    /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that
-    /// of the ranks.
+    /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that of the ranks.
     fn open_all(
         &self,
         number: u64,

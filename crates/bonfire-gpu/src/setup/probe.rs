@@ -1,7 +1,6 @@
-//! Whether ranks really reach each other's memory: data goes both ways and is compared before anything
-//! relies on it. Drivers have claimed access between devices that lost or changed data. Data that come wrong
-//! are a reason not to use that way; data that do not come leave a stream that waits for them, and end the
-//! set-up.
+//! Whether ranks really reach each other's memory: data goes both ways and is compared before anything relies on it.
+//! Drivers have claimed access between devices that lost or changed data. Data that come wrong are a reason not to use
+//! that way; data that do not come leave a stream that waits for them, and end the set-up.
 //!
 //! Behind the data go [`words`]: where those do not arrive, ranks could neither wait for each other nor be freed
 //! from waiting.

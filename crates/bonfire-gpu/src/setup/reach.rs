@@ -45,8 +45,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Sends all ranks what this one does not reach; returns what any rank does not reach, in rank
-/// order.
+/// Sends all ranks what this one does not reach; returns what any rank does not reach, in rank order.
 pub(crate) fn gather(
     group: &ProcessGroup,
     mine: &[Refusal],

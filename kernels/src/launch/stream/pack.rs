@@ -16,8 +16,7 @@ use crate::reduce::VECTOR_BYTES;
 
 const ENTRY_BYTES: usize = 3 * size_of::<u64>();
 
-/// How long a table's last copy may take. It lies on the stream behind what the program has waited for
-/// long ago.
+/// How long a table's last copy may take. It lies on the stream behind what the program has waited for long ago.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The copy of segments, loaded in a context, for elements of one size.
@@ -115,8 +114,7 @@ const _: () = assert!(
 );
 
 impl PackKernel {
-    /// Compiles and loads it. Loading may wait for running kernels: load before streams begin to wait
-    /// for other ranks.
+    /// Compiles and loads it. Loading may wait for running kernels: load before streams begin to wait for other ranks.
     ///
     /// # Errors
     /// [`CodeError::Compile`] if NVRTC is too old for the device. All else is a defect of this crate.
