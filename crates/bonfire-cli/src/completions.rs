@@ -23,4 +23,4 @@ pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> ExitCode {
 }
 
 #[cfg(test)]
-mod reference;
+mod tests;
