@@ -34,14 +34,7 @@ use cubecl_cpp::cuda::mma::manual::contiguous_elements_cuda;
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use cubecl_cpp::target::Cuda;
 
-/// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference: no product and sum in
-/// one rounding where the source has two, no flushing of denormals, divisions and roots correctly rounded.
-pub const NVRTC_OPTIONS: [&str; 4] = [
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-];
+pub use bonfire_cuda::EXACT_OPTIONS as NVRTC_OPTIONS;
 
 /// Threads per block: with one vector of each buffer in flight per thread, the size that reached
 /// the copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.

@@ -5,7 +5,6 @@ mod timeline;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, GroupReport, read_flight_records};
@@ -21,24 +20,12 @@ pub(crate) struct InspectArgs {
     /// The name of a running job, the process of its launcher or of one of its ranks, or the folder with
     /// the flight records
     job: Option<PathBuf>,
-
     /// Write all recorded operations to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE", requires = "job")]
     trace: Option<PathBuf>,
-
     /// Print the records as one JSON array instead of text
     #[arg(long, requires = "job")]
     json: bool,
-}
-
-pub(crate) fn run(args: &InspectArgs) -> ExitCode {
-    match inspect(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +43,7 @@ impl Detail {
     }
 }
 
-fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
+pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
         return print(&jobs::list()?);
     };

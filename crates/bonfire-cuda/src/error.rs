@@ -82,6 +82,8 @@ pub enum CudaError {
     },
 }
 
+pub type Result<T, E = CudaError> = std::result::Result<T, E>;
+
 /// What cuda.h says of leaves "the process in an inconsistent state", or without the context. The last two
 /// have no name in bindings older than CUDA 12.8: a fault of a device or of memory over NVLink that was
 /// contained, and lost memory of tensor cores.
@@ -109,7 +111,7 @@ impl CudaError {
 }
 
 /// Turns the result of a driver call into an error that names the call.
-pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }

@@ -8,6 +8,8 @@
 //! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches
 //!   is the promise of the code that launches it.
 //!
+//! The errors of a function that names none are what the driver or the library says.
+//!
 //! After the CUDA Driver API reference, versions 12.8 to 13.0.
 
 #![allow(
@@ -40,7 +42,7 @@ pub use memory::host_memory::HostMemory;
 pub use memory::ipc::{ImportedRegion, IpcHandle};
 pub use memory::pinned::PinnedRegion;
 pub use memory::span::Span;
-pub use module::nvrtc::Nvrtc;
+pub use module::nvrtc::{EXACT_OPTIONS, Nvrtc};
 pub use module::toolkit::Toolkit;
 pub use module::{AddressLaunch, BufferLaunch, Cubin, Function, Grid, Module};
 pub use stream::stream_ops::StreamOps;

@@ -21,7 +21,7 @@ use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 use crate::device::Local;
 use crate::device::neighbours::Neighbours;
 use crate::device::sync::{Flags, Waiting};
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::group::buffer::CudaBuffer;
 use crate::life::agree;
 use crate::life::guard::Guard;
@@ -61,12 +61,8 @@ pub(crate) struct Inner {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "CudaGroup(rank {} of {})",
-            self.rank(),
-            self.core.group.world_size()
-        )
+        let (rank, world_size) = (self.rank(), self.core.group.world_size());
+        write!(f, "CudaGroup(rank {rank} of {world_size})")
     }
 }
 
@@ -82,7 +78,7 @@ impl CudaGroup {
         context: &Context,
         neighbours: &Neighbours,
         options: CudaOptions,
-    ) -> Result<Self, CudaGroupError> {
+    ) -> Result<Self> {
         let (me, world_size) = (group.rank(), group.world_size());
         if world_size.len() > RANKS_MAX {
             return Err(CudaGroupError::TooManyRanks {
@@ -241,7 +237,7 @@ impl CudaGroup {
     /// # Errors
     /// The failure of any rank: [`CudaGroupError::Collective`] if the group failed, [`CudaGroupError::Timeout`] naming
     /// who did not come, [`CudaGroupError::Device`]. The group is over then on every rank.
-    pub fn synchronize(&self) -> Result<(), CudaGroupError> {
+    pub fn synchronize(&self) -> Result<()> {
         let mut state = self.inner.state();
         self.inner.core.wait_idle(&mut state)
     }

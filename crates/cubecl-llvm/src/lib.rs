@@ -11,6 +11,7 @@
 //! The types that only LLVM could fill have no values, so no code path can pretend that it did.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names are those of the published crate")]
 
 #[cfg(feature = "nvptx")]
 mod compiler;

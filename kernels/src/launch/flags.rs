@@ -43,7 +43,6 @@ impl FlagPage {
     /// The blocks of a `two_shot` kernel that have words.
     pub const BLOCKS_MAX: u32 = 64;
 
-    /// The channels that have words.
     pub const CHANNELS_MAX: u32 = 32;
 
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
@@ -238,10 +237,6 @@ impl SignalKernel {
         nvrtc.compile(capability, "signals", &source, &defines)
     }
 
-    /// Loads what [`compile`](Self::compile) made.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn load(context: &Context, cubin: &Cubin) -> Result<Self, CudaError> {
         let function = Module::load(context, cubin)?.function("signals")?;
         Ok(Self { function })
@@ -250,9 +245,6 @@ impl SignalKernel {
     /// Queues messages. Those that signal, or that wait, without one of the other kind between them are done at once,
     /// so no two of them may be about one word; else they are done in this order. The kernel waits on the device, with
     /// one warp, until its words have been written or it gives up; from then on it raises no word.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn launch(
         &self,
         stream: &Stream,

@@ -118,9 +118,6 @@ impl ReduceKernel {
     /// Queues the reduction. Whatever is read or written may not be touched by others until it has run, or the result
     /// is garbage. More than 2^31 elements take several kernels, one after the other.
     ///
-    /// # Errors
-    /// What the driver says.
-    ///
     /// # Panics
     /// If the buffers are not those that [`ReduceLaunch`] and the reduction ask for.
     pub fn launch(&mut self, stream: &Stream, launch: &ReduceLaunch<'_>) -> Result<(), CudaError> {

@@ -112,7 +112,6 @@ impl Reduce {
     }
 }
 
-/// A range of elements as the kernel does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     /// Elements before the first whole vector.
@@ -140,7 +139,6 @@ impl Parts {
         }
     }
 
-    /// Units that have something to do.
     fn steps(self) -> usize {
         self.whole.max(self.head + self.tail)
     }

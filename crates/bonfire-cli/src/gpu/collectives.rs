@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp};
 use bonfire_gpu::{
-    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Stream,
+    Context, CudaBuffer, CudaGroup, Elements, NcclBuffer, NcclGroup, Result, Stream,
 };
 
 pub(crate) trait Collectives {
@@ -13,33 +13,19 @@ pub(crate) trait Collectives {
     fn stream(&self) -> Arc<Stream>;
     fn context(&self) -> &Context;
     fn process_group(&self) -> &ProcessGroup;
-    fn synchronize(&self) -> Result<(), CudaGroupError>;
-    fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
-    fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
+    fn synchronize(&self) -> Result<()>;
+    fn allocate(&self, bytes: usize) -> Result<Self::Buffer>;
+    fn release(&self, buffer: Self::Buffer) -> Result<()>;
 
-    fn write<T: Element>(
-        &self,
-        buffer: &Self::Buffer,
-        start: usize,
-        values: &[T],
-    ) -> Result<(), CudaGroupError>;
+    fn write<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &[T]) -> Result<()>;
 
-    fn read<T: Element>(
-        &self,
-        buffer: &Self::Buffer,
-        start: usize,
-        values: &mut [T],
-    ) -> Result<(), CudaGroupError>;
+    fn read<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &mut [T])
+    -> Result<()>;
 
     /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the first.
-    fn perform(
-        &self,
-        task: Task,
-        buffers: [&Self::Buffer; 2],
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError>;
+    fn perform(&self, task: Task, buffers: [&Self::Buffer; 2], elements: &Elements) -> Result<()>;
 
-    fn barrier(&self) -> Result<(), CudaGroupError>;
+    fn barrier(&self) -> Result<()>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,15 +60,15 @@ macro_rules! collectives {
                 <$group>::process_group(self)
             }
 
-            fn synchronize(&self) -> Result<(), CudaGroupError> {
+            fn synchronize(&self) -> Result<()> {
                 <$group>::synchronize(self)
             }
 
-            fn allocate(&self, bytes: usize) -> Result<$buffer, CudaGroupError> {
+            fn allocate(&self, bytes: usize) -> Result<$buffer> {
                 <$group>::allocate(self, bytes)
             }
 
-            fn release(&self, buffer: $buffer) -> Result<(), CudaGroupError> {
+            fn release(&self, buffer: $buffer) -> Result<()> {
                 <$group>::release(self, buffer)
             }
 
@@ -91,7 +77,7 @@ macro_rules! collectives {
                 buffer: &$buffer,
                 start: usize,
                 values: &[T],
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 <$group>::write(self, buffer, start, values)
             }
 
@@ -100,7 +86,7 @@ macro_rules! collectives {
                 buffer: &$buffer,
                 start: usize,
                 values: &mut [T],
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 <$group>::read(self, buffer, start, values)
             }
 
@@ -109,7 +95,7 @@ macro_rules! collectives {
                 task: Task,
                 [buffer, output]: [&$buffer; 2],
                 elements: &Elements,
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 match task {
                     Task::AllReduce(reduce) => self.all_reduce(buffer, elements, reduce),
                     Task::ReduceScatter(reduce) => self.reduce_scatter(buffer, elements, reduce),
@@ -125,7 +111,7 @@ macro_rules! collectives {
                 }
             }
 
-            fn barrier(&self) -> Result<(), CudaGroupError> {
+            fn barrier(&self) -> Result<()> {
                 <$group>::barrier(self)
             }
         }

@@ -6,7 +6,6 @@ use super::SelftestArgs;
 use super::nccl;
 use crate::bench::{BenchArgs, bench};
 
-/// Measures the engine.
 pub(super) fn own(args: &SelftestArgs) -> anyhow::Result<()> {
     args.ranks
         .iter()
@@ -24,7 +23,6 @@ fn measure(args: &SelftestArgs, ranks: u32, engine: &[&str]) -> anyhow::Result<(
     bench(&parse(ranks, args.quick, engine)?)
 }
 
-/// The arguments of the command, with more to choose the engine.
 fn parse(ranks: u32, quick: bool, engine: &[&str]) -> anyhow::Result<BenchArgs> {
     let ranks = ranks.to_string();
     let (step_factor, iters) = if quick { ("64", "2") } else { ("4", "5") };

@@ -11,7 +11,7 @@ use bonfire_sys::Block;
 use cudarc::driver::sys;
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 
 /// Words of host memory, shared with other processes or not, page-locked once
 /// [`lock_pages`](Self::lock_pages) was called. Used like a slice.
@@ -39,7 +39,7 @@ impl HostMemory {
     /// # Errors
     /// What the driver says: how much may be page-locked is limited, and some systems forbid it for
     /// memory that is shared.
-    pub fn lock_pages(&mut self, context: &Context) -> Result<(), CudaError> {
+    pub fn lock_pages(&mut self, context: &Context) -> Result<()> {
         if self.locked.is_some() || self.is_empty() {
             return Ok(());
         }

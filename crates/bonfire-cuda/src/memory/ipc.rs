@@ -6,10 +6,10 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, Result, check};
 use crate::memory::DeviceRegion;
 use crate::memory::mapping::Mapping;
-use crate::memory::span::{Span, Users};
+use crate::memory::span::{Memory, Span, Users};
 
 /// What a process sends so that another can map its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl IpcHandle {
     ///
     /// # Errors
     /// What the driver says: some containers and virtual machines forbid it.
-    pub fn export(region: &DeviceRegion) -> Result<Self, CudaError> {
+    pub fn export(region: &DeviceRegion) -> Result<Self> {
         region.context().bind()?;
         let mut handle = CUipcMemHandle {
             reserved: [0; Self::BYTES],
@@ -70,7 +70,7 @@ impl ImportedRegion {
     ///
     /// # Errors
     /// What the driver says: the handle may be of this very process, or of a device that this one cannot reach.
-    pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>, CudaError> {
+    pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;
         let raw = CUipcMemHandle {
@@ -103,7 +103,7 @@ impl ImportedRegion {
         bytes: usize,
         file: BorrowedFd<'_>,
         len: usize,
-    ) -> Result<Arc<Self>, CudaError> {
+    ) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         if bytes < len {
             return Err(too_short(len, bytes));
@@ -122,7 +122,7 @@ impl ImportedRegion {
     }
 
     pub fn span(self: &Arc<Self>) -> Span {
-        Span::of_import(Arc::clone(self))
+        Span::of(Memory::Imported(Arc::clone(self)), self.len)
     }
 
     /// The bytes agreed with the exporting process.
@@ -147,7 +147,7 @@ impl ImportedRegion {
     }
 
     /// How many bytes from its address on are really mapped.
-    fn mapped_len(&self) -> Result<usize, CudaError> {
+    fn mapped_len(&self) -> Result<usize> {
         let (mut base, mut len) = (0, 0);
         // SAFETY: both are live integers that the call writes; the address is mapped.
         check("cuMemGetAddressRange", unsafe {

@@ -150,7 +150,6 @@ pub(crate) fn one_shot_key(dtype: DType, reduce: ReduceOp, ranks: usize) -> OneS
     }
 }
 
-/// What the result is divided by.
 pub(crate) fn divisor(reduce: ReduceOp, world_size: usize) -> u32 {
     match reduce {
         ReduceOp::Mean => world_size as u32,

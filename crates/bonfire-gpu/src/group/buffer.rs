@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bonfire_cuda::Span;
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::group::Inner;
 use crate::request::elements::Elements;
 use crate::setup::shared::Shared;
@@ -54,7 +54,7 @@ impl CudaBuffer {
         self.memory.own_part(elements)
     }
 
-    pub(crate) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
+    pub(crate) fn check(&self, elements: &Elements) -> Result<()> {
         elements.fit(self.bytes())
     }
 }

@@ -9,7 +9,7 @@ use bonfire_cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
 
 use super::membership::settle;
 use super::occupancy::Occupancy;
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 
@@ -58,7 +58,7 @@ impl Ticket<'_> {
 pub(crate) fn on_all_or_none<T>(
     group: &ProcessGroup,
     join: impl FnOnce(&ProcessGroup) -> Result<Option<T>, String>,
-) -> Result<T, CudaGroupError> {
+) -> Result<T> {
     // That some are refused here does not end the group.
     let joining = group.detached();
     let joining = joining.split(Some(0), i64::from(group.rank().get()))?;
@@ -79,7 +79,7 @@ mod tests {
     use bonfire_collective::GroupOptions;
 
     /// What three ranks get, of which one may be refused while the others wait for it.
-    fn joined(refused: Option<Rank>) -> Vec<Result<Rank, CudaGroupError>> {
+    fn joined(refused: Option<Rank>) -> Vec<Result<Rank>> {
         let three = WorldSize::new(3).unwrap();
         let groups = ProcessGroup::local(three, GroupOptions::default()).unwrap();
         let one = |group: ProcessGroup| {

@@ -207,12 +207,8 @@ impl Cards {
         let mut devices: Vec<&[u8; 16]> = self.cards.iter().map(|card| &card.device).collect();
         devices.sort_unstable();
         devices.dedup();
-        format!(
-            "{} ranks on {} x {}",
-            self.cards.len(),
-            devices.len(),
-            self.cards[0].device_name
-        )
+        let (ranks, devices, name) = (self.cards.len(), devices.len(), &self.cards[0].device_name);
+        format!("{ranks} ranks on {devices} x {name}")
     }
 
     pub(crate) fn has_other_processes(&self) -> bool {

@@ -26,7 +26,6 @@ pub struct PackKernel {
     pub(super) function: Function,
 }
 
-/// A tensor, and its place in the buffer.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The tensor's elements, in row-major order.
@@ -61,9 +60,6 @@ pub(super) struct Copies<'a> {
 
 impl PackTable {
     /// For launches over pieces of these sizes in bytes, or fewer of them.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn new(
         context: &Context,
         pieces: impl IntoIterator<Item = usize>,
@@ -136,9 +132,6 @@ impl PackKernel {
 
     /// Queues the copies of all pieces, as one kernel; nothing if there are none. Neither side may be
     /// touched by others until it has run.
-    ///
-    /// # Errors
-    /// What the driver says.
     ///
     /// # Panics
     /// If a piece's sides differ in length or are not whole elements, if what is written overlaps
