@@ -82,7 +82,7 @@ pub enum CudaError {
     },
 }
 
-pub type Result<T, E = CudaError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = CudaError> = std::result::Result<T, E>;
 
 /// What cuda.h says of leaves "the process in an inconsistent state", or without the context. The last two
 /// have no name in bindings older than CUDA 12.8: a fault of a device or of memory over NVLink that was

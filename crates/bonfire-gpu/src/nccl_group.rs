@@ -145,8 +145,8 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
-    /// Does [`CudaGroup::shares_a_process`](crate::CudaGroup::shares_a_process). NCCL refuses ranks on one device unless
-    /// `NCCL_MULTI_RANK_GPU_ENABLE` is set.
+    /// Does [`CudaGroup::shares_a_process`](crate::CudaGroup::shares_a_process). NCCL refuses ranks on one device
+    /// unless `NCCL_MULTI_RANK_GPU_ENABLE` is set.
     pub fn shares_a_process(&self) -> bool {
         self.inner.shares_a_process
     }

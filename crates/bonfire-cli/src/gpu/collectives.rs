@@ -9,22 +9,17 @@ use bonfire_gpu::{
 
 pub(crate) trait Collectives {
     type Buffer;
-
     fn stream(&self) -> Arc<Stream>;
     fn context(&self) -> &Context;
     fn process_group(&self) -> &ProcessGroup;
     fn synchronize(&self) -> Result<()>;
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer>;
     fn release(&self, buffer: Self::Buffer) -> Result<()>;
-
     fn write<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &[T]) -> Result<()>;
-
     fn read<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &mut [T])
     -> Result<()>;
-
     /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the first.
     fn perform(&self, task: Task, buffers: [&Self::Buffer; 2], elements: &Elements) -> Result<()>;
-
     fn barrier(&self) -> Result<()>;
 }
 
@@ -47,31 +42,24 @@ macro_rules! collectives {
     ($group:ty, $buffer:ty) => {
         impl Collectives for $group {
             type Buffer = $buffer;
-
             fn stream(&self) -> Arc<Stream> {
                 <$group>::stream(self)
             }
-
             fn context(&self) -> &Context {
                 <$group>::context(self)
             }
-
             fn process_group(&self) -> &ProcessGroup {
                 <$group>::process_group(self)
             }
-
             fn synchronize(&self) -> Result<()> {
                 <$group>::synchronize(self)
             }
-
             fn allocate(&self, bytes: usize) -> Result<$buffer> {
                 <$group>::allocate(self, bytes)
             }
-
             fn release(&self, buffer: $buffer) -> Result<()> {
                 <$group>::release(self, buffer)
             }
-
             fn write<T: Element>(
                 &self,
                 buffer: &$buffer,
@@ -80,7 +68,6 @@ macro_rules! collectives {
             ) -> Result<()> {
                 <$group>::write(self, buffer, start, values)
             }
-
             fn read<T: Element>(
                 &self,
                 buffer: &$buffer,
@@ -89,7 +76,6 @@ macro_rules! collectives {
             ) -> Result<()> {
                 <$group>::read(self, buffer, start, values)
             }
-
             fn perform(
                 &self,
                 task: Task,
@@ -110,7 +96,6 @@ macro_rules! collectives {
                     Task::Exchange(peer) => self.exchange(buffer, elements, peer),
                 }
             }
-
             fn barrier(&self) -> Result<()> {
                 <$group>::barrier(self)
             }

@@ -14,7 +14,8 @@ use crate::memory::span::{Memory, Span, Users};
 /// What a process sends so that another can map its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
-    bytes: [u8; Self::BYTES],
+    /// From another process these may be any: a wrong handle is refused when it is opened.
+    pub bytes: [u8; Self::BYTES],
 }
 
 impl IpcHandle {
@@ -37,15 +38,6 @@ impl IpcHandle {
         Ok(Self {
             bytes: handle.reserved.map(|byte| byte as u8),
         })
-    }
-
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        self.bytes
-    }
-
-    /// From bytes that another process sent. A wrong handle is refused when it is opened.
-    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
-        Self { bytes }
     }
 }
 

@@ -1,12 +1,12 @@
 //! The compiler of CUDA C++, loaded at run time.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use crate::driver::device::ComputeCapability;
+use crate::driver::device::{ComputeCapability, text_of};
 use crate::error::version::CudaVersion;
 use crate::error::{CudaError, Result};
 use crate::module::Cubin;
@@ -79,9 +79,7 @@ impl Nvrtc {
         let mut options = vec![architecture(capability), "--std=c++17".to_owned()];
         options.extend(EXACT_OPTIONS.map(str::to_owned));
         options.extend(defines.iter().map(|define| format!("-D{define}")));
-        let program = Program::create(name, source)?;
-        program.compile(name, &options)?;
-        program.cubin(name)
+        Program::build(name, source, &options)
     }
 
     /// Compiles CUDA C++ that includes headers of a toolkit, as CubeCL does.
@@ -91,16 +89,13 @@ impl Nvrtc {
         folder: &Path,
         source: &str,
     ) -> Result<Cubin> {
-        const NAME: &str = "headers";
         let include = |folder: &Path| format!("--include-path={}", folder.display());
         let options = [
             architecture(capability),
             include(folder),
             include(&folder.join("cccl")),
         ];
-        let program = Program::create(NAME, source)?;
-        program.compile(NAME, &options)?;
-        program.cubin(NAME)
+        Program::build("headers", source, &options)
     }
 }
 
@@ -160,6 +155,12 @@ struct Program {
 }
 
 impl Program {
+    fn build(name: &str, source: &str, options: &[String]) -> Result<Cubin> {
+        let program = Self::create(name, source)?;
+        program.compile(name, options)?;
+        program.cubin(name)
+    }
+
     fn create(name: &str, source: &str) -> Result<Self> {
         let text = |text: &str| CString::new(text).expect("kernel sources have no NUL");
         let (source, file) = (text(source), text(name));
@@ -206,9 +207,7 @@ impl Program {
         if result != nvrtcResult::NVRTC_SUCCESS {
             return String::new();
         }
-        CStr::from_bytes_until_nul(&bytes)
-            .map(|text| text.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        text_of(&bytes)
     }
 
     fn cubin(&self, name: &str) -> Result<Cubin> {

@@ -65,8 +65,8 @@ impl CudaGroup {
     /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it allocates.
     ///
     /// # Errors
-    /// [`TooSmall`](crate::CudaGroupError::TooSmall) if they are not in the buffer, [`NotAValue`](crate::CudaGroupError::NotAValue) if the
-    /// memory holds no truth values where those are read.
+    /// [`TooSmall`](crate::CudaGroupError::TooSmall) if they are not in the buffer,
+    /// [`NotAValue`](crate::CudaGroupError::NotAValue) if the memory holds no truth values where those are read.
     pub fn read<T: Element>(
         &self,
         buffer: &CudaBuffer,

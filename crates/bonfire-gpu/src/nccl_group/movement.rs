@@ -35,8 +35,8 @@ impl NcclGroup {
         self.send_legs(Collective::AllToAll, input, output, elements)
     }
 
-    /// Does [`CudaGroup::send`](crate::CudaGroup::send); the target may receive into any memory of as many elements. The first
-    /// time the call waits for the other rank's.
+    /// Does [`CudaGroup::send`](crate::CudaGroup::send); the target may receive into any memory of as many elements. The
+    /// first time the call waits for the other rank's.
     pub fn send(&self, buffer: &NcclBuffer, elements: &Elements, target: Rank) -> Result<()> {
         let source = self.rank();
         self.send_legs(

@@ -30,7 +30,7 @@ impl NcclGroup {
         })
     }
 
-    /// Does [`CudaGroup::reduce_scatter`](crate::CudaGroup::reduce_scatter), with the errors of [`all_reduce`](Self::all_reduce).
+    /// Does [`CudaGroup::reduce_scatter`](crate::CudaGroup::reduce_scatter), as [`all_reduce`](Self::all_reduce).
     pub fn reduce_scatter(
         &self,
         buffer: &NcclBuffer,

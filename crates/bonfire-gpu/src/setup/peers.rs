@@ -215,7 +215,7 @@ impl Peers {
         let mut handle = Vec::new();
         if self.cards.has_other_processes() {
             match IpcHandle::export(own) {
-                Ok(own) => handle.extend(own.to_bytes()),
+                Ok(own) => handle.extend(own.bytes),
                 Err(error) => {
                     let reason = format!("it is not given to other processes: {error}");
                     let without = others.iter().map(|peer| Refusal::new(*peer, me, &reason));
@@ -272,8 +272,8 @@ impl Peers {
             Given::Handle(handle) => {
                 let bytes = handle.len();
                 let handle = handle.try_into();
-                let handle = handle.map_err(|_| ShareError::Handle { peer, bytes })?;
-                ImportedRegion::open(&self.context, IpcHandle::from_bytes(handle), len)
+                let bytes = handle.map_err(|_| ShareError::Handle { peer, bytes })?;
+                ImportedRegion::open(&self.context, IpcHandle { bytes }, len)
             }
             Given::Descriptor(file, bytes) => {
                 ImportedRegion::open_descriptor(&self.context, bytes, file.as_fd(), len)
