@@ -99,12 +99,6 @@ impl DeviceRegion {
         }
     }
 
-    /// The bytes that were asked for.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     pub fn context(&self) -> &Context {
         &self.context
     }

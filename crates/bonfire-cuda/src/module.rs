@@ -26,10 +26,6 @@ impl Cubin {
             bytes: bytes.into(),
         }
     }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// Code loaded in a context. Unloaded when the last of its functions is dropped.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstream_flags_enum};
 
 use crate::driver::context::Context;
-use crate::driver::event::{Event, EventState};
+use crate::driver::event::Event;
 use crate::error::{CudaError, Result, check};
 use crate::memory::pinned::PinnedRegion;
 use crate::memory::span::Span;
@@ -80,18 +80,6 @@ impl Stream {
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(self.raw)
         })
-    }
-
-    /// Whether everything queued so far is done.
-    ///
-    /// # Errors
-    /// What the driver says, also about work that failed earlier.
-    pub fn state(&self) -> Result<EventState> {
-        // SAFETY: the handle is valid until drop.
-        match unsafe { sys::cuStreamQuery(self.raw) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(EventState::Pending),
-            result => check("cuStreamQuery", result).map(|()| EventState::Done),
-        }
     }
 
     /// Lets `event` happen once everything queued so far is done.

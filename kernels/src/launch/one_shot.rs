@@ -143,10 +143,6 @@ impl OneShotKernel {
         })
     }
 
-    pub fn key(&self) -> OneShotKey {
-        self.key
-    }
-
     /// Queues an all-reduce of a small buffer. The kernel waits for its peers on the device, so all
     /// ranks' blocks must fit on it at once with room to spare where ranks share one.
     pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {

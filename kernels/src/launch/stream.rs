@@ -110,11 +110,6 @@ impl ReduceCode {
 }
 
 impl ReduceKernel {
-    #[must_use]
-    pub fn reduce(&self) -> &Reduce {
-        &self.reduce
-    }
-
     /// Queues the reduction. Whatever is read or written may not be touched by others until it has run, or the result
     /// is garbage. More than 2^31 elements take several kernels, one after the other.
     ///

@@ -117,12 +117,6 @@ impl ImportedRegion {
         Span::of(Memory::Imported(Arc::clone(self)), self.len)
     }
 
-    /// The bytes agreed with the exporting process.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     pub fn context(&self) -> &Context {
         &self.context
     }

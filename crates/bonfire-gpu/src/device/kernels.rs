@@ -72,7 +72,7 @@ impl Kernels {
         }
         let capability = self.context.device().capability();
         let reduce = key.reduce()?;
-        let reductions = self.neighbours.reductions();
+        let reductions = &self.neighbours.inner.reductions;
         let code = reductions.get(key.clone(), capability, || {
             ReduceCode::compile(reduce, self.nvrtc, capability)
         })?;
@@ -86,7 +86,7 @@ impl Kernels {
             return Ok(());
         }
         let capability = self.context.device().capability();
-        let one_shots = self.neighbours.one_shots();
+        let one_shots = &self.neighbours.inner.one_shots;
         let cubin = one_shots.get(key, capability, || key.compile(self.nvrtc, capability))?;
         let kernel = OneShotKernel::load(&self.context, key, &cubin)?;
         self.one_shots.insert(key, kernel);
@@ -95,7 +95,7 @@ impl Kernels {
 
     pub(crate) fn signals(&self) -> Result<SignalKernel, CudaError> {
         let capability = self.context.device().capability();
-        let cubin = self.neighbours.signals().get((), capability, || {
+        let cubin = self.neighbours.inner.signals.get((), capability, || {
             SignalKernel::compile(self.nvrtc, capability)
         })?;
         SignalKernel::load(&self.context, &cubin)
