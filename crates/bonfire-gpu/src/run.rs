@@ -76,7 +76,7 @@ pub(crate) struct Last {
 
 impl fmt::Display for Last {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Request::of(self.collective, None, &self.elements).fmt(f)
+        write!(f, "{}", Request::of(self.collective, None, &self.elements))
     }
 }
 
