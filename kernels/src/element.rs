@@ -29,20 +29,10 @@ pub enum Element {
 }
 
 impl Element {
-    pub const ALL: [Self; 12] = [
-        Self::F32,
-        Self::F64,
-        Self::F16,
-        Self::Bf16,
-        Self::I8,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::U8,
-        Self::U16,
-        Self::U32,
-        Self::U64,
-    ];
+    pub const ALL: [Self; 12] = {
+        use Element::{Bf16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        [F32, F64, F16, Bf16, I8, I16, I32, I64, U8, U16, U32, U64]
+    };
 
     #[must_use]
     pub const fn bytes(self) -> usize {
@@ -126,16 +116,10 @@ pub enum Fold {
 }
 
 impl Fold {
-    pub const ALL: [Self; 8] = [
-        Self::Sum,
-        Self::Mean,
-        Self::Product,
-        Self::Min,
-        Self::Max,
-        Self::And,
-        Self::Or,
-        Self::Xor,
-    ];
+    pub const ALL: [Self; 8] = {
+        use Fold::{And, Max, Mean, Min, Or, Product, Sum, Xor};
+        [Sum, Mean, Product, Min, Max, And, Or, Xor]
+    };
 
     #[must_use]
     pub const fn takes(self, element: Element) -> bool {
@@ -174,23 +158,18 @@ macro_rules! float {
             fn widen(self) -> $partial {
                 $widen(self)
             }
-
             fn narrow(partial: $partial) -> Self {
                 $narrow(partial)
             }
-
             fn combine(fold: Fold, left: $partial, right: $partial) -> $partial {
+                let (a, b) = (left.to_bits(), right.to_bits());
                 match fold {
                     Fold::Sum | Fold::Mean => left + right,
                     Fold::Product => left * right,
                     Fold::Min | Fold::Max if left.is_nan() || right.is_nan() => <$partial>::NAN,
                     // Equal, but perhaps zeros of different signs.
-                    Fold::Min if left == right => {
-                        <$partial>::from_bits(left.to_bits() | right.to_bits())
-                    }
-                    Fold::Max if left == right => {
-                        <$partial>::from_bits(left.to_bits() & right.to_bits())
-                    }
+                    Fold::Min if left == right => <$partial>::from_bits(a | b),
+                    Fold::Max if left == right => <$partial>::from_bits(a & b),
                     Fold::Min if left < right => left,
                     Fold::Max if left > right => left,
                     Fold::Min | Fold::Max => right,
@@ -199,7 +178,6 @@ macro_rules! float {
                     }
                 }
             }
-
             fn divide(partial: $partial, by: u32) -> $partial {
                 partial / by as $partial
             }
@@ -216,11 +194,9 @@ macro_rules! integer {
             fn widen(self) -> $type {
                 self
             }
-
             fn narrow(partial: $type) -> Self {
                 partial
             }
-
             fn combine(fold: Fold, left: $type, right: $type) -> $type {
                 match fold {
                     Fold::Sum | Fold::Mean => left.wrapping_add(right),
@@ -232,7 +208,6 @@ macro_rules! integer {
                     Fold::Xor => left ^ right,
                 }
             }
-
             fn divide(partial: $type, by: u32) -> $type {
                 // What does not fit the type is larger than every partial result.
                 <$type>::try_from(by).map_or(0, |by| partial / by)

@@ -63,7 +63,6 @@ impl Tiles {
         Self { tiles }
     }
 
-    /// How many: one for each cube.
     #[must_use]
     pub fn count(&self) -> usize {
         self.tiles.len()

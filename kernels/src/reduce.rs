@@ -103,8 +103,7 @@ impl Reduce {
     /// A reduction over buffers with these roles; sources are folded in this order.
     ///
     /// # Errors
-    /// If there is no source, no target, or too many of them, or if the elements cannot be combined
-    /// so.
+    /// If there is no source, no target, or too many of them, or if the elements cannot be combined so.
     pub fn new(
         element: Element,
         fold: Fold,

@@ -34,15 +34,7 @@ use cubecl_cpp::cuda::mma::manual::contiguous_elements_cuda;
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use cubecl_cpp::target::Cuda;
 
-/// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference:
-/// no product and sum in one rounding where the source has two, no flushing of denormals,
-/// divisions and roots correctly rounded.
-pub const NVRTC_OPTIONS: [&str; 4] = [
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-];
+pub use bonfire_cuda::EXACT_OPTIONS as NVRTC_OPTIONS;
 
 /// Threads per block: with one vector of each buffer in flight per thread, the size that reached
 /// the copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.
@@ -101,8 +93,7 @@ impl Launch {
         bytemuck::cast_slice(&self.info)
     }
 
-    /// Puts a launch together from scalars in the order of the kernel's parameters and the length
-    /// of each buffer.
+    /// Puts a launch together from scalars in the order of the kernel's parameters and the length of each buffer.
     pub(crate) fn new(grid: Grid, scalars: &[Scalar], lengths: &[usize]) -> Self {
         let mut info = InfoBuilder::default();
         for scalar in scalars {
@@ -285,8 +276,7 @@ fn replace_headers(source: &str) -> Result<String, String> {
     Ok(replaced)
 }
 
-/// What kernels may count on: any NVIDIA device of the last years, without the features that would
-/// need a newer one.
+/// What kernels may count on: any NVIDIA device of the last years, without the features that would need a newer one.
 fn device_properties() -> DeviceProperties {
     let hardware = HardwareProperties {
         load_width: 128,

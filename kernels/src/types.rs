@@ -5,7 +5,6 @@ use cubecl::prelude::InputScalar;
 
 use crate::element::{Element, FloatElement, Fold};
 
-/// The type of the buffers.
 pub(crate) fn stored(element: Element) -> ElemType {
     match element {
         Element::F32 => ElemType::Float(FloatKind::F32),
@@ -84,7 +83,6 @@ pub(crate) fn unsigned(element: Element) -> ElemType {
 pub(crate) enum Tail {
     /// The kernel, through a scalar view of its buffers.
     Scalars,
-    /// Nobody, since there are none.
     Absent,
 }
 

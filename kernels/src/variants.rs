@@ -45,7 +45,6 @@ fn shapes() -> Vec<Vec<Role>> {
     ]
 }
 
-/// Every float with every width.
 fn floats() -> impl Iterator<Item = (FloatElement, Width)> {
     let widths = |element| WIDTHS.map(|width| (element, width));
     FloatElement::ALL.into_iter().flat_map(widths)

@@ -2,7 +2,6 @@
 
 mod buffers;
 mod data;
-mod device;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(not(feature = "cuda"))]
@@ -13,8 +12,8 @@ mod layout;
 mod measure;
 mod table;
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
@@ -22,18 +21,26 @@ use anyhow::{Context, bail};
 use bonfire_collective::{
     Algorithm, DType, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind, WorldSize,
 };
-use bonfire_launch::{AgentOptions, LaunchError, OutputLabels, RankCount, detect_rank};
-use clap::Args;
+use bonfire_launch::{AgentOptions, OutputLabels, RankCount, detect_rank};
+use clap::{Args, ValueEnum};
 
 use crate::operation::Operation;
 use crate::quantity::{duration, size};
 use buffers::Home;
-use device::DeviceKind;
 use gpu::Fleet;
 pub(crate) use host::Host;
 use layout::{Form, Parameters};
 use measure::{Measurement, Sizes, Timing};
 use table::{Report, Row, Setting};
+
+/// What ranks compute on while they are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceKind {
+    /// The cores of the host
+    Cpu,
+    /// NVIDIA GPUs, one for each rank
+    Cuda,
+}
 
 /// Measure operations of a group: time, bandwidth and correctness for each message size.
 ///
@@ -46,7 +53,6 @@ pub(crate) struct BenchArgs {
     /// What to measure; several are measured one after the other
     #[arg(required = true, value_name = "OPERATION", value_enum)]
     operations: Vec<Operation>,
-
     /// Ranks to start: a number, or `cpu` for one per core
     #[arg(
         long,
@@ -55,111 +61,74 @@ pub(crate) struct BenchArgs {
         default_value = "2"
     )]
     ranks: RankCount,
-
-    /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where
-    /// that can be
+    /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where that can be
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceKind,
-
     /// Let several ranks share a GPU where there are fewer GPUs than ranks
     #[arg(long)]
     oversubscribe: bool,
-
     /// On GPUs: measure NCCL instead of Bonfire's own engine
     #[arg(long)]
     nccl: bool,
-
     /// How ranks exchange data: `local` runs them as threads, the others as processes. Without it, each
     /// pair does as in a training: through shared memory on a host, over TCP between hosts
     #[arg(long, value_name = "local|shm|unix|tcp")]
     transport: Option<TransportKind>,
-
     /// Smallest message in bytes; suffixes K, M and G are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "8", value_parser = size)]
     min_bytes: usize,
-
     /// Largest message in bytes
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     max_bytes: usize,
-
     /// Each message is this many times larger than the one before
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(2..))]
     step_factor: u32,
-
     /// Element type: f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64
     #[arg(long, default_value = "f32", value_parser = number_type)]
     dtype: DType,
-
     /// Reduction: sum, mean, min, max, product; of integers also and, or, xor
     #[arg(long, default_value = "sum")]
     redop: ReduceOp,
-
     /// The rank that has the data, or gets it, where the operation has such a one
     #[arg(long, value_name = "RANK", default_value = "0")]
     root: u32,
-
-    /// Repeat the whole sweep N times and report medians, so that slow drift of the machine does not bias
-    /// single sizes
+    /// Repeat the whole sweep N times and report medians, so that slow drift of the machine does not bias single sizes
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-
     /// Timed samples per size: one operation each, or as many as fill 20 us
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
-
-    /// How long the samples of a size last together, at least: there are more where --iters of them
-    /// are done sooner
+    /// How long the samples of a size last together, at least: there are more where --iters of them are done sooner
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = duration)]
     min_time: Duration,
-
     /// Untimed operations before them
     #[arg(long, value_name = "N", default_value = "3")]
     warmup: u32,
-
     /// Memory through which the buffers of each rank rotate
     #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = size)]
     rotate_bytes: usize,
-
     /// Measure only this form of the operations
     #[arg(long, value_enum)]
     form: Option<Form>,
-
     /// Where buffers are: `region`, the memory that the ranks of a group share, in which a collective
     /// works without copies, or `private`
     #[arg(long, value_name = "region|private", default_value_t = Home::Region)]
     buffers: Home,
-
     /// Force an algorithm where the operation has it, such as ring or two_shot; a wrong name prints all
     #[arg(long)]
     algorithm: Option<Algorithm>,
-
     /// Payload of one frame in bytes
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk_bytes: Option<usize>,
-
     /// Also write the rows to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: BenchArgs) -> ExitCode {
-    match bench(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
-        }
-    }
-}
-
-/// Measures, and prints the table.
 pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if args.min_bytes > args.max_bytes {
-        bail!(
-            "--min-bytes {} is larger than --max-bytes {}",
-            args.min_bytes,
-            args.max_bytes
-        );
+        let (min, max) = (args.min_bytes, args.max_bytes);
+        bail!("--min-bytes {min} is larger than --max-bytes {max}");
     }
     if args.nccl && args.device == DeviceKind::Cpu {
         bail!("--nccl measures GPUs: add --device cuda");
@@ -190,17 +159,22 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
 fn on_threads(fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
     let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
     let groups = ProcessGroup::local(world_size, args.group_options())?;
+    as_threads(groups, |group| on_rank(&group, fleet, args)).map(drop)
+}
+
+/// Runs `body` once per group, each on a thread; the results in their order.
+pub(crate) fn as_threads<R: Send>(
+    groups: Vec<ProcessGroup>,
+    body: impl Fn(ProcessGroup) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let body = &body;
     thread::scope(|scope| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || on_rank(&group, fleet, args)))
-            .collect();
-        let join = |rank: thread::ScopedJoinHandle<'_, anyhow::Result<()>>| match rank.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        let results: Vec<_> = ranks.into_iter().map(join).collect();
-        results.into_iter().collect()
+        let start = |group| scope.spawn(move || body(group));
+        let threads: Vec<_> = groups.into_iter().map(start).collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        let results = results.into_iter();
+        let returned = results.map(|end| end.unwrap_or_else(|panic| resume_unwind(panic)));
+        returned.collect()
     })
 }
 

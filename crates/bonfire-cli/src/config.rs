@@ -89,10 +89,8 @@ fn open(ConfigErrors(errors): ConfigErrors) -> Result<String, Vec<String>> {
         ConfigError::Unresolved { path, needs } => format!("{path}: {needs}\n"),
         other => format!("{other}\n"),
     });
-    Ok(format!(
-        "what the program must say, for \"auto\":\n{}",
-        open.collect::<String>()
-    ))
+    let open: String = open.collect();
+    Ok(format!("what the program must say, for \"auto\":\n{open}"))
 }
 
 fn explained(
@@ -104,10 +102,8 @@ fn explained(
     let width = width.unwrap_or_default();
     let mut text = String::new();
     for value in resolved {
-        text += &format!(
-            "{:width$}  {:<12} {}\n",
-            value.path, value.value, value.source
-        );
+        let (path, given, source) = (&value.path, &value.value, &value.source);
+        text += &format!("{path:width$}  {given:<12} {source}\n");
     }
     if let Some(ranks) = ranks {
         let batches = config.batches(ranks)?;

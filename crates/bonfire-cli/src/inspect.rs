@@ -1,12 +1,10 @@
-//! `bonfire inspect`: what the ranks of a job do, from the job itself or, after its failure, from its
-//! flight records.
+//! `bonfire inspect`: what the ranks of a job do, from the job itself or, after its failure, from its flight records.
 
 mod jobs;
 mod timeline;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, GroupReport, read_flight_records};
@@ -14,33 +12,20 @@ use clap::Args;
 
 /// Show what the ranks of a job do, or did last.
 ///
-/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as
-/// before. Of a failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR
-/// named when their group failed, those of all hosts if they are in one folder. Without an argument, lists
-/// the running jobs.
+/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as before. Of a
+/// failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR named when their group
+/// failed, those of all hosts if they are in one folder. Without an argument, lists the running jobs.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The name of a running job, the process of its launcher or of one of its ranks, or the folder with
     /// the flight records
     job: Option<PathBuf>,
-
     /// Write all recorded operations to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE", requires = "job")]
     trace: Option<PathBuf>,
-
     /// Print the records as one JSON array instead of text
     #[arg(long, requires = "job")]
     json: bool,
-}
-
-pub(crate) fn run(args: &InspectArgs) -> ExitCode {
-    match inspect(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +43,7 @@ impl Detail {
     }
 }
 
-fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
+pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
         return print(&jobs::list()?);
     };

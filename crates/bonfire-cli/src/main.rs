@@ -19,8 +19,13 @@ mod selftest;
 mod simulate;
 mod trace;
 
+use std::fs;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
+use bonfire_launch::LaunchError;
 use clap::{Parser, Subcommand};
 
 /// Data-parallel training: start jobs, and measure or simulate their communication.
@@ -47,21 +52,36 @@ enum Command {
     Selftest(selftest::SelftestArgs),
 }
 
+fn save(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn save_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
+    save(path, &(serde_json::to_string_pretty(value)? + "\n"))
+}
+
 fn main() -> ExitCode {
     let cli: Cli = bonfire_launch::parse_args();
     bonfire_launch::log_to_stderr("", "warn");
-    match cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Scaling(args) => run::scale(&args),
-        Command::Bench(args) => bench::run(args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Config(args) => config::run(&args),
+    let success = |()| ExitCode::SUCCESS;
+    let ended = match cli.command {
+        Command::Run(args) => run::run(args).map(success),
+        Command::Scaling(args) => args.run().map(success),
+        Command::Bench(args) => bench::bench(&args).map(success),
+        Command::Simulate(args) => args.run().map(success),
+        Command::Config(args) => Ok(config::run(&args)),
         Command::Plan(args) => plan::run(&args),
-        Command::Report(args) => report::run(&args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Completions(args) => completions::run::<Cli>(&args),
+        Command::Report(args) => report::write(&args).map(success),
+        Command::Doctor(args) => Ok(success(doctor::run(args))),
+        Command::Inspect(args) => inspect::inspect(&args).map(success),
+        Command::Completions(args) => Ok(success(completions::run::<Cli>(&args))),
         #[cfg(feature = "cuda")]
-        Command::Selftest(args) => selftest::run(args),
-    }
+        Command::Selftest(args) => Ok(selftest::run(args)),
+    };
+    ended.unwrap_or_else(|error| {
+        // A closed terminal must not cause a panic.
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        // That of the rank that failed first, if the command's work was a job.
+        ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
+    })
 }

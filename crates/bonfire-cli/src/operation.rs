@@ -34,16 +34,9 @@ impl Operation {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all_to_all",
+            // What nccl-tests call it; the group has a name for what a pair does.
             Self::SendRecv => "send_recv",
-            Self::Barrier => "barrier",
+            other => other.collective(Rank::new(0)).name(),
         }
     }
 
@@ -68,25 +61,19 @@ impl Operation {
     }
 
     pub(crate) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+        self.collective(Rank::new(0)).reduces()
     }
 
     pub(crate) fn has_root(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
+        self.collective(Rank::new(0)).root().is_some()
     }
 
     /// The blocks that make up the size of one message.
     pub(crate) fn blocks_per_message(self, ranks: usize) -> usize {
+        use Operation::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         match self {
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => 1,
-            Self::ReduceScatter
-            | Self::AllGather
-            | Self::Gather
-            | Self::Scatter
-            | Self::AllToAll => ranks,
+            ReduceScatter | AllGather | Gather | Scatter | AllToAll => ranks,
             Self::Barrier => 0,
         }
     }
@@ -94,14 +81,11 @@ impl Operation {
     /// busbw / algbw, as nccl-tests has it: the bytes that must cross each rank's link, per byte of
     /// message, so that the result can be compared with the bandwidth of the hardware.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
+        use Operation::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         let share = (ranks as f64 - 1.0) / ranks as f64;
         match self {
             Self::AllReduce => 2.0 * share,
-            Self::ReduceScatter
-            | Self::AllGather
-            | Self::Gather
-            | Self::Scatter
-            | Self::AllToAll => share,
+            ReduceScatter | AllGather | Gather | Scatter | AllToAll => share,
             Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
             Self::Barrier => 0.0,
         }

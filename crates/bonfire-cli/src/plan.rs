@@ -20,43 +20,33 @@ use clap::{Args, ValueEnum};
 pub(crate) struct PlanArgs {
     /// The parameters
     file: PathBuf,
-
     /// The configuration of the training: TOML, JSON, or DeepSpeed's JSON
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-
     /// What comes after the file of configuration, such as batch.accumulation=4
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
-
     /// Ranks that train together
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-
     /// How many of them are on each host, for placements within hosts [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_host: Option<u32>,
-
     /// What each rank may take, such as 24G or 80GiB
     #[arg(long, value_name = "BYTES")]
     memory: Option<Bytes>,
-
     /// The optimizer [default: that of the configuration, or adamw]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
-
     /// What a forward and a backward pass of one micro-batch keep and need
     #[arg(long, value_name = "BYTES", default_value = "0")]
     activations: Bytes,
-
     /// What a process takes without a model
     #[arg(long, value_name = "BYTES", default_value = "0")]
     program: Bytes,
-
     /// Placements besides the four presets and that of the configuration, such as zero3@host or zero2-whole
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     placements: Vec<Placement>,
-
     /// Ranks take the whole model where parameters are sharded, for evaluations
     #[arg(long)]
     whole: bool,
@@ -89,23 +79,19 @@ impl Optimizer {
     }
 }
 
-pub(crate) fn run(args: &PlanArgs) -> ExitCode {
-    match table(args) {
-        Ok(table) => {
-            print!("{table}");
-            if args.activations == Bytes::default() {
-                println!("without activations: give them with --activations");
-            }
-            match table.fitting().next() {
-                Some(_) => ExitCode::SUCCESS,
-                None => ExitCode::FAILURE,
-            }
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+/// Prints the table. Fails if no placement fits.
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let table = table(args)?;
+    print!("{table}");
+    if args.activations == Bytes::default() {
+        println!("without activations: give them with --activations");
     }
+    let fits = table.fitting().next().is_some();
+    Ok(if fits {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
@@ -114,12 +100,7 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     // Muon keeps one moment of some matrices, and which these are is not in the file.
     let moments = optimizer.unwrap_or(match config.optimizer.kind {
         _ if matches!(config.offload.optimizer, OffloadTo::Files(_)) => 0,
-        OptimizerKind::Sgd => u32::from(
-            config
-                .optimizer
-                .momentum
-                .is_some_and(|momentum| momentum > 0.0),
-        ),
+        OptimizerKind::Sgd => u32::from(config.optimizer.momentum.unwrap_or(0.0) > 0.0),
         OptimizerKind::Lion => 1,
         _ => 2,
     });

@@ -72,6 +72,11 @@ pub(crate) fn show_seconds(seconds: f64) -> String {
     format!("{} {unit}", three_digits(seconds / scale))
 }
 
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// The inverse of a time per byte, in GB/s.
 pub(crate) fn show_bandwidth(s_per_byte: f64) -> String {
     format!("{} GB/s", three_digits(1e-9 / s_per_byte))

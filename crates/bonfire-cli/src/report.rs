@@ -1,9 +1,7 @@
 //! `bonfire report`: runs side by side on one page.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use anyhow::Context;
 use bonfire_report::{PageError, Report, page};
 use clap::Args;
 
@@ -16,32 +14,20 @@ pub(crate) struct ReportArgs {
     /// The folders of the runs
     #[arg(required = true, value_name = "FOLDER")]
     folders: Vec<PathBuf>,
-
     /// The page
     #[arg(long, value_name = "FILE", default_value = "runs.html")]
     out: PathBuf,
 }
 
-pub(crate) fn run(args: &ReportArgs) -> ExitCode {
-    match write(args) {
-        Ok(()) => {
-            println!("{}", args.out.display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn write(args: &ReportArgs) -> anyhow::Result<()> {
+pub(crate) fn write(args: &ReportArgs) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for folder in &args.folders {
         runs.extend(runs_in(folder)?);
     }
     let out = &args.out;
-    std::fs::write(out, page(&runs)).with_context(|| format!("cannot write {}", out.display()))
+    crate::save(out, &page(&runs))?;
+    println!("{}", out.display());
+    Ok(())
 }
 
 /// The run of a folder, or else those of the folders in it, by name.

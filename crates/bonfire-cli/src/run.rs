@@ -2,15 +2,13 @@
 
 mod scaling;
 
-use bonfire_launch::{LaunchError, LaunchFlags};
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write};
-use std::process::ExitCode;
 
+use bonfire_launch::LaunchFlags;
 use clap::{Arg, Args};
 
-pub(crate) use scaling::{ScalingArgs, scale};
+pub(crate) use scaling::ScalingArgs;
 
 /// Flags of torchrun that are not there, with their older spelling, and what to do instead.
 const OF_TORCHRUN: [(&str, &str, &str); 9] = [
@@ -45,10 +43,8 @@ const NOTHING: &str = "leave it out: there is nothing like it here";
 pub(crate) struct RunArgs {
     #[command(flatten)]
     launch: LaunchFlags,
-
     /// The program of every rank
     program: OsString,
-
     /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
@@ -69,26 +65,10 @@ fn of_torchrun() -> impl Iterator<Item = Arg> {
     })
 }
 
-pub(crate) fn run(args: RunArgs) -> ExitCode {
-    ended(start(args))
-}
-
-/// The exit code of a command whose work was a job: that of the rank that failed first.
-fn ended(job: anyhow::Result<()>) -> ExitCode {
-    let Err(error) = job else {
-        return ExitCode::SUCCESS;
-    };
-    // A closed terminal must not cause a panic.
-    let _ = writeln!(io::stderr(), "error: {error:#}");
-    ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
-}
-
-fn start(args: RunArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     if let Some(hosts) = args.launch.other_hosts()? {
-        let (program, arguments) = (
-            env::current_exe()?,
-            env::args_os().skip(1).collect::<Vec<_>>(),
-        );
+        let program = env::current_exe()?;
+        let arguments: Vec<_> = env::args_os().skip(1).collect();
         return Ok(hosts.run(program.as_os_str(), &arguments)?);
     }
     let count = args.launch.rank_count()?.resolve()?;

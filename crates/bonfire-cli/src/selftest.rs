@@ -18,7 +18,7 @@ mod value;
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::gpu::devices;
 use part::{Outcome, Part};
@@ -31,20 +31,16 @@ pub(crate) struct SelftestArgs {
     /// Test the GPUs
     #[arg(long, required = true)]
     cuda: bool,
-
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     only: Vec<Part>,
-
     /// Ranks to test with
     #[arg(long, value_delimiter = ',', value_name = "N", default_values = ["2", "4", "8"],
           value_parser = clap::value_parser!(u32).range(1..=16))]
     ranks: Vec<u32>,
-
     /// Fewer sizes and repetitions
     #[arg(long)]
     quick: bool,
-
     /// Run this part in this process: how the program starts itself
     #[arg(long, hide = true, value_enum)]
     part: Option<Part>,
@@ -55,13 +51,14 @@ pub(crate) fn run(args: SelftestArgs) -> ExitCode {
         Some(part) => part.run_here(&args).map(|()| true),
         None => all(&args),
     };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+    let passed = result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        false
+    });
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -69,14 +66,15 @@ fn all(args: &SelftestArgs) -> anyhow::Result<bool> {
     // Without a driver there is one line to say, and no part to run.
     devices::all()?;
     let parts = if args.only.is_empty() {
-        Part::all().to_vec()
+        Part::value_variants().to_vec()
     } else {
         args.only.clone()
     };
-    let mut outcomes = Vec::new();
-    for part in parts {
-        outcomes.push((part, part.run_apart(args)?));
-    }
+    let run = |part: Part| part.run_apart(args).map(|outcome| (part, outcome));
+    let outcomes = parts
+        .into_iter()
+        .map(run)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     println!();
     for (part, outcome) in &outcomes {
         println!("{:<14} {outcome}", part.name());

@@ -10,46 +10,40 @@ mod scenario;
 mod size;
 mod timeline;
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use bonfire_collective::GroupOptions;
 use bonfire_plan::simulate::Detail;
 use bonfire_plan::{Algorithm, DType, Rank, UnknownName, WorldSize};
 use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
-use crate::quantity::size;
+use crate::quantity::{counted, size};
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
 
-use plot::{Against, Curve, Plot};
-use report::{Record, counted};
+use plot::{Against, Curve};
+use report::Record;
 use scenario::{Outcome, Scenario};
 
 /// Predict how long an operation takes: its plan, run in simulated time.
 ///
-/// The very steps that Bonfire executes are run over links that cost latency and time per byte, and
-/// whose ports frames compete for. Prints time, bandwidth and what the critical path is made of.
-/// With --fit it finds the link that reproduces what `bonfire bench --json` measured. With `pipeline` it simulates
-/// a pipeline's schedule instead.
+/// The very steps that Bonfire executes are run over links that cost latency and time per byte, and whose ports frames
+/// compete for. Prints time, bandwidth and what the critical path is made of. With --fit it finds the link that
+/// reproduces what `bonfire bench --json` measured. With `pipeline` it simulates a pipeline's schedule instead.
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
     other: Option<Other>,
-
     /// Ranks that take part
     #[arg(long, value_name = "N", required_unless_present = "fit")]
     ranks: Option<u32>,
-
     /// Hosts that they are on, rank by rank
     #[arg(long, value_name = "N", default_value = "1")]
     hosts: u32,
-
     /// Link between ranks of a host: a name, figures such as `alpha=3us,bandwidth=10GB/s` (also
     /// `overhead`, `copy`, `fold`), or a file that --write-link wrote, as FILE or FILE:TRANSPORT.
     ///
@@ -57,11 +51,9 @@ pub(crate) struct SimulateArgs {
     /// tcp-loopback, unix, shm. Times are in ns, us, ms or s; rates in GB/s (bytes) or Gb/s (bits).
     #[arg(long, value_name = "LINK", required_unless_present = "fit")]
     link: Option<LinkSource>,
-
     /// Link between hosts, which all ranks of a host share; like --link unless given
     #[arg(long, value_name = "LINK")]
     inter_link: Option<LinkSource>,
-
     /// What is done
     #[arg(
         long,
@@ -70,56 +62,43 @@ pub(crate) struct SimulateArgs {
         default_value = "all-reduce"
     )]
     op: Operation,
-
     /// The rank that has the data, or gets it, where the operation has such a one
     #[arg(long, value_name = "RANK", default_value = "0")]
     root: u32,
-
     /// Size of the message; suffixes K, M and G are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: usize,
-
     /// Algorithm such as ring or two_shot, or `all` that the operation has. With --fit: of
     /// measurements that do not say it
     #[arg(long, value_name = "NAME|all", default_value = "all")]
     algorithm: Choice,
-
     /// Payload of one frame in bytes
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk_bytes: Option<usize>,
-
     /// Element type
     #[arg(long, default_value = "f32")]
     dtype: DType,
-
     /// Frames that may be on their way between two ranks
     #[arg(long, value_name = "N", default_value = "4")]
     slots: NonZeroUsize,
-
     /// Write what everyone did when, for chrome://tracing or ui.perfetto.dev; of the fastest algorithm
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-
     /// Draw time against size as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-
     /// Smallest message of the plot
     #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = size)]
     min_bytes: usize,
-
     /// Largest message of the plot
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     max_bytes: usize,
-
     /// Each message of the plot is this many times larger than the one before
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(2..))]
     step_factor: u32,
-
     /// Also write what is printed to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-
     /// Fit links to rows of `bonfire bench --json`, and simulate nothing else
     #[arg(
         long,
@@ -128,11 +107,9 @@ pub(crate) struct SimulateArgs {
         conflicts_with_all = ["ranks", "link", "inter_link", "timeline", "plot"]
     )]
     fit: Vec<PathBuf>,
-
     /// Sizes that the fit does not see but predicts
     #[arg(long, value_enum, default_value = "none", requires = "fit")]
     hold_out: HoldOut,
-
     /// Write the fitted links to this file, for --link
     #[arg(long, value_name = "FILE", requires = "fit")]
     write_link: Option<PathBuf>,
@@ -165,40 +142,30 @@ impl std::str::FromStr for Choice {
     }
 }
 
-pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
-    let report = match &args.other {
-        Some(Other::Pipeline(pipeline)) => pipeline.run(),
-        None if args.fit.is_empty() => args.simulate(),
-        None => args.fit(),
-    };
-    match report {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
 impl SimulateArgs {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let report = match &self.other {
+            Some(Other::Pipeline(pipeline)) => pipeline.run(),
+            None if self.fit.is_empty() => self.simulate(),
+            None => self.fit(),
+        };
+        print!("{}", report?);
+        Ok(())
+    }
+
     fn fit(&self) -> anyhow::Result<String> {
         let algorithm = match self.algorithm {
             Choice::All => None,
             Choice::One(algorithm) => Some(algorithm),
         };
-        fit::fit(
-            &self.fit,
-            FitOptions {
-                hold_out: self.hold_out,
-                algorithm,
-                chunk_bytes: self.chunk_bytes(),
-                json: self.json.as_deref(),
-                write_link: self.write_link.as_deref(),
-            },
-        )
+        let options = FitOptions {
+            hold_out: self.hold_out,
+            algorithm,
+            chunk_bytes: self.chunk_bytes(),
+            json: self.json.as_deref(),
+            write_link: self.write_link.as_deref(),
+        };
+        fit::fit(&self.fit, options)
     }
 
     fn simulate(&self) -> anyhow::Result<String> {
@@ -213,17 +180,13 @@ impl SimulateArgs {
         };
         let (outcomes, mut skipped) = scenario.run_all(algorithms, self.bytes);
         let Some(fastest) = outcomes.first() else {
-            return Err(match skipped.pop() {
-                Some(last) => last.reason,
-                None => anyhow::anyhow!("the operation has no algorithm"),
-            });
+            let reason = skipped.pop().map(|last| last.reason);
+            return Err(reason.unwrap_or_else(|| anyhow!("the operation has no algorithm")));
         };
         if let Some(path) = &self.json {
-            let records: Vec<Record> = outcomes
-                .iter()
-                .map(|outcome| Record::new(&scenario, outcome))
-                .collect();
-            write(path, &(serde_json::to_string_pretty(&records)? + "\n"))?;
+            let record = |outcome| Record::new(&scenario, outcome);
+            let records: Vec<Record> = outcomes.iter().map(record).collect();
+            crate::save_json(path, &records)?;
         }
         if let Some(path) = &self.timeline {
             self.write_timeline(path, &scenario, fastest)?;
@@ -276,11 +239,8 @@ impl SimulateArgs {
         algorithms: &[Algorithm],
     ) -> anyhow::Result<()> {
         if self.min_bytes > self.max_bytes {
-            bail!(
-                "--min-bytes {} is larger than --max-bytes {}",
-                self.min_bytes,
-                self.max_bytes
-            );
+            let (min, max) = (self.min_bytes, self.max_bytes);
+            bail!("--min-bytes {min} is larger than --max-bytes {max}");
         }
         let next = |&bytes: &usize| bytes.checked_mul(self.step_factor as usize);
         let sizes: Vec<usize> = std::iter::successors(Some(self.min_bytes), next)
@@ -306,15 +266,6 @@ impl SimulateArgs {
             counted(scenario.world_size.len(), "rank"),
             counted(scenario.hosts.host_count(), "host"),
         );
-        let plot = Plot {
-            title: &title,
-            against: Against::Size,
-            curves: &curves,
-        };
-        write(path, &plot.svg())
+        crate::save(path, &plot::svg(&title, Against::Size, &curves))
     }
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

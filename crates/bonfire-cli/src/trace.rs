@@ -34,16 +34,8 @@ pub(crate) fn thread_name(pid: u32, tid: usize, name: &str) -> Value {
 
 /// An event that may overlap with others of its thread; `id` separates it from those of its name.
 pub(crate) fn overlapping(event: &Event, id: &str) -> [Value; 2] {
-    let Event {
-        name,
-        cat,
-        pid,
-        tid,
-        ts,
-        dur,
-        ..
-    } = event;
-    [("b", *ts), ("e", ts + dur)].map(|(ph, ts)| {
+    let (name, cat, pid, tid) = (&event.name, event.cat, event.pid, event.tid);
+    [("b", event.ts), ("e", event.ts + event.dur)].map(|(ph, ts)| {
         json!({ "name": name, "cat": cat, "ph": ph, "id": id, "pid": pid, "tid": tid, "ts": ts })
     })
 }

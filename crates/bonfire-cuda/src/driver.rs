@@ -11,7 +11,7 @@ mod tests;
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::error::version::CudaVersion;
-use crate::error::{CudaError, check, describe};
+use crate::error::{CudaError, Result, check, describe};
 use device::Device;
 
 /// The oldest driver whose functions are all there (those of the bindings for timing events).
@@ -30,9 +30,8 @@ impl Driver {
     /// Loads and initialises the driver; calling it again costs next to nothing.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] where there is none or it does not start, and
-    /// [`CudaError::DriverTooOld`].
-    pub fn load() -> Result<Self, CudaError> {
+    /// [`CudaError::NoDriver`] where there is none or it does not start, and [`CudaError::DriverTooOld`].
+    pub fn load() -> Result<Self> {
         // SAFETY: loading a library runs its initialisers; libcuda's are those of NVIDIA's driver,
         // which every CUDA program runs, at any time and on any thread.
         if !unsafe { sys::is_culib_present() } {
@@ -60,16 +59,12 @@ impl Driver {
         Ok(Self { version })
     }
 
-    /// The CUDA version that the driver is made for.
     pub fn version(self) -> CudaVersion {
         self.version
     }
 
     /// The devices that this process may use, in the order of CUDA_VISIBLE_DEVICES.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn devices(self) -> Result<Vec<Device>, CudaError> {
+    pub fn devices(self) -> Result<Vec<Device>> {
         (0..self.device_count()?)
             .map(|ordinal| self.device(ordinal))
             .collect()
@@ -79,7 +74,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`CudaError::NoDevice`] if there is none.
-    pub fn device(self, ordinal: u32) -> Result<Device, CudaError> {
+    pub fn device(self, ordinal: u32) -> Result<Device> {
         let count = self.device_count()?;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
@@ -87,7 +82,7 @@ impl Driver {
         Device::open(ordinal)
     }
 
-    fn device_count(self) -> Result<u32, CudaError> {
+    fn device_count(self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: `count` is a live integer that the call writes; the driver is initialised.
         check("cuDeviceGetCount", unsafe {

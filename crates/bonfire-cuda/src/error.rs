@@ -82,6 +82,8 @@ pub enum CudaError {
     },
 }
 
+pub(crate) type Result<T, E = CudaError> = std::result::Result<T, E>;
+
 /// What cuda.h says of leaves "the process in an inconsistent state", or without the context. The last two
 /// have no name in bindings older than CUDA 12.8: a fault of a device or of memory over NVLink that was
 /// contained, and lost memory of tensor cores.
@@ -109,7 +111,7 @@ impl CudaError {
 }
 
 /// Turns the result of a driver call into an error that names the call.
-pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -123,8 +125,7 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaErro
 
 pub(crate) fn describe(result: CUresult) -> String {
     let mut text = ptr::null();
-    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer
-    // that the call writes.
+    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer that the call writes.
     let known = unsafe { sys::cuGetErrorString(result, &mut text) };
     if known != CUresult::CUDA_SUCCESS || text.is_null() {
         return "no description".to_owned();

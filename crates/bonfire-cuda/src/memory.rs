@@ -13,14 +13,13 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr};
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 use crate::memory::mapping::Mapping;
-use crate::memory::span::{Span, Users};
+use crate::memory::span::{Memory, Span, Users};
 
 /// An allocation in device memory. Freed on drop, once all work of the contexts that used it is done.
 ///
-/// Before drop, the code that queued a wait for another rank must see it released: the drop waits
-/// for it.
+/// Before drop, the code that queued a wait for another rank must see it released: the drop waits for it.
 #[derive(Debug)]
 pub struct DeviceRegion {
     backing: Backing,
@@ -43,8 +42,8 @@ impl DeviceRegion {
     /// to another process exports nothing else.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`] if the device is full.
-    pub fn allocate(context: &Context, len: usize) -> Result<Arc<Self>, CudaError> {
+    /// [`OutOfMemory`](crate::CudaError::OutOfMemory) if the device is full.
+    pub fn allocate(context: &Context, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;
         let rounded = len.next_multiple_of(BLOCK_BYTES);
@@ -61,9 +60,9 @@ impl DeviceRegion {
     /// As [`allocate`](Self::allocate), to be given to other processes by a [`descriptor`](Self::descriptor).
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`] if the device is full; what the driver says if the device
+    /// [`OutOfMemory`](crate::CudaError::OutOfMemory) if the device is full; what the driver says if the device
     /// [gives no descriptors](crate::Device::gives_descriptors).
-    pub fn allocate_for_descriptor(context: &Context, len: usize) -> Result<Arc<Self>, CudaError> {
+    pub fn allocate_for_descriptor(context: &Context, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         let mapping = Mapping::allocate(context, len)?;
         Ok(Self::of(context, Backing::Mapped(mapping), len))
@@ -80,12 +79,9 @@ impl DeviceRegion {
 
     /// For another process of this machine, with the bytes that it [opens](crate::ImportedRegion::open_descriptor).
     ///
-    /// # Errors
-    /// What the driver says.
-    ///
     /// # Panics
     /// If it was not [allocated for one](Self::allocate_for_descriptor).
-    pub fn descriptor(&self) -> Result<(OwnedFd, usize), CudaError> {
+    pub fn descriptor(&self) -> Result<(OwnedFd, usize)> {
         match &self.backing {
             Backing::Mapped(mapping) => Ok((mapping.descriptor()?, mapping.bytes())),
             Backing::Allocated(_) => panic!("the region was not allocated for a descriptor"),
@@ -96,17 +92,11 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// What the driver says if the devices cannot reach each other.
-    pub fn open_to(&self, context: &Context) -> Result<(), CudaError> {
+    pub fn open_to(&self, context: &Context) -> Result<()> {
         match &self.backing {
             Backing::Allocated(_) => context.enable_peer(&self.context),
             Backing::Mapped(mapping) => mapping.allow(context),
         }
-    }
-
-    /// The bytes that were asked for.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     pub fn context(&self) -> &Context {
@@ -114,7 +104,7 @@ impl DeviceRegion {
     }
 
     pub fn span(self: &Arc<Self>) -> Span {
-        Span::of_region(Arc::clone(self))
+        Span::of(Memory::Own(Arc::clone(self)), self.len)
     }
 
     pub(crate) fn address(&self) -> CUdeviceptr {

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 use smallvec::SmallVec;
 
 use crate::driver::context::{Context, symbol};
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 use crate::memory::span::Span;
 use crate::stream::Stream;
 
@@ -25,10 +25,6 @@ impl Cubin {
         Self {
             bytes: bytes.into(),
         }
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
     }
 }
 
@@ -85,8 +81,7 @@ pub struct AddressLaunch<'a> {
 /// Addresses of one launch without an allocation.
 const FEW: usize = 16;
 
-// SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called
-// from any thread.
+// SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the functions that take it may be called from several threads at once.
 unsafe impl Sync for Inner {}
@@ -100,7 +95,7 @@ impl Module {
     ///
     /// # Errors
     /// What the driver says, for example that the code is for another kind of device.
-    pub fn load(context: &Context, cubin: &Cubin) -> Result<Self, CudaError> {
+    pub fn load(context: &Context, cubin: &Cubin) -> Result<Self> {
         context.bind()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live pointer that the call writes; the image is what NVRTC made, an ELF
@@ -119,12 +114,11 @@ impl Module {
     ///
     /// # Errors
     /// What the driver says if there is none.
-    pub fn function(&self, name: &str) -> Result<Function, CudaError> {
+    pub fn function(&self, name: &str) -> Result<Function> {
         self.inner.context.bind()?;
         let text = CString::new(name).expect("names of kernels have no NUL");
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is a live pointer that the call writes; the name ends in NUL; the module is
-        // valid until drop.
+        // SAFETY: `raw` is a live pointer that the call writes; the name ends in NUL; the module is valid until drop.
         check("cuModuleGetFunction", unsafe {
             sys::cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())
         })?;
@@ -139,7 +133,7 @@ impl Module {
 /// Loads a kernel now rather than at its first launch, which would wait for all running kernels and so
 /// for ranks that wait for this one. Drivers before CUDA 12.4 have no function for it; they load when
 /// the module is loaded if CUDA_MODULE_LOADING=EAGER.
-fn load_now(function: CUfunction) -> Result<(), CudaError> {
+fn load_now(function: CUfunction) -> Result<()> {
     type Load = unsafe extern "C" fn(CUfunction) -> CUresult;
     // SAFETY: the driver's function of that name has this type since CUDA 12.4 (cuda.h).
     let Some(load) = (unsafe { symbol::<Load>("cuFuncLoad") }) else {
@@ -156,12 +150,7 @@ impl Function {
     /// # Safety
     /// The kernel must take exactly one parameter whose layout is that of `P`, and whatever addresses
     /// are in it, the kernel may only touch device memory that stays allocated until it has run.
-    pub unsafe fn launch<P>(
-        &self,
-        stream: &Stream,
-        grid: Grid,
-        parameter: &P,
-    ) -> Result<(), CudaError> {
+    pub unsafe fn launch<P>(&self, stream: &Stream, grid: Grid, parameter: &P) -> Result<()> {
         let mut parameters = [ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
         // SAFETY: the one parameter has the layout that the kernel declares and lives through the call;
         // what the kernel does is the promise of the caller.
@@ -173,11 +162,7 @@ impl Function {
     /// # Safety
     /// The kernel must take exactly these parameters, the last of as many bytes as `info` has. From
     /// each address it may only touch the bytes of the buffer, which begin `before_bytes` behind it.
-    pub unsafe fn launch_over(
-        &self,
-        stream: &Stream,
-        launch: &BufferLaunch<'_>,
-    ) -> Result<(), CudaError> {
+    pub unsafe fn launch_over(&self, stream: &Stream, launch: &BufferLaunch<'_>) -> Result<()> {
         let mut addresses: SmallVec<[u64; FEW]> = SmallVec::new();
         for span in launch.buffers {
             addresses.push(span.address() - launch.before_bytes);
@@ -193,8 +178,7 @@ impl Function {
         unsafe { self.launch_at(stream, &over, launch.buffers) }
     }
 
-    /// Queues a kernel that takes some addresses and then one struct by value. `touched` is the memory
-    /// that it touches.
+    /// Queues a kernel that takes some addresses and then one struct by value. `touched` is the memory that it touches.
     ///
     /// # Safety
     /// The kernel must take exactly these parameters, the last of as many bytes as `info` has, and may
@@ -204,7 +188,7 @@ impl Function {
         stream: &Stream,
         launch: &AddressLaunch<'_>,
         touched: impl IntoIterator<Item = &'s Span>,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         for span in touched {
             // Device memory that is freed only after this context is idle.
             span.used_by(stream.context());
@@ -229,7 +213,7 @@ impl Function {
         grid: Grid,
         shared_bytes: u32,
         parameters: &mut [*mut c_void],
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         assert!(
             grid.blocks > 0 && grid.threads > 0,
             "a kernel needs threads, got {grid:?}"

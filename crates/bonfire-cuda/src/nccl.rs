@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use libloading::Library;
 
-use crate::error::CudaError;
+use crate::error::{CudaError, Result};
 use functions::{Functions, checked};
 
 mod functions;
@@ -81,7 +81,7 @@ impl Nccl {
     ///
     /// # Errors
     /// [`CudaError::NoNccl`] where there is none, or one that is too old.
-    pub fn load() -> Result<Arc<Self>, CudaError> {
+    pub fn load() -> Result<Arc<Self>> {
         let library = candidates(|name| env::var_os(name))
             .iter()
             .find_map(|path| {
@@ -115,10 +115,7 @@ impl Nccl {
     }
 
     /// A name for a new group.
-    ///
-    /// # Errors
-    /// What it says.
-    pub fn unique_id(&self) -> Result<UniqueId, CudaError> {
+    pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId {
             bytes: [0; UniqueId::BYTES],
         };

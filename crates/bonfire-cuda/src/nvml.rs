@@ -3,14 +3,15 @@
 //!
 //! After NVML's API reference, version 13.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
 
 use libloading::Library;
 
+use crate::driver::device::text_of;
 use crate::driver::pci::PciAddress;
-use crate::error::CudaError;
+use crate::error::{CudaError, Result};
 
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
@@ -132,49 +133,30 @@ impl fmt::Display for CommonAncestor {
     }
 }
 
-impl fmt::Display for P2pStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allowed => "allowed",
-            Self::Chipset => "the chipset does not support it",
-            Self::Gpu => "one of the GPUs does not support it",
-            Self::Topology => "the way between the I/O hubs does not support it",
-            Self::Disabled => "it is disabled in the driver's registry keys",
-            Self::Unsupported => "it is not supported here",
-            Self::Unknown => "for a reason that the driver does not know",
-        })
-    }
-}
-
 impl Nvml {
     /// Finds, loads and initialises it; `None` where there is none or it is too old.
     ///
     /// # Errors
     /// What it says when it does not start.
-    pub fn load() -> Result<Option<Self>, CudaError> {
+    pub fn load() -> Result<Option<Self>> {
         let library = NAMES.iter().find_map(|name| {
             // SAFETY: loading a library runs its initialisers; NVML's are those that every user runs.
             unsafe { Library::new(*name) }.ok()
         });
-        let Some(library) = library else {
-            return Ok(None);
-        };
-        let Some(init) = symbol::<NoArguments>(&library, "nvmlInit_v2") else {
-            return Ok(None);
-        };
-        let Some(nvml) = Self::of(library) else {
+        let found = library.and_then(|library| {
+            let init = symbol::<NoArguments>(&library, "nvmlInit_v2")?;
+            Some((init, Self::of(library)?))
+        });
+        let Some((init, nvml)) = found else {
             return Ok(None);
         };
         // SAFETY: it takes no arguments; the library is held by `nvml`, which is forgotten on failure below.
-        let started = checked("nvmlInit", unsafe { init() });
-        match started {
-            Ok(()) => Ok(Some(nvml)),
-            Err(error) => {
-                // What did not start is not shut down; the library stays loaded.
-                std::mem::forget(nvml);
-                Err(error)
-            }
+        if let Err(error) = checked("nvmlInit", unsafe { init() }) {
+            // What did not start is not shut down; the library stays loaded.
+            std::mem::forget(nvml);
+            return Err(error);
         }
+        Ok(Some(nvml))
     }
 
     fn of(library: Library) -> Option<Self> {
@@ -194,25 +176,20 @@ impl Nvml {
     }
 
     /// The release of the driver, such as 580.65.06.
-    ///
-    /// # Errors
-    /// What it says.
-    pub fn driver_release(&self) -> Result<String, CudaError> {
+    pub fn driver_release(&self) -> Result<String> {
         let mut text = [0_u8; VERSION_BYTES];
         // SAFETY: the call writes at most VERSION_BYTES bytes with the NUL; the buffer has that many.
         let result =
             unsafe { (self.driver_version)(text.as_mut_ptr().cast(), VERSION_BYTES as c_uint) };
         checked("nvmlSystemGetDriverVersion", result)?;
-        Ok(CStr::from_bytes_until_nul(&text)
-            .map(|text| text.to_string_lossy().into_owned())
-            .unwrap_or_default())
+        Ok(text_of(&text))
     }
 
     /// The GPU at this address.
     ///
     /// # Errors
     /// What it says if there is none.
-    pub fn device(&self, address: PciAddress) -> Result<NvmlDevice<'_>, CudaError> {
+    pub fn device(&self, address: PciAddress) -> Result<NvmlDevice<'_>> {
         let text = CString::new(address.to_string()).expect("an address has no NUL");
         let mut raw = ptr::null_mut();
         // SAFETY: the text ends in NUL; `raw` is a live pointer that the call writes.
@@ -297,10 +274,8 @@ impl NvmlDevice<'_> {
         let mut level = 0;
         // SAFETY: both handles are valid, as in `of_link`; `level` is a live integer that the call writes.
         let result = unsafe { (self.nvml.common_ancestor)(self.raw, other.raw, &mut level) };
-        if result != SUCCESS {
-            return None;
-        }
         match level {
+            _ if result != SUCCESS => None,
             0 => Some(CommonAncestor::Board),
             10 => Some(CommonAncestor::Switch),
             20 => Some(CommonAncestor::Switches),
@@ -312,10 +287,7 @@ impl NvmlDevice<'_> {
     }
 
     /// Whether it may read the memory of another GPU.
-    ///
-    /// # Errors
-    /// What the library says.
-    pub fn p2p_status(self, other: Self) -> Result<P2pStatus, CudaError> {
+    pub fn p2p_status(self, other: Self) -> Result<P2pStatus> {
         const READ: c_uint = 0;
         let mut status = 0;
         // SAFETY: both handles are valid, as in `of_link`; `status` is a live integer that the call writes.
@@ -339,7 +311,7 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Option<F> {
     found.ok().map(|function| *function)
 }
 
-fn checked(call: &'static str, result: c_int) -> Result<(), CudaError> {
+fn checked(call: &'static str, result: c_int) -> Result<()> {
     if result == SUCCESS {
         return Ok(());
     }

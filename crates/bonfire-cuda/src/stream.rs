@@ -8,15 +8,14 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstream_flags_enum};
 
 use crate::driver::context::Context;
-use crate::driver::event::{Event, EventState};
-use crate::error::{CudaError, check};
+use crate::driver::event::Event;
+use crate::error::{CudaError, Result, check};
 use crate::memory::pinned::PinnedRegion;
 use crate::memory::span::Span;
 
 /// Which of several waiting streams a device serves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Like a stream made without a priority.
     Normal,
     /// Before those: for communication, which others wait for.
     High,
@@ -37,11 +36,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A new stream.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn new(context: &Context, priority: Priority) -> Result<Self, CudaError> {
+    pub fn new(context: &Context, priority: Priority) -> Result<Self> {
         context.bind()?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both are live integers that the call writes; a context is current.
@@ -75,36 +70,20 @@ impl Stream {
         self.raw
     }
 
-    /// Waits on this thread until everything queued so far is done. Unbounded: for set-up, and where
-    /// nothing on the stream waits for another rank; else record an event and
-    /// [`wait_until`](Event::wait_until).
+    /// Waits on this thread until everything queued so far is done. Unbounded: for set-up, and where nothing on the
+    /// stream waits for another rank; else record an event and [`wait_until`](Event::wait_until).
     ///
     /// # Errors
     /// What the driver says, also about work that failed earlier.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
+    pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the handle is valid until drop.
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(self.raw)
         })
     }
 
-    /// Whether everything queued so far is done.
-    ///
-    /// # Errors
-    /// What the driver says, also about work that failed earlier.
-    pub fn state(&self) -> Result<EventState, CudaError> {
-        // SAFETY: the handle is valid until drop.
-        match unsafe { sys::cuStreamQuery(self.raw) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(EventState::Pending),
-            result => check("cuStreamQuery", result).map(|()| EventState::Done),
-        }
-    }
-
     /// Lets `event` happen once everything queued so far is done.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+    pub fn record(&self, event: &Event) -> Result<()> {
         // Threads that only watch have no context yet.
         self.context.bind()?;
         // SAFETY: both handles are valid.
@@ -115,10 +94,7 @@ impl Stream {
 
     /// Lets everything that is queued here from now on wait for `event` as it was last recorded; it
     /// may be of another device.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+    pub fn wait(&self, event: &Event) -> Result<()> {
         // SAFETY: both handles are valid.
         check("cuStreamWaitEvent", unsafe {
             sys::cuStreamWaitEvent(self.raw, event.raw(), 0)
@@ -129,7 +105,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`CudaError::Range`] if the lengths differ.
-    pub fn copy(&self, target: &Span, source: &Span) -> Result<(), CudaError> {
+    pub fn copy(&self, target: &Span, source: &Span) -> Result<()> {
         equal_lengths("a copy between spans", target.len(), source.len())?;
         self.context.bind()?;
         target.used_by(&self.context);
@@ -143,10 +119,7 @@ impl Stream {
     }
 
     /// Queues the filling of device memory with one byte.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn fill(&self, target: &Span, byte: u8) -> Result<(), CudaError> {
+    pub fn fill(&self, target: &Span, byte: u8) -> Result<()> {
         self.context.bind()?;
         target.used_by(&self.context);
         // SAFETY: the range is device memory that stays allocated, as in `copy`.
@@ -159,7 +132,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`CudaError::Range`] if the lengths differ.
-    pub fn write(&self, target: &Span, bytes: &[u8]) -> Result<(), CudaError> {
+    pub fn write(&self, target: &Span, bytes: &[u8]) -> Result<()> {
         equal_lengths("a write to a span", target.len(), bytes.len())?;
         self.context.bind()?;
         target.used_by(&self.context);
@@ -180,7 +153,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`CudaError::Range`] if the lengths differ.
-    pub fn read(&self, source: &Span, bytes: &mut [u8]) -> Result<(), CudaError> {
+    pub fn read(&self, source: &Span, bytes: &mut [u8]) -> Result<()> {
         equal_lengths("a read of a span", source.len(), bytes.len())?;
         self.context.bind()?;
         source.used_by(&self.context);
@@ -199,7 +172,7 @@ impl Stream {
 
     /// A copy to or from borrowed host memory must not outlive the borrow, whatever happens: the
     /// stream is synchronized even if the copy was refused.
-    fn finish_host_copy(&self, call: &'static str, result: CUresult) -> Result<(), CudaError> {
+    fn finish_host_copy(&self, call: &'static str, result: CUresult) -> Result<()> {
         let done = self.synchronize();
         check(call, result)?;
         done
@@ -209,11 +182,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`CudaError::Range`] if it does not fit.
-    pub fn copy_to_pinned(
-        &self,
-        target: &Arc<PinnedRegion>,
-        source: &Span,
-    ) -> Result<(), CudaError> {
+    pub fn copy_to_pinned(&self, target: &Arc<PinnedRegion>, source: &Span) -> Result<()> {
         fits("a copy to pinned memory", source.len(), target.len())?;
         self.context.bind()?;
         source.used_by(&self.context);
@@ -229,11 +198,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`CudaError::Range`] if it does not fit.
-    pub fn copy_from_pinned(
-        &self,
-        target: &Span,
-        source: &Arc<PinnedRegion>,
-    ) -> Result<(), CudaError> {
+    pub fn copy_from_pinned(&self, target: &Span, source: &Arc<PinnedRegion>) -> Result<()> {
         fits("a copy from pinned memory", target.len(), source.len())?;
         self.context.bind()?;
         target.used_by(&self.context);
@@ -253,26 +218,26 @@ impl Drop for Stream {
     }
 }
 
-fn equal_lengths(what: &'static str, target: usize, source: usize) -> Result<(), CudaError> {
+fn equal_lengths(what: &'static str, target: usize, source: usize) -> Result<()> {
     if target == source {
         return Ok(());
     }
-    Err(CudaError::Range {
-        what,
-        start: 0,
-        end: source,
-        len: target,
-    })
+    Err(beyond(what, source, target))
 }
 
-fn fits(what: &'static str, bytes: usize, len: usize) -> Result<(), CudaError> {
+fn fits(what: &'static str, bytes: usize, len: usize) -> Result<()> {
     if bytes <= len {
         return Ok(());
     }
-    Err(CudaError::Range {
+    Err(beyond(what, bytes, len))
+}
+
+fn beyond(what: &'static str, end: usize, len: usize) -> CudaError {
+    let start = 0;
+    CudaError::Range {
         what,
-        start: 0,
-        end: bytes,
+        start,
+        end,
         len,
-    })
+    }
 }

@@ -21,7 +21,6 @@ pub(crate) struct Lanes {
     pub(crate) begun: Event,
 }
 
-/// One stream, and the event of its end.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) stream: Stream,

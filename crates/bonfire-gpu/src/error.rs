@@ -64,7 +64,9 @@ pub enum CudaGroupError {
     Usage(#[from] PlanError),
 }
 
-/// Lists the ranks that are waited for.
+/// The result of an operation of a group of GPUs.
+pub type Result<T, E = CudaGroupError> = std::result::Result<T, E>;
+
 pub(crate) fn ranks(ranks: &[Rank]) -> String {
     if ranks.is_empty() {
         return "the device".to_owned();

@@ -21,7 +21,7 @@ use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 use crate::device::Local;
 use crate::device::neighbours::Neighbours;
 use crate::device::sync::{Flags, Waiting};
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::group::buffer::CudaBuffer;
 use crate::life::agree;
 use crate::life::guard::Guard;
@@ -40,11 +40,10 @@ use crate::setup::{Connection, connect};
 
 /// A rank's membership in a group of GPUs, one per rank.
 ///
-/// Every rank must queue the same operations, in the same order, on the same ranges. An operation is queued
-/// on [`stream`](Self::stream) and the call returns at once, unless data go through the host
-/// ([`path`](Self::path)), where it returns when the operation is done; [`synchronize`](Self::synchronize) waits, with
-/// a deadline, and is where a failure of any rank comes out. Results are the same bits on every rank and in
-/// every run.
+/// Every rank must queue the same operations, in the same order, on the same ranges. An operation is queued on
+/// [`stream`](Self::stream) and the call returns at once, unless data go through the host ([`path`](Self::path)), where
+/// it returns when the operation is done; [`synchronize`](Self::synchronize) waits, with a deadline, and is where a
+/// failure of any rank comes out. Results are the same bits on every rank and in every run.
 ///
 /// Clones are the same membership. When the last one and the last buffer are dropped the rank waits for the
 /// others to leave as well.
@@ -62,12 +61,8 @@ pub(crate) struct Inner {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "CudaGroup(rank {} of {})",
-            self.rank(),
-            self.core.group.world_size()
-        )
+        let (rank, world_size) = (self.rank(), self.core.group.world_size());
+        write!(f, "CudaGroup(rank {rank} of {world_size})")
     }
 }
 
@@ -83,7 +78,7 @@ impl CudaGroup {
         context: &Context,
         neighbours: &Neighbours,
         options: CudaOptions,
-    ) -> Result<Self, CudaGroupError> {
+    ) -> Result<Self> {
         let (me, world_size) = (group.rank(), group.world_size());
         if world_size.len() > RANKS_MAX {
             return Err(CudaGroupError::TooManyRanks {
@@ -240,10 +235,9 @@ impl CudaGroup {
     /// Waits until everything queued is done, at most [`CudaOptions::timeout`].
     ///
     /// # Errors
-    /// The failure of any rank: [`CudaGroupError::Collective`] if the group failed,
-    /// [`CudaGroupError::Timeout`] naming who did not come, [`CudaGroupError::Device`]. The group is over
-    /// then on every rank.
-    pub fn synchronize(&self) -> Result<(), CudaGroupError> {
+    /// The failure of any rank: [`CudaGroupError::Collective`] if the group failed, [`CudaGroupError::Timeout`] naming
+    /// who did not come, [`CudaGroupError::Device`]. The group is over then on every rank.
+    pub fn synchronize(&self) -> Result<()> {
         let mut state = self.inner.state();
         self.inner.core.wait_idle(&mut state)
     }

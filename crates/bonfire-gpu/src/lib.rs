@@ -5,14 +5,9 @@
 //! processes), look whether they really reach each other's memory, and agree on the kernels. After that
 //! no host takes part in a collective but to queue it.
 //!
-//! - *direct*: the zero-copy schedules of `bonfire-plan`, step by step: a barrier, one kernel per rank that
-//!   folds its shard of all ranks' buffers in rank order and writes it to all of them, a barrier. Least
-//!   traffic, canonical order, the same bits on every rank.
-//! - *ring*: the ring schedules in place, step by step, several beside each other: where only neighbours
-//!   reach each other. Its order is that of the ring on the CPU.
-//! - *chain*: up through the ranks and down again, for the same buffers as the ring, in canonical order.
-//! - *one-shot*, for small buffers: the one-shot schedule in one kernel, in packets that carry their own flags.
-//! - *two-shot*, for those of middle size: the direct schedule in one kernel of few blocks.
+//! The algorithms (`CudaAlgorithm`) are schedules of `bonfire-plan` in place, step by step, or one of them in one
+//! kernel: direct and two-shot fold in rank order, by the zero-copy schedule; the chain in canonical order, too; the
+//! ring in the order of that on the CPU; the one-shot in packets that carry their own flags.
 //!
 //! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's
 //! memory, which is measured when the group is formed (`CudaChoice`).
@@ -22,8 +17,7 @@
 //!
 //! `NcclGroup` has the same operations over NVIDIA's NCCL, which is found when the program runs.
 //!
-//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
-//! of tensors.
+//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows of tensors.
 
 #![cfg(feature = "cuda")]
 #![forbid(unsafe_code)]
@@ -45,7 +39,7 @@ pub use bonfire_cuda::{
     Priority, Span, Stream, Toolkit, nccl, nvml, peer_access,
 };
 pub use device::neighbours::Neighbours;
-pub use error::CudaGroupError;
+pub use error::{CudaGroupError, Result};
 pub use group::CudaGroup;
 pub use group::buffer::CudaBuffer;
 pub use nccl_group::{NcclBuffer, NcclGroup};

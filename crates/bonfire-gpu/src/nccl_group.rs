@@ -23,7 +23,7 @@ use bonfire_cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span, Stre
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::lock::Mutex;
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::life::agree;
 use crate::life::guard::Guard;
 use joining::{Ticket, on_all_or_none};
@@ -68,13 +68,9 @@ impl NcclGroup {
     /// Forms the group: every rank of `group` calls it with a context of its own device.
     ///
     /// # Errors
-    /// [`CudaGroupError::SetUp`] on all ranks, naming the rank that cannot take part and why: for example
+    /// [`SetUp`](crate::CudaGroupError::SetUp) on all ranks, naming the rank that cannot take part and why: for example
     /// that it finds no NCCL, or is on the device of another. `group` continues.
-    pub fn new(
-        group: ProcessGroup,
-        context: &Context,
-        timeout: Duration,
-    ) -> Result<Self, CudaGroupError> {
+    pub fn new(group: ProcessGroup, context: &Context, timeout: Duration) -> Result<Self> {
         let nccl = agree(&group, Nccl::load())?;
         let version = nccl.version();
         let speaks = group.rank() == Rank::new(0);
@@ -149,10 +145,8 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
-    /// Whether ranks share a process. What the driver does for one of them may wait for the device
-    /// of another, which may wait for the first; and on one device, which NCCL refuses unless
-    /// `NCCL_MULTI_RANK_GPU_ENABLE` is set, they share the context whose [events](Context::record)
-    /// are about all streams.
+    /// Does [`CudaGroup::shares_a_process`](crate::CudaGroup::shares_a_process). NCCL refuses ranks on one device
+    /// unless `NCCL_MULTI_RANK_GPU_ENABLE` is set.
     pub fn shares_a_process(&self) -> bool {
         self.inner.shares_a_process
     }
@@ -161,7 +155,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// The failure of any rank. The group is over then on every rank.
-    pub fn synchronize(&self) -> Result<(), CudaGroupError> {
+    pub fn synchronize(&self) -> Result<()> {
         let mut state = self.inner.state();
         self.inner.wait_idle(&mut state)
     }

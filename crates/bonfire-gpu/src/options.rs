@@ -13,8 +13,7 @@ use bonfire_kernels::launch::flags::FlagPage;
 pub enum CudaAlgorithm {
     /// One kernel between two barriers: every rank folds its shard of all buffers.
     Direct,
-    /// One kernel in which every rank sends all it has to every other; only up to
-    /// [`CudaOptions::one_shot_bytes_max`].
+    /// One kernel in which every rank sends all it has to every other; only up to [`CudaOptions::one_shot_bytes_max`].
     OneShot,
     /// Direct in one kernel of few blocks, each of which waits for the same one of its peers; only up to
     /// [`CudaOptions::two_shot_bytes_max`].
@@ -65,8 +64,7 @@ pub struct CudaOptions {
     /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
     /// take long on the device of any rank, as it does where a display is attached.
     pub sync: Option<CudaSync>,
-    /// Larger all-reduces are not one-shots. Default 256 KiB; each rank sets aside four times that
-    /// for each rank.
+    /// Larger all-reduces are not one-shots. Default 256 KiB; each rank sets aside four times that for each rank.
     pub one_shot_bytes_max: usize,
     /// Larger all-reduces are not two-shots. Default 8 MiB.
     pub two_shot_bytes_max: usize,
@@ -77,62 +75,31 @@ pub struct CudaOptions {
     pub blocks_per_multiprocessor: u32,
 }
 
-impl CudaOptions {
-    /// The same with another [`timeout`](Self::timeout).
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
+/// Methods that return the options with one field replaced.
+macro_rules! with {
+    ($($with:ident: $field:ident: $type:ty,)+) => {
+        impl CudaOptions {
+            $(
+                #[doc = concat!("The same with another [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $with(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )+
+        }
+    };
+}
 
-    /// The same with another [`path`](Self::path).
-    #[must_use]
-    pub fn with_path(mut self, path: Option<CudaPath>) -> Self {
-        self.path = path;
-        self
-    }
-
-    /// The same with another [`algorithm`](Self::algorithm).
-    #[must_use]
-    pub fn with_algorithm(mut self, algorithm: Option<CudaAlgorithm>) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
-    /// The same with another [`sync`](Self::sync).
-    #[must_use]
-    pub fn with_sync(mut self, sync: Option<CudaSync>) -> Self {
-        self.sync = sync;
-        self
-    }
-
-    /// The same with another [`one_shot_bytes_max`](Self::one_shot_bytes_max).
-    #[must_use]
-    pub fn with_one_shot_bytes_max(mut self, one_shot_bytes_max: usize) -> Self {
-        self.one_shot_bytes_max = one_shot_bytes_max;
-        self
-    }
-
-    /// The same with another [`two_shot_bytes_max`](Self::two_shot_bytes_max).
-    #[must_use]
-    pub fn with_two_shot_bytes_max(mut self, two_shot_bytes_max: usize) -> Self {
-        self.two_shot_bytes_max = two_shot_bytes_max;
-        self
-    }
-
-    /// The same with another [`ring_channels`](Self::ring_channels).
-    #[must_use]
-    pub fn with_ring_channels(mut self, ring_channels: u32) -> Self {
-        self.ring_channels = ring_channels;
-        self
-    }
-
-    /// The same with another [`blocks_per_multiprocessor`](Self::blocks_per_multiprocessor).
-    #[must_use]
-    pub fn with_blocks_per_multiprocessor(mut self, blocks_per_multiprocessor: u32) -> Self {
-        self.blocks_per_multiprocessor = blocks_per_multiprocessor;
-        self
-    }
+with! {
+    with_timeout: timeout: Duration,
+    with_path: path: Option<CudaPath>,
+    with_algorithm: algorithm: Option<CudaAlgorithm>,
+    with_sync: sync: Option<CudaSync>,
+    with_one_shot_bytes_max: one_shot_bytes_max: usize,
+    with_two_shot_bytes_max: two_shot_bytes_max: usize,
+    with_ring_channels: ring_channels: u32,
+    with_blocks_per_multiprocessor: blocks_per_multiprocessor: u32,
 }
 
 impl Default for CudaOptions {
@@ -151,7 +118,6 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
-    /// Streams for rings and chains.
     pub(crate) fn lanes(&self) -> u32 {
         // One channel is the main stream's, and one that of two ranks alone.
         self.ring_channels.clamp(1, FlagPage::CHANNELS_MAX - 2)
@@ -159,14 +125,17 @@ impl CudaOptions {
 
     /// As text to compare between ranks. The timeout may differ.
     pub(crate) fn agreed(&self) -> String {
+        let Self {
+            path,
+            algorithm,
+            sync,
+            ring_channels,
+            ..
+        } = self;
+        let (one_shot, two_shot) = (self.one_shot_bytes_max, self.two_shot_bytes_max);
         format!(
-            "path {:?}, algorithm {:?}, sync {:?}, one_shot_bytes_max {}, two_shot_bytes_max {}, ring_channels {}",
-            self.path,
-            self.algorithm,
-            self.sync,
-            self.one_shot_bytes_max,
-            self.two_shot_bytes_max,
-            self.ring_channels
+            "path {path:?}, algorithm {algorithm:?}, sync {sync:?}, one_shot_bytes_max {one_shot}, \
+             two_shot_bytes_max {two_shot}, ring_channels {ring_channels}"
         )
     }
 }

@@ -1,11 +1,10 @@
 //! What a rank queues for a schedule: messages, and kernels on the buffers of all ranks.
 //!
-//! A program is the schedule's own list of steps, as
-//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, with nothing added, left out or put in
-//! another order. So what was proved of the schedule holds of what the device does, as far as
-//! each step is done right: a put is a word that is raised behind everything the stream did before, a
-//! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
-//! without end, so that a release has nothing to free.
+//! A program is the schedule's own list of steps, as [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives
+//! it, with nothing added, left out or put in another order. So what was proved of the schedule holds of what the
+//! device does, as far as each step is done right: a put is a word that is raised behind everything the stream did
+//! before, a wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages without
+//! end, so that a release has nothing to free.
 
 pub(crate) mod choice;
 pub(crate) mod pair_bandwidths;
@@ -56,11 +55,9 @@ impl Fold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) actions: Vec<Action>,
-    /// How many messages each rank sends in its own program.
     pub(crate) tells: Vec<u32>,
 }
 
-/// A rank and its world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) me: Rank,
@@ -74,10 +71,8 @@ impl Program {
         steps_of: impl Fn(Rank) -> Vec<Step>,
         place_of: impl Fn(ElemRange) -> ElemRange,
     ) -> Self {
-        let actions = steps_of(me)
-            .into_iter()
-            .filter_map(|step| action(step, &place_of))
-            .collect();
+        let steps = steps_of(me).into_iter();
+        let actions = steps.filter_map(|step| action(step, &place_of)).collect();
         let tells = |rank| {
             let steps = steps_of(rank);
             let puts = steps.iter().filter(|step| matches!(step, Step::Put { .. }));
@@ -135,7 +130,6 @@ pub(crate) struct Key {
     pub(crate) count: usize,
 }
 
-/// How many streams a schedule is spread over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Layout {
     /// One: every rank folds its shard of all buffers, or copies what it is to have from the others'.
@@ -204,13 +198,8 @@ fn direct(key: Key, place: Place) -> Result<Program, PlanError> {
         | Collective::Exchange { .. } => Algorithm::OneShot,
         _ => Algorithm::ZeroCopy,
     };
-    let whole = schedule(
-        key.collective,
-        algorithm,
-        place.world_size,
-        key.count,
-        key.count,
-    )?;
+    let (world_size, count) = (place.world_size, key.count);
+    let whole = schedule(key.collective, algorithm, world_size, count, count)?;
     let steps_of = |rank| whole.steps_in_place(rank);
     Ok(Program::new(place, steps_of, |range| range))
 }
@@ -219,7 +208,7 @@ fn direct(key: Key, place: Place) -> Result<Program, PlanError> {
 /// of each shard, are the balanced shards of fewer elements, and the lane is the ring's schedule for
 /// those. So every element is folded in the order that the ring for the whole buffer folds it in.
 fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
-    let world_size = place.world_size;
+    let (world_size, collective) = (place.world_size, key.collective);
     let longest = key.count.div_ceil(world_size.len());
     let chunk = NonZeroUsize::new(longest.div_ceil(lanes.max(1))).unwrap_or(NonZeroUsize::MIN);
     let lane = |number: usize| {
@@ -232,13 +221,7 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
             })
             .collect();
         let count = places.iter().map(|range| range.len()).sum();
-        let ring = schedule(
-            key.collective,
-            Algorithm::Ring,
-            world_size,
-            count,
-            chunk.get(),
-        )?;
+        let ring = schedule(collective, Algorithm::Ring, world_size, count, chunk.get())?;
         let place_of = |range: ElemRange| {
             let owner = world_size
                 .ranks()
@@ -252,11 +235,8 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
             );
             place
         };
-        Ok(Program::new(
-            place,
-            |rank| ring.steps_in_place(rank),
-            place_of,
-        ))
+        let steps_of = |rank| ring.steps_in_place(rank);
+        Ok(Program::new(place, steps_of, place_of))
     };
     (0..lanes).map(lane).collect()
 }
@@ -269,20 +249,12 @@ fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanErro
     let lane = |number: usize| {
         let start = (number * part).min(key.count);
         let count = (start + part).min(key.count) - start;
-        let chain = schedule(
-            key.collective,
-            Algorithm::Chain,
-            world_size,
-            count,
-            piece_elems(count),
-        )?;
+        let (collective, piece) = (key.collective, piece_elems(count));
+        let chain = schedule(collective, Algorithm::Chain, world_size, count, piece)?;
         let place_of =
             |range: ElemRange| ElemRange::new(start + range.start(), start + range.end());
-        Ok(Program::new(
-            place,
-            |rank| chain.steps_in_place(rank),
-            place_of,
-        ))
+        let steps_of = |rank| chain.steps_in_place(rank);
+        Ok(Program::new(place, steps_of, place_of))
     };
     (0..lanes).map(lane).collect()
 }

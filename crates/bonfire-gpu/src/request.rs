@@ -7,7 +7,7 @@ use std::fmt;
 use bonfire_cuda::Span;
 use bonfire_plan::{Collective, PlanError, Rank, ReduceOp, WorldSize};
 
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::request::elements::Elements;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,19 +18,27 @@ pub(crate) struct Request<'a> {
     pub(crate) elements: &'a Elements,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    pub(crate) fn of(
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        elements: &'a Elements,
+    ) -> Self {
+        Self {
+            collective,
+            reduce,
+            elements,
+        }
+    }
+
     /// Checks that ranks of a group of this size can do it with buffers of `bytes` bytes.
     ///
     /// # Errors
     /// [`CudaGroupError::TooSmall`] and [`CudaGroupError::Usage`]: the group continues.
-    pub(crate) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<(), CudaGroupError> {
-        let Self {
-            collective,
-            reduce,
-            elements,
-        } = *self;
+    pub(crate) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<()> {
+        let (collective, elements) = (self.collective, self.elements);
         elements.fit(bytes)?;
-        if let Some(reduce) = reduce {
+        if let Some(reduce) = self.reduce {
             reduce.require(elements.dtype)?;
         }
         if let Some(root) = collective.root().filter(|&root| !world_size.contains(root)) {
@@ -53,11 +61,7 @@ impl Request<'_> {
 
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            collective,
-            elements,
-            ..
-        } = self;
+        let (collective, elements) = (self.collective, self.elements);
         write!(
             f,
             "{collective} of {} x {}",
@@ -75,8 +79,7 @@ pub(crate) fn exchange_of(one: Rank, other: Rank) -> Collective {
     }
 }
 
-/// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before
-/// they are read.
+/// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before they are read.
 #[track_caller]
 pub(crate) fn assert_apart(input: &Span, output: &Span) {
     assert!(
@@ -85,18 +88,14 @@ pub(crate) fn assert_apart(input: &Span, output: &Span) {
     );
 }
 
-fn equal_blocks(count: usize, blocks: usize) -> Result<(), CudaGroupError> {
+fn equal_blocks(count: usize, blocks: usize) -> Result<()> {
     if count.is_multiple_of(blocks) {
         return Ok(());
     }
     Err(PlanError::UnequalBlocks { count, blocks }.into())
 }
 
-fn pair(
-    collective: Collective,
-    [one, other]: [Rank; 2],
-    world_size: WorldSize,
-) -> Result<(), CudaGroupError> {
+fn pair(collective: Collective, [one, other]: [Rank; 2], world_size: WorldSize) -> Result<()> {
     if one != other && world_size.contains(one) && world_size.contains(other) {
         return Ok(());
     }
@@ -112,7 +111,7 @@ mod tests {
     const BYTES: usize = 48;
 
     /// Of elements that are in the buffer, by three ranks.
-    fn check(collective: Collective, count: usize) -> Result<(), CudaGroupError> {
+    fn check(collective: Collective, count: usize) -> Result<()> {
         let elements = Elements::first(DType::F32, count);
         let request = Request {
             collective,
@@ -122,7 +121,7 @@ mod tests {
         request.check(WorldSize::new(3).unwrap(), BYTES)
     }
 
-    fn usage(result: Result<(), CudaGroupError>) -> PlanError {
+    fn usage(result: Result<()>) -> PlanError {
         match result {
             Err(CudaGroupError::Usage(error)) => error,
             other => panic!("expected an error of the caller, got {other:?}"),

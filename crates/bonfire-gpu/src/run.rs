@@ -18,6 +18,7 @@ use crate::device::sync::Flags;
 use crate::options::{CudaAlgorithm, CudaOptions, CudaSync};
 use crate::program::choice::{CudaChoice, Freedom};
 use crate::program::{Place, Programs};
+use crate::request::Request;
 use crate::request::elements::Elements;
 use crate::run::engine::Need;
 use crate::run::host_path::HostPath;
@@ -75,13 +76,11 @@ pub(crate) struct Last {
 
 impl fmt::Display for Last {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Elements { dtype, range } = &self.elements;
-        write!(f, "{} of {dtype} x {}", self.collective, range.len())
+        write!(f, "{}", Request::of(self.collective, None, &self.elements))
     }
 }
 
 impl Last {
-    /// The state before any operation was queued.
     pub(crate) fn none() -> Self {
         Self {
             collective: Collective::Barrier,
@@ -102,7 +101,6 @@ impl State {
         self.ready.contains(need)
     }
 
-    /// The algorithm for an all-reduce of that many bytes.
     pub(crate) fn choose(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
         match self.options.algorithm {
             Some(CudaAlgorithm::OneShot) if self.is_one_shot(bytes) => CudaAlgorithm::OneShot,
@@ -116,14 +114,12 @@ impl State {
         }
     }
 
-    /// Whether `bytes` can be reduced, where they are, in one kernel that waits; nobody asked for
-    /// another way.
+    /// Whether `bytes` can be reduced, where they are, in one kernel that waits; nobody asked for another way.
     fn is_two_shot(&self, bytes: usize) -> bool {
         let asked = self.options.algorithm;
         asked.is_none_or(|asked| asked == CudaAlgorithm::TwoShot) && self.may_two_shot(bytes)
     }
 
-    /// Whether a two-shot is possible for that many bytes.
     pub(crate) fn may_two_shot(&self, bytes: usize) -> bool {
         self.flags.sync() == CudaSync::Kernel
             && bytes <= self.options.two_shot_bytes_max

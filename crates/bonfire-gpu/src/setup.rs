@@ -15,7 +15,7 @@ use bonfire_kernels::launch::one_shot::OneShotKernel;
 
 use crate::device::Local;
 use crate::device::sync::Waiting;
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::options::{CudaOptions, CudaPath};
 use crate::program::choice::{CudaChoice, Ground};
 use crate::program::pair_bandwidths::PairBandwidths;
@@ -31,14 +31,12 @@ pub(crate) enum Connection {
         pages: Shared,
         inboxes: Shared,
         inboxes_bytes: usize,
-        /// How fast that is, where it was measured.
         bandwidths: Option<PairBandwidths>,
     },
     Host,
 }
 
 impl Connection {
-    /// Which algorithm large all-reduces take over it.
     pub(crate) fn choice(&self, options: &CudaOptions) -> CudaChoice {
         let ground = match (self, options.algorithm) {
             (Self::Host, _) => Ground::Host,
@@ -61,7 +59,7 @@ pub(crate) fn connect(
     local: &Local,
     waiting: &Waiting,
     options: &CudaOptions,
-) -> Result<Connection, CudaGroupError> {
+) -> Result<Connection> {
     let speaks = group.rank().get() == 0;
     if options.path == Some(CudaPath::Host) {
         if speaks {
@@ -144,7 +142,7 @@ fn open(
     local: &Local,
     waiting: &Waiting,
     shared_bytes: usize,
-) -> Result<Result<(Shared, Shared), Vec<Refusal>>, CudaGroupError> {
+) -> Result<Result<(Shared, Shared), Vec<Refusal>>> {
     let pages = match peers.try_share(&local.stream, FlagPage::BYTES)? {
         Ok(pages) => pages,
         Err(refusals) => return Ok(Err(refusals)),
@@ -174,14 +172,13 @@ fn open(
 }
 
 /// Frees memory once nobody has it open any more.
-fn close(group: &ProcessGroup, memory: Shared) -> Result<(), CudaGroupError> {
+fn close(group: &ProcessGroup, memory: Shared) -> Result<()> {
     let own = memory.close();
     group.barrier()?;
     drop(own);
     Ok(())
 }
 
-/// How many ordered pairs are named; reading and writing may both have failed.
 fn pairs(refusals: &[Refusal]) -> usize {
     let mut pairs: Vec<(u32, u32)> = refusals.iter().map(|r| (r.by, r.of)).collect();
     pairs.sort_unstable();

@@ -33,8 +33,7 @@ use crate::error::{Error, Result, with_causes};
 #[derive(Args, Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LaunchArgs {
-    /// The ranks, the hosts, the restarts, the logs: the flags of `bonfire run`. Ignored under a
-    /// launcher.
+    /// The ranks, the hosts, the restarts, the logs: the flags of `bonfire run`. Ignored under a launcher.
     #[command(flatten)]
     pub flags: LaunchFlags,
 
@@ -100,8 +99,7 @@ impl From<DeviceKind> for DeviceChoice {
 }
 
 impl LaunchArgs {
-    /// Reads the command line of a program without its own flags before `--`, and prints the help if it
-    /// asks for that.
+    /// Reads the command line of a program without its own flags before `--`, and prints the help if it asks for that.
     pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
         /// What follows `--`, and every word that is no flag, is for the program itself.
         #[derive(Parser)]

@@ -46,12 +46,11 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 ///
 /// The process acts by its environment:
 ///
-/// - Started by a launcher (this function in another process, `bonfire run`, torchrun, or whatever
-///   sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), it is one rank: it meets the others
-///   and calls `train`. If `train` returns an error or panics, all other ranks get
-///   [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed), the error is printed, and the
-///   process exits here: with code 1, or with 75 if another rank had failed before. An error that
-///   [`all_or_none`](crate::all_or_none) gave to all ranks is printed by one of them.
+/// - Started by a launcher (this function in another process, `bonfire run`, torchrun, or whatever sets `RANK`,
+///   `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), it is one rank: it meets the others and calls `train`. If `train`
+///   returns an error or panics, all other ranks get [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed),
+///   the error is printed, and the process exits here: with code 1, or with 75 if another rank had failed before. An
+///   error that [`all_or_none`](crate::all_or_none) gave to all ranks is printed by one of them.
 /// - Otherwise, for one rank, it calls `train` right here, in a world of one.
 /// - Otherwise it starts the ranks with its own arguments, prints their output, and returns when all
 ///   have ended; a failure of one ends all, and is the error returned.

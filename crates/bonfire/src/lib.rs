@@ -44,9 +44,8 @@
 //! The rest is in modules:
 //!
 //! - [`ddp`]: losses, steps, precision; `DataParallel` is several devices of one process, without ranks.
-//! - [`optim`]: clipping, loss scaling, learning rates, optimizers. [`nn`]: batch normalisation over all
-//!   ranks, and activations that are computed again instead of kept.
-//!   [`compression`]: gradients in fewer bytes.
+//! - [`optim`]: clipping, loss scaling, learning rates, optimizers. [`nn`]: batch normalisation over all ranks, and
+//!   activations that are computed again instead of kept. [`compression`]: gradients in fewer bytes.
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors,
 //!   and models on several devices, in host memory and in their files.

@@ -44,8 +44,7 @@ pub enum NextStep<B> {
 /// ```
 ///
 /// # Errors
-/// The data's of the lowest rank that has one, as [`all_or_none`] gives it to all; or if a rank has
-/// failed.
+/// The data's of the lowest rank that has one, as [`all_or_none`] gives it to all; or if a rank has failed.
 #[track_caller]
 pub fn agree_on_next_step<B, E: Into<BoxError>>(
     world: &World,

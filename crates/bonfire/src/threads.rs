@@ -99,8 +99,7 @@ where
             let builder = thread::Builder::new()
                 .name(format!("rank-{rank}"))
                 .stack_size(STACK_BYTES);
-            // On an error the groups not yet handed out are dropped, which ends the ranks that wait
-            // for them.
+            // On an error the groups not yet handed out are dropped, which ends the ranks that wait for them.
             threads.push((rank, builder.spawn_scoped(scope, move || run(group))?));
         }
         let join = |(rank, thread): (Rank, thread::ScopedJoinHandle<'_, _>)| {

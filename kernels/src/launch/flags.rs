@@ -1,5 +1,4 @@
-//! The words through which ranks report their progress to each other, and the kernel that writes
-//! and reads them.
+//! The words through which ranks report their progress to each other, and the kernel that writes and reads them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,7 +43,6 @@ impl FlagPage {
     /// The blocks of a `two_shot` kernel that have words.
     pub const BLOCKS_MAX: u32 = 64;
 
-    /// The channels that have words.
     pub const CHANNELS_MAX: u32 = 32;
 
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
@@ -63,14 +61,12 @@ impl FlagPage {
         &self.span
     }
 
-    /// The word that the rank raises when it stops waiting: its words mean nothing to the others
-    /// from then on.
+    /// The word that the rank raises when it stops waiting: its words mean nothing to the others from then on.
     pub fn given_up(&self) -> Span {
         self.word(GIVEN_UP)
     }
 
-    /// The word that `peer` raises when it stops waiting, before it reports to this rank what it
-    /// did not wait for.
+    /// The word that `peer` raises when it stops waiting, before it reports to this rank what it did not wait for.
     pub fn mark(&self, peer: u32) -> Span {
         assert!(
             (peer as usize) < RANKS_MAX,
@@ -124,8 +120,7 @@ impl FlagPage {
 
 /// What the host raises so that kernels of its rank wait no more.
 ///
-/// It is in the host's own memory: calls of the driver may wait for the very device that such a kernel keeps
-/// busy.
+/// It is in the host's own memory: calls of the driver may wait for the very device that such a kernel keeps busy.
 #[derive(Clone, Debug)]
 pub struct AbortFlag {
     region: Arc<PinnedRegion>,
@@ -153,9 +148,8 @@ impl AbortFlag {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter<'a> {
-    /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in
-    /// the pages of its peers, before anything behind it in its stream can report to them work that
-    /// was not done.
+    /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in the pages of its
+    /// peers, before anything behind it in its stream can report to them work that was not done.
     pub abort: &'a AbortFlag,
     /// Each rank's flags. None for a kernel that waits for nothing.
     pub pages: &'a [FlagPage],
@@ -243,22 +237,14 @@ impl SignalKernel {
         nvrtc.compile(capability, "signals", &source, &defines)
     }
 
-    /// Loads what [`compile`](Self::compile) made.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn load(context: &Context, cubin: &Cubin) -> Result<Self, CudaError> {
         let function = Module::load(context, cubin)?.function("signals")?;
         Ok(Self { function })
     }
 
-    /// Queues messages. Those that signal, or that wait, without one of the other kind between them
-    /// are done at once, so no two of them may be about one word; else they are done in this order.
-    /// The kernel waits on the device, with one warp, until its words have been written or it gives
-    /// up; from then on it raises no word.
-    ///
-    /// # Errors
-    /// What the driver says.
+    /// Queues messages. Those that signal, or that wait, without one of the other kind between them are done at once,
+    /// so no two of them may be about one word; else they are done in this order. The kernel waits on the device, with
+    /// one warp, until its words have been written or it gives up; from then on it raises no word.
     pub fn launch(
         &self,
         stream: &Stream,

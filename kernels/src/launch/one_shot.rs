@@ -25,11 +25,10 @@ pub struct OneShotKey {
     pub element: Element,
     /// How they are combined; a mean is a sum that is divided.
     pub fold: Fold,
-    /// How many ranks there are: 1 to [`RANKS_MAX`].
+    /// 1 to [`RANKS_MAX`].
     pub ranks: usize,
 }
 
-/// The kernels for one key, loaded in a context.
 #[derive(Clone, Debug)]
 pub struct OneShotKernel {
     key: OneShotKey,
@@ -135,10 +134,6 @@ impl OneShotKey {
 }
 
 impl OneShotKernel {
-    /// Loads what [`OneShotKey::compile`] made for this key.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn load(context: &Context, key: OneShotKey, cubin: &Cubin) -> Result<Self, CudaError> {
         let module = Module::load(context, cubin)?;
         Ok(Self {
@@ -148,15 +143,8 @@ impl OneShotKernel {
         })
     }
 
-    pub fn key(&self) -> OneShotKey {
-        self.key
-    }
-
     /// Queues an all-reduce of a small buffer. The kernel waits for its peers on the device, so all
     /// ranks' blocks must fit on it at once with room to spare where ranks share one.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {
         let (ranks, bytes) = (self.key.ranks, launch.data.len());
         assert_eq!(launch.inboxes.len(), ranks, "inboxes of each rank");
@@ -212,9 +200,6 @@ impl OneShotKernel {
 
     /// Queues an all-reduce of a buffer that all ranks reach. The kernel waits for its peers on the device, so all
     /// ranks' blocks must fit on it at once with room to spare where ranks share one.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn launch_two_shot(
         &self,
         stream: &Stream,

@@ -4,9 +4,8 @@
 //! context of one device; [`PackKernel`] and [`ScaleKernel`] are compiled where they are loaded. A launch takes raw ranges of device memory, of this rank or of its peers:
 //! CubeCL's runtime, its allocator and its streams are not there, and nothing waits on the host.
 //!
-//! A launch never begins before what was queued on its stream, and returns when it is queued. What
-//! other streams and other ranks do to the same memory meanwhile is the responsibility of the code
-//! that queues it.
+//! A launch never begins before what was queued on its stream, and returns when it is queued. What other streams and
+//! other ranks do to the same memory meanwhile is the responsibility of the code that queues it.
 
 use std::collections::HashMap;
 
@@ -56,9 +55,8 @@ pub struct ReduceKernel {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ReduceLaunch<'a> {
-    /// One range per role, in the order of the roles, all equally long. None may overlap another
-    /// where either is written. Ranges of a kernel of [`Width::Vector`] all begin at the same distance
-    /// behind a multiple of 16 bytes.
+    /// One range per role, in the order of the roles, all equally long. None may overlap another where either is
+    /// written. Ranges of a kernel of [`Width::Vector`] all begin at the same distance behind a multiple of 16 bytes.
     pub buffers: &'a [Span],
     /// What [`Fold::Mean`](crate::Fold::Mean) divides by; others ignore it.
     pub divisor: u32,
@@ -112,17 +110,8 @@ impl ReduceCode {
 }
 
 impl ReduceKernel {
-    #[must_use]
-    pub fn reduce(&self) -> &Reduce {
-        &self.reduce
-    }
-
-    /// Queues the reduction. Whatever is read or written may not be touched by others until it has
-    /// run, or the result is garbage. More than 2^31 elements take several kernels, one after the
-    /// other.
-    ///
-    /// # Errors
-    /// What the driver says.
+    /// Queues the reduction. Whatever is read or written may not be touched by others until it has run, or the result
+    /// is garbage. More than 2^31 elements take several kernels, one after the other.
     ///
     /// # Panics
     /// If the buffers are not those that [`ReduceLaunch`] and the reduction ask for.
@@ -230,13 +219,12 @@ fn queue_copies(
         info: launch.info(),
     };
     let sides = copies.pieces.iter().flat_map(|p| [&p.tensor, &p.slot]);
-    // SAFETY: the function is the entry of the pack kernel's own source (`load` compiles nothing else for
-    // it), which takes the addresses that sources and targets count from, that of the table, and the struct
-    // that `Launch` lays out. There is one block per tile, and each touches its tile's elements alone. The
-    // tiles are those of the table, which the stream copies before the kernel runs and nobody writes
-    // before that copy is done (`PackTable::write`); they are cut from pieces of equal length on both
-    // sides, counted from an address that is a multiple of 16 and not above any of theirs, with no
-    // target in a source (`Copies::checked`).
+    // SAFETY: the function is the entry of the pack kernel's own source (`load` compiles nothing else for it), which
+    // takes the addresses that sources and targets count from, that of the table, and the struct that `Launch` lays
+    // out. There is one block per tile, and each touches its tile's elements alone. The tiles are those of the table,
+    // which the stream copies before the kernel runs and nobody writes before that copy is done (`PackTable::write`);
+    // they are cut from pieces of equal length on both sides, counted from an address that is a multiple of 16 and not
+    // above any of theirs, with no target in a source (`Copies::checked`).
     unsafe {
         kernel
             .function
@@ -285,8 +273,7 @@ fn prepare<'a>(
     })
 }
 
-/// Checks that ranges of `bytes` from these addresses are aligned, and that none overlaps one that
-/// is written.
+/// Checks that ranges of `bytes` from these addresses are aligned, and that none overlaps one that is written.
 #[track_caller]
 fn check_addresses(reduce: &Reduce, addresses: &[u64], bytes: usize) {
     let size = reduce.element().bytes() as u64;

@@ -7,8 +7,7 @@ use crate::types::Tail;
 /// Numbers of the table for each tile.
 const NUMBERS: usize = 3;
 
-/// `E` is the unsigned integer of the elements' size, `N` how many of them are 16 bytes, `I` the
-/// integer of the table.
+/// `E` is the unsigned integer of the elements' size, `N` how many of them are 16 bytes, `I` the integer of the table.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(crate) fn pack<E: Int, I: Int, N: Size>(
     source: &[Vector<E, N>],

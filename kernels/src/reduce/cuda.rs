@@ -1,9 +1,8 @@
 //! The reduction as CUDA C++.
 //!
 //! Arguments: one address per [`Role`](super::Role), in that order, each aligned to
-//! [`Width::align_bytes`](super::Width::align_bytes); then the scalars `vectors`, `tail`, `skip` and
-//! `head`, each a `u32`, and the divisor, which is of the type that the mean is divided in and 1
-//! where nothing is divided.
+//! [`Width::align_bytes`](super::Width::align_bytes); then the scalars `vectors`, `tail`, `skip` and `head`, each a
+//! `u32`, and the divisor, which is of the type that the mean is divided in and 1 where nothing is divided.
 //!
 //! Buffers that all begin at the same distance behind a multiple of 16 bytes are given with their
 //! addresses rounded down to it, and a launch that skips the elements in between: it does those
@@ -74,10 +73,9 @@ impl Reduce {
         }
     }
 
-    /// A launch of [`cuda_source`](Self::cuda_source). The first `skip` elements of the first
-    /// vector are left alone, and so not even read: fewer than a vector has, none where the
-    /// addresses are those of the buffers. `divisor` is what [`Fold::Mean`](crate::Fold::Mean)
-    /// divides by, the world size; others ignore it.
+    /// A launch of [`cuda_source`](Self::cuda_source). The first `skip` elements of the first vector are left alone,
+    /// and so not even read: fewer than a vector has, none where the addresses are those of the buffers. `divisor` is
+    /// what [`Fold::Mean`](crate::Fold::Mean) divides by, the world size; others ignore it.
     ///
     /// # Errors
     /// If there are more elements than one launch can index.
@@ -114,7 +112,6 @@ impl Reduce {
     }
 }
 
-/// A range of elements as the kernel does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     /// Elements before the first whole vector.
@@ -142,7 +139,6 @@ impl Parts {
         }
     }
 
-    /// Units that have something to do.
     fn steps(self) -> usize {
         self.whole.max(self.head + self.tail)
     }

@@ -132,13 +132,8 @@ impl Data {
         };
         let first = block * self.count + first;
         let mut folded = [0; CHUNK_ELEMS];
-        let start = only.unwrap_or(0);
-        self.add(
-            &mut folded,
-            Numbers::new::<T>(self, start),
-            first,
-            |_, new| new,
-        );
+        let numbers = Numbers::new::<T>(self, only.unwrap_or(0));
+        self.add(&mut folded, numbers, first, |_, new| new);
         if only.is_some() {
             return folded.map(T::from_number);
         }

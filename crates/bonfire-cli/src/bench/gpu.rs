@@ -5,15 +5,15 @@
 
 mod fleet;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bonfire_collective::{DType, Rank};
 use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaPath, Elements, Event, NcclGroup};
 use half::{bf16, f16};
 
 use super::data::{Data, Value};
-use super::layout::{Form, Parameters, Place, Starts};
-use super::measure::{Measurement, Progress, SLOTS_MAX, Samples, Timing, agree, batch_of};
+use super::layout::{Blocks, Form, Parameters, Place};
+use super::measure::{Measurement, SLOTS_MAX, Samples, Timing, agree, batch_of};
 use crate::gpu::collectives::{Collectives, Task};
 use crate::operation::Operation;
 
@@ -26,7 +26,6 @@ const SAMPLE_MIN: Duration = Duration::from_micros(200);
 /// Buffers start where a device reads at once.
 const LINE_BYTES: usize = 256;
 
-/// A rank in a group of GPUs.
 #[derive(Debug)]
 pub(super) enum Member {
     Own(CudaGroup),
@@ -75,10 +74,10 @@ fn blocks(operation: Operation, ranks: usize) -> usize {
     }
 }
 
-fn starts(operation: Operation, place: Place) -> Starts {
+fn starts(operation: Operation, place: Place) -> Blocks {
     match operation {
         // The lower rank of a pair brings the first one.
-        Operation::SendRecv => Starts {
+        Operation::SendRecv => Blocks {
             input: place.me % 2,
             output: 1 - place.me % 2,
         },
@@ -86,7 +85,6 @@ fn starts(operation: Operation, place: Place) -> Starts {
     }
 }
 
-/// What carries the data of a group.
 pub(super) fn transport(member: &Member) -> &'static str {
     match member {
         Member::OverNccl(_) => "NCCL",
@@ -97,7 +95,6 @@ pub(super) fn transport(member: &Member) -> &'static str {
     }
 }
 
-/// What does an operation on this many bytes.
 fn algorithm(group: &CudaGroup, operation: Operation, bytes: usize) -> &'static str {
     if group.path() == CudaPath::Host {
         return "host";
@@ -160,23 +157,10 @@ impl Measurement {
         let fastest = times.iter().min().copied().unwrap_or_default();
         let batch = batch_of(fastest, SAMPLE_MIN, run.slots - 1).max(1);
         let batch = agree(process, root, batch)?;
-        times.clear();
-        let started = Instant::now();
-        loop {
-            let most = run.slots / (batch + 1);
-            let left = self.iters.saturating_sub(times.len());
-            let round = if left == 0 { most } else { most.min(left) };
-            run.round::<T>(round, batch, &mut times)?;
-            let progress = Progress {
-                samples: times.len(),
-                timed: times.iter().sum::<Duration>() * batch as u32,
-                spent: started.elapsed(),
-            };
-            let enough = usize::from(self.is_enough(progress));
-            if agree(process, root, enough)? != 0 {
-                break;
-            }
-        }
+        let most = run.slots / (batch + 1);
+        let times = self.sample(process, batch, most, |samples, times| {
+            run.round::<T>(samples, batch, times)
+        })?;
         let samples = Samples {
             times,
             batch,
@@ -223,8 +207,7 @@ impl<'g, G: Collectives> Run<'g, G> {
         })
     }
 
-    /// `samples` samples of one operation that is not timed and `batch` that are, each in a buffer of its
-    /// own.
+    /// `samples` samples of one operation that is not timed and `batch` that are, each in a buffer of its own.
     fn round<T: Value>(
         &mut self,
         samples: usize,
@@ -232,11 +215,8 @@ impl<'g, G: Collectives> Run<'g, G> {
         times: &mut Vec<Duration>,
     ) -> anyhow::Result<()> {
         let used = samples * (batch + 1);
-        assert!(
-            used <= self.slots,
-            "{used} operations in {} buffers",
-            self.slots
-        );
+        let slots = self.slots;
+        assert!(used <= slots, "{used} operations in {slots} buffers");
         let operation = self.measurement.operation;
         let place = self.measurement.place(self.group.process_group());
         let (blocks, starts) = (operation.blocks(place), starts(operation, place));
@@ -282,10 +262,7 @@ impl<'g, G: Collectives> Run<'g, G> {
         } = self.measurement;
         let (group, buffer) = (self.group, &self.buffer);
         let start = slot * self.stride;
-        let elements = Elements {
-            dtype: T::DTYPE,
-            range: start..start + self.len,
-        };
+        let elements = Elements::at::<T>(start, self.len);
         let task = match operation {
             Operation::AllReduce => Task::AllReduce(redop),
             Operation::ReduceScatter => Task::ReduceScatter(redop),

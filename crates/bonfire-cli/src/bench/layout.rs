@@ -32,21 +32,13 @@ pub(super) struct Place {
     pub(super) root: usize,
 }
 
-/// What one rank brings and ends with, in blocks.
+/// The blocks of a rank's input and output: how many, or which are the first in the buffer of an operation in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) input: usize,
     pub(super) output: usize,
 }
 
-/// Where input and output start in the one buffer of an operation in place, in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Starts {
-    pub(super) input: usize,
-    pub(super) output: usize,
-}
-
-/// What an operation needs besides its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     pub(super) redop: ReduceOp,
@@ -97,13 +89,14 @@ impl Operation {
         Blocks { input, output }
     }
 
-    pub(super) fn starts(self, place: Place) -> Starts {
+    /// Where input and output start in the one buffer of an operation in place.
+    pub(super) fn starts(self, place: Place) -> Blocks {
         let (input, output) = match self {
             Self::ReduceScatter | Self::Scatter => (0, place.me),
             Self::AllGather | Self::Gather => (place.me, 0),
             _ => (0, 0),
         };
-        Starts { input, output }
+        Blocks { input, output }
     }
 
     /// Where a block of this rank's result comes from; `None` where the operation promises nothing.

@@ -34,15 +34,10 @@ impl Sizes {
         if block_bytes == 0 {
             return vec![0];
         }
-        let mut sizes = Vec::new();
-        let mut bytes = self.min_bytes;
-        while bytes <= self.max_bytes {
-            sizes.push(bytes.next_multiple_of(block_bytes));
-            let Some(next) = bytes.checked_mul(self.step_factor) else {
-                break;
-            };
-            bytes = next;
-        }
+        let next = |bytes: &usize| bytes.checked_mul(self.step_factor);
+        let sizes = std::iter::successors(Some(self.min_bytes), next);
+        let sizes = sizes.take_while(|bytes| *bytes <= self.max_bytes);
+        let mut sizes: Vec<usize> = sizes.map(|b| b.next_multiple_of(block_bytes)).collect();
         sizes.dedup();
         sizes
     }
@@ -87,7 +82,6 @@ pub(super) struct Progress {
     pub(super) spent: Duration,
 }
 
-/// What one rank has seen of a size.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     /// One per sample, of one operation.
@@ -116,11 +110,7 @@ struct Run<'g, T> {
 
 impl Measurement {
     /// Measures messages of this many bytes, which are whole blocks of whole elements.
-    pub(super) fn time(
-        self,
-        group: &ProcessGroup,
-        bytes: usize,
-    ) -> Result<Timing, CollectiveError> {
+    pub(super) fn time(self, group: &ProcessGroup, bytes: usize) -> anyhow::Result<Timing> {
         let run = match self.dtype {
             DType::F32 => Self::run::<f32>,
             DType::F64 => Self::run::<f64>,
@@ -139,16 +129,28 @@ impl Measurement {
         run(self, group, bytes)
     }
 
-    fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> Result<Timing, CollectiveError> {
+    fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> anyhow::Result<Timing> {
         let mut run = Run::<T>::new(self, group, bytes)?;
         let batch = run.warm_up()?;
+        let most = run.slots / batch;
+        let round = |samples, times: &mut _| Ok(run.round(samples, batch, times)?);
+        let times = self.sample(group, batch, most, round)?;
+        Ok(run.report(times, batch)?)
+    }
+
+    /// Repeats a round of at most `most` samples of `batch` operations until the root says that it is enough.
+    pub(super) fn sample(
+        self,
+        group: &ProcessGroup,
+        batch: usize,
+        most: usize,
+        mut round: impl FnMut(usize, &mut Vec<Duration>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<Duration>> {
         let started = Instant::now();
         let mut times = Vec::with_capacity(self.iters);
         loop {
-            let most = run.slots / batch;
             let left = self.iters.saturating_sub(times.len());
-            let round = if left == 0 { most } else { most.min(left) };
-            run.round(round, batch, &mut times)?;
+            round(if left == 0 { most } else { most.min(left) }, &mut times)?;
             let progress = Progress {
                 samples: times.len(),
                 timed: times.iter().sum::<Duration>() * batch as u32,
@@ -156,19 +158,15 @@ impl Measurement {
             };
             let enough = usize::from(self.is_enough(progress));
             if agree(group, self.parameters.root, enough)? != 0 {
-                return run.report(times, batch);
+                return Ok(times);
             }
         }
     }
 
     pub(super) fn is_enough(self, progress: Progress) -> bool {
-        let Progress {
-            samples,
-            timed,
-            spent,
-        } = progress;
-        samples >= self.iters
-            && (timed >= self.time_min || spent >= self.time_min * SPENT_PER_TIMED_MAX)
+        let lasted = progress.timed >= self.time_min
+            || progress.spent >= self.time_min * SPENT_PER_TIMED_MAX;
+        progress.samples >= self.iters && lasted
     }
 
     pub(super) fn place(self, group: &ProcessGroup) -> Place {
@@ -254,25 +252,17 @@ impl<'g, T: Value> Run<'g, T> {
         group: &'g ProcessGroup,
         bytes: usize,
     ) -> Result<Self, CollectiveError> {
-        let Measurement {
-            operation,
-            form,
-            buffers,
-            ..
-        } = measurement;
-        let place = measurement.place(group);
-        let message_blocks = operation.blocks_per_message(place.ranks).max(1);
-        let count = bytes / message_blocks / size_of::<T>();
-        let blocks = operation.blocks(place);
-        let (input, output) = match form {
+        let (place, buffers) = (measurement.place(group), measurement.buffers);
+        let message_blocks = measurement.operation.blocks_per_message(place.ranks);
+        let count = bytes / message_blocks.max(1) / size_of::<T>();
+        let blocks = measurement.operation.blocks(place);
+        let (input, output) = match measurement.form {
             Form::OutOfPlace => (blocks.input * count, blocks.output * count),
             Form::InPlace => (blocks.input.max(blocks.output) * count, 0),
         };
         // By the size of the message, so that all ranks have equally many.
-        let slots = measurement
-            .rotate_bytes
-            .div_ceil(bytes.max(1))
-            .clamp(2, SLOTS_MAX);
+        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
+        let slots = slots.clamp(2, SLOTS_MAX);
         Ok(Self {
             group,
             measurement,
@@ -308,11 +298,8 @@ impl<'g, T: Value> Run<'g, T> {
         times: &mut Vec<Duration>,
     ) -> Result<(), CollectiveError> {
         let used = samples * batch;
-        assert!(
-            used <= self.slots,
-            "{used} operations in {} buffers",
-            self.slots
-        );
+        let slots = self.slots;
+        assert!(used <= slots, "{used} operations in {slots} buffers");
         for index in 0..used {
             let data = self.data(index);
             data.fill(self.input(index));
@@ -340,14 +327,9 @@ impl<'g, T: Value> Run<'g, T> {
 
     #[inline]
     fn perform(&mut self, slot: usize) -> Result<(), CollectiveError> {
-        let Measurement {
-            operation,
-            parameters,
-            form,
-            ..
-        } = self.measurement;
+        let (operation, parameters) = (self.measurement.operation, self.measurement.parameters);
         let input = self.inputs.get_mut(slot);
-        match form {
+        match self.measurement.form {
             Form::OutOfPlace => {
                 operation.perform(self.group, parameters, input, self.outputs.get_mut(slot))
             }
@@ -356,31 +338,25 @@ impl<'g, T: Value> Run<'g, T> {
     }
 
     fn input(&mut self, slot: usize) -> &mut [T] {
-        let Measurement {
-            operation, form, ..
-        } = self.measurement;
-        let place = self.measurement.place(self.group);
         let buffer = self.inputs.get_mut(slot);
-        match form {
+        match self.measurement.form {
             Form::OutOfPlace => buffer,
             Form::InPlace => {
-                let start = operation.starts(place).input * self.count;
-                let len = operation.blocks(place).input * self.count;
+                let place = self.measurement.place(self.group);
+                let start = self.measurement.operation.starts(place).input * self.count;
+                let len = self.measurement.operation.blocks(place).input * self.count;
                 &mut buffer[start..start + len]
             }
         }
     }
 
     fn result(&mut self, slot: usize) -> &[T] {
-        let Measurement {
-            operation, form, ..
-        } = self.measurement;
-        let place = self.measurement.place(self.group);
-        match form {
+        match self.measurement.form {
             Form::OutOfPlace => self.outputs.get_mut(slot),
             Form::InPlace => {
-                let start = operation.starts(place).output * self.count;
-                let len = operation.blocks(place).output * self.count;
+                let place = self.measurement.place(self.group);
+                let start = self.measurement.operation.starts(place).output * self.count;
+                let len = self.measurement.operation.blocks(place).output * self.count;
                 &self.inputs.get_mut(slot)[start..start + len]
             }
         }

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use bonfire_collective::{DType, ProcessGroup};
 use serde::Serialize;
 
@@ -69,7 +68,6 @@ pub(super) struct Report {
 pub(super) struct Row {
     pub(super) bytes: usize,
     pub(super) count: usize,
-    /// One for each form of the operation.
     pub(super) forms: Vec<(Measurement, Timing)>,
 }
 
@@ -165,17 +163,12 @@ impl Report {
     pub(super) fn finish(self, json: Option<&Path>) -> anyhow::Result<u64> {
         let wrong: u64 = self.records.iter().map(|record| record.wrong).sum();
         let busbw: f64 = self.records.iter().map(|record| record.busbw).sum();
-        let rows = self.records.len().max(1) as f64;
+        let busbw = busbw / self.records.len().max(1) as f64;
         let verdict = if wrong == 0 { "OK" } else { "FAILED" };
         self.print(&format!("# Out of bounds values : {wrong} {verdict}"));
-        self.print(&format!(
-            "# Avg bus bandwidth    : {:.3} GB/s",
-            busbw / rows
-        ));
+        self.print(&format!("# Avg bus bandwidth    : {busbw:.3} GB/s"));
         if let (Some(path), true) = (json, self.speaks) {
-            let text = serde_json::to_string_pretty(&self.records)?;
-            std::fs::write(path, text + "\n")
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            crate::save_json(path, &self.records)?;
         }
         Ok(wrong)
     }

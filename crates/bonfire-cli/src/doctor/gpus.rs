@@ -1,10 +1,17 @@
 //! The GPUs, and how each reaches the memory of the others.
 
-#[cfg(not(feature = "cuda"))]
-#[path = "gpus/absent.rs"]
-pub(super) mod look;
 #[cfg(feature = "cuda")]
 pub(super) mod look;
+/// A program that was built without CUDA knows of no GPU.
+#[cfg(not(feature = "cuda"))]
+pub(super) mod look {
+    pub(crate) fn gpus() -> super::Gpus {
+        let reason = "this program was built without CUDA: build it with `--features cuda`";
+        super::Gpus::Missing {
+            reason: reason.to_owned(),
+        }
+    }
+}
 
 use std::fmt;
 
@@ -13,16 +20,12 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub(super) enum Gpus {
-    Missing {
-        /// Why, and what to do about it.
-        reason: String,
-    },
+    Missing { reason: String },
     Found(Box<Found>),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Found {
-    /// The CUDA version that the driver is made for.
     pub(super) cuda: Version,
     /// The driver's own release, as far as NVML reports it.
     pub(super) driver_release: Option<String>,
@@ -73,7 +76,6 @@ pub(super) struct Gpu {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Memory {
     FreeBytes(usize),
-    /// This process cannot use the GPU.
     Unusable(String),
 }
 

@@ -20,8 +20,7 @@ pub(super) struct Host {
     pub(super) shm: Option<Shm>,
     /// Memory that a process may lock: for RDMA and some drivers. `None` means unlimited.
     pub(super) memlock_bytes: Option<u64>,
-    /// Files that a process may open: each rank takes three for every other one of its group.
-    /// `None` means unlimited.
+    /// Files that a process may open: each rank takes three for every other one of its group. `None` means unlimited.
     pub(super) open_files: Option<u64>,
     pub(super) container: Vec<String>,
     pub(super) ptrace: Ptrace,

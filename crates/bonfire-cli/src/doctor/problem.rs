@@ -24,6 +24,17 @@ pub(super) enum Weight {
     Notice,
 }
 
+impl Problem {
+    fn new(weight: Weight, what: String, remedy: impl Into<String>) -> Self {
+        let remedy = remedy.into();
+        Self {
+            weight,
+            what,
+            remedy,
+        }
+    }
+}
+
 /// Less than this is left by somebody who uses the GPU already.
 const GPU_FREE_BYTES_MIN: usize = 1 << 30;
 
@@ -53,13 +64,7 @@ pub(super) fn problems(host: &Host, gpus: &Gpus) -> Vec<Problem> {
 }
 
 fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
-    let mut add = |weight, what: String, remedy: String| {
-        problems.push(Problem {
-            weight,
-            what,
-            remedy,
-        });
-    };
+    let mut add = |weight, what, remedy: String| problems.push(Problem::new(weight, what, remedy));
     match &found.nvrtc {
         Library::Missing(reason) => add(
             Weight::Stops,
@@ -123,35 +128,27 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
 fn devices(found: &Found, problems: &mut Vec<Problem>) {
     for gpu in &found.gpus {
         let name = format!("GPU {} ({})", gpu.ordinal, gpu.name);
+        let mut stop = |what, remedy| problems.push(Problem::new(Weight::Stops, what, remedy));
         match &gpu.memory {
-            Memory::Unusable(reason) => problems.push(Problem {
-                weight: Weight::Stops,
-                what: format!("{name} cannot be used: {reason}"),
-                remedy: "see in nvidia-smi who uses it and in which mode it is; leave it out with \
-                         CUDA_VISIBLE_DEVICES"
-                    .to_owned(),
-            }),
-            Memory::FreeBytes(free) if *free < GPU_FREE_BYTES_MIN => problems.push(Problem {
-                weight: Weight::Stops,
-                what: format!(
-                    "{name} has {} MiB of {} MiB left",
-                    free >> 20,
-                    gpu.memory_bytes >> 20
-                ),
-                remedy: "see in nvidia-smi who uses it; leave it out with CUDA_VISIBLE_DEVICES"
-                    .to_owned(),
-            }),
+            Memory::Unusable(reason) => stop(
+                format!("{name} cannot be used: {reason}"),
+                "see in nvidia-smi who uses it and in which mode it is; leave it out with CUDA_VISIBLE_DEVICES",
+            ),
+            Memory::FreeBytes(free) if *free < GPU_FREE_BYTES_MIN => {
+                let (free, all) = (free >> 20, gpu.memory_bytes >> 20);
+                let what = format!("{name} has {free} MiB of {all} MiB left");
+                stop(
+                    what,
+                    "see in nvidia-smi who uses it; leave it out with CUDA_VISIBLE_DEVICES",
+                );
+            }
             Memory::FreeBytes(_) => {}
         }
-        if gpu.compute_capability < CAPABILITY_MIN {
-            problems.push(Problem {
-                weight: Weight::Stops,
-                what: format!(
-                    "{name} has compute capability {}, and {CAPABILITY_MIN} is needed",
-                    gpu.compute_capability
-                ),
-                remedy: "leave it out with CUDA_VISIBLE_DEVICES".to_owned(),
-            });
+        let has = gpu.compute_capability;
+        if has < CAPABILITY_MIN {
+            let what =
+                format!("{name} has compute capability {has}, and {CAPABILITY_MIN} is needed");
+            stop(what, "leave it out with CUDA_VISIBLE_DEVICES");
         }
     }
 }
@@ -166,24 +163,17 @@ fn pairs(found: &Found, problems: &mut Vec<Problem>) {
         }
     }
     for (refusal, pairs) in refused {
-        problems.push(Problem {
-            weight: Weight::Slows,
-            what: format!(
-                "no P2P between GPUs {}: {refusal}; what they exchange goes through the host",
-                pairs.join(", ")
-            ),
-            remedy: refusal.remedy().to_owned(),
-        });
+        let what = format!(
+            "no P2P between GPUs {}: {refusal}; what they exchange goes through the host",
+            pairs.join(", ")
+        );
+        problems.push(Problem::new(Weight::Slows, what, refusal.remedy()));
     }
 }
 
 fn machine(host: &Host, problems: &mut Vec<Problem>) {
-    let mut notice = |what: String, remedy: &str| {
-        problems.push(Problem {
-            weight: Weight::Notice,
-            what,
-            remedy: remedy.to_owned(),
-        });
+    let mut notice = |what, remedy: &str| {
+        problems.push(Problem::new(Weight::Notice, what, remedy));
     };
     let processors = &host.processors;
     if let Some(quota) = processors.quota

@@ -11,13 +11,10 @@ struct Size(u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mebibytes = self.0 as f64 / f64::from(1 << 20);
         match self.0 {
-            bytes if bytes >= 1 << 30 => {
-                write!(f, "{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
-            }
-            bytes if bytes >= 1 << 20 => {
-                write!(f, "{:.1} MiB", bytes as f64 / (1_u64 << 20) as f64)
-            }
+            bytes if bytes >= 1 << 30 => write!(f, "{:.1} GiB", mebibytes / 1024.0),
+            bytes if bytes >= 1 << 20 => write!(f, "{mebibytes:.1} MiB"),
             bytes => write!(f, "{} KiB", bytes >> 10),
         }
     }
@@ -104,11 +101,8 @@ impl fmt::Display for Gpu {
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let processors = &self.processors;
-        write!(
-            f,
-            "processors: {} of {} may be used",
-            processors.allowed, processors.online
-        )?;
+        let (allowed, online) = (processors.allowed, processors.online);
+        write!(f, "processors: {allowed} of {online} may be used")?;
         if let Some(quota) = processors.quota {
             write!(f, ", for the time of {quota}")?;
         }
@@ -117,12 +111,8 @@ impl fmt::Display for Host {
         }
         writeln!(f)?;
         let memory = self.memory;
-        write!(
-            f,
-            "memory: {} of {} available",
-            Size(memory.available_bytes),
-            Size(memory.total_bytes)
-        )?;
+        let (available, total) = (Size(memory.available_bytes), Size(memory.total_bytes));
+        write!(f, "memory: {available} of {total} available")?;
         if let Some(limit) = memory.limit_bytes {
             write!(f, ", limited to {}", Size(limit))?;
         }
@@ -155,12 +145,8 @@ impl fmt::Display for Host {
             )?,
             None => writeln!(f, "open files: no limit")?,
         }
-        let looking = ptrace(&self.ptrace);
-        writeln!(
-            f,
-            "processes of one user: {}",
-            looking.as_deref().unwrap_or("may look at each other")
-        )?;
+        let looking = ptrace(&self.ptrace).unwrap_or("may look at each other".to_owned());
+        writeln!(f, "processes of one user: {looking}")?;
         match self.container.as_slice() {
             [] => writeln!(f, "container: no sign of one")?,
             signs => writeln!(f, "container: {}", signs.join(", "))?,

@@ -4,43 +4,23 @@ use std::sync::Arc;
 
 use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp};
 use bonfire_gpu::{
-    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Stream,
+    Context, CudaBuffer, CudaGroup, Elements, NcclBuffer, NcclGroup, Result, Stream,
 };
 
 pub(crate) trait Collectives {
     type Buffer;
-
     fn stream(&self) -> Arc<Stream>;
     fn context(&self) -> &Context;
     fn process_group(&self) -> &ProcessGroup;
-    fn synchronize(&self) -> Result<(), CudaGroupError>;
-    fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
-    fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
-
-    fn write<T: Element>(
-        &self,
-        buffer: &Self::Buffer,
-        start: usize,
-        values: &[T],
-    ) -> Result<(), CudaGroupError>;
-
-    fn read<T: Element>(
-        &self,
-        buffer: &Self::Buffer,
-        start: usize,
-        values: &mut [T],
-    ) -> Result<(), CudaGroupError>;
-
-    /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the
-    /// first.
-    fn perform(
-        &self,
-        task: Task,
-        buffers: [&Self::Buffer; 2],
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError>;
-
-    fn barrier(&self) -> Result<(), CudaGroupError>;
+    fn synchronize(&self) -> Result<()>;
+    fn allocate(&self, bytes: usize) -> Result<Self::Buffer>;
+    fn release(&self, buffer: Self::Buffer) -> Result<()>;
+    fn write<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &[T]) -> Result<()>;
+    fn read<T: Element>(&self, buffer: &Self::Buffer, start: usize, values: &mut [T])
+    -> Result<()>;
+    /// Queues an operation. An all-to-all goes from the first buffer to the second, all else is done in the first.
+    fn perform(&self, task: Task, buffers: [&Self::Buffer; 2], elements: &Elements) -> Result<()>;
+    fn barrier(&self) -> Result<()>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,55 +42,46 @@ macro_rules! collectives {
     ($group:ty, $buffer:ty) => {
         impl Collectives for $group {
             type Buffer = $buffer;
-
             fn stream(&self) -> Arc<Stream> {
                 <$group>::stream(self)
             }
-
             fn context(&self) -> &Context {
                 <$group>::context(self)
             }
-
             fn process_group(&self) -> &ProcessGroup {
                 <$group>::process_group(self)
             }
-
-            fn synchronize(&self) -> Result<(), CudaGroupError> {
+            fn synchronize(&self) -> Result<()> {
                 <$group>::synchronize(self)
             }
-
-            fn allocate(&self, bytes: usize) -> Result<$buffer, CudaGroupError> {
+            fn allocate(&self, bytes: usize) -> Result<$buffer> {
                 <$group>::allocate(self, bytes)
             }
-
-            fn release(&self, buffer: $buffer) -> Result<(), CudaGroupError> {
+            fn release(&self, buffer: $buffer) -> Result<()> {
                 <$group>::release(self, buffer)
             }
-
             fn write<T: Element>(
                 &self,
                 buffer: &$buffer,
                 start: usize,
                 values: &[T],
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 <$group>::write(self, buffer, start, values)
             }
-
             fn read<T: Element>(
                 &self,
                 buffer: &$buffer,
                 start: usize,
                 values: &mut [T],
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 <$group>::read(self, buffer, start, values)
             }
-
             fn perform(
                 &self,
                 task: Task,
                 [buffer, output]: [&$buffer; 2],
                 elements: &Elements,
-            ) -> Result<(), CudaGroupError> {
+            ) -> Result<()> {
                 match task {
                     Task::AllReduce(reduce) => self.all_reduce(buffer, elements, reduce),
                     Task::ReduceScatter(reduce) => self.reduce_scatter(buffer, elements, reduce),
@@ -125,8 +96,7 @@ macro_rules! collectives {
                     Task::Exchange(peer) => self.exchange(buffer, elements, peer),
                 }
             }
-
-            fn barrier(&self) -> Result<(), CudaGroupError> {
+            fn barrier(&self) -> Result<()> {
                 <$group>::barrier(self)
             }
         }

@@ -3,10 +3,7 @@
 use anyhow::Context as _;
 use bonfire_gpu::{Context, Device, Driver};
 
-/// Returns the devices.
-///
-/// # Errors
-/// If there is no driver or no device: what is missing.
+/// Returns the devices; without a driver or a device the error says what is missing.
 pub(crate) fn all() -> anyhow::Result<Vec<Device>> {
     let driver = Driver::load()?;
     // Names the first device that there should be, if there is none.
@@ -14,7 +11,6 @@ pub(crate) fn all() -> anyhow::Result<Vec<Device>> {
     Ok(driver.devices()?)
 }
 
-/// Returns a context of the device that a rank gets.
 pub(crate) fn context_of(rank: u32) -> anyhow::Result<Context> {
     let devices = all()?;
     let number = number_of(rank, devices.len());

@@ -39,12 +39,9 @@ fn line(job: &RunningJob) -> String {
     };
     let here = job.members.len() + job.silent.len();
     let ranks = format!("{here} of {}", first.world_size);
-    let mut text = format!(
-        "{launcher:>10}  {:>9}  {ranks:>10}  {}",
-        Age(age(job)),
-        name(first)
-    );
-    if !first.program.is_empty() && first.program != name(first) {
+    let (age, name) = (Age(age(job)), name(first));
+    let mut text = format!("{launcher:>10}  {age:>9}  {ranks:>10}  {name}");
+    if !first.program.is_empty() && first.program != name {
         text.push_str(&format!(" ({})", first.program));
     }
     for SilentProcess { process_id, rank } in &job.silent {
@@ -123,7 +120,6 @@ fn is_meant(job: &RunningJob, target: &str) -> bool {
             .any(|silent| is_process(silent.process_id))
 }
 
-/// In the two largest units.
 struct Age(Duration);
 
 impl std::fmt::Display for Age {

@@ -55,7 +55,6 @@ fn names(records: &[FlightRecord]) -> Vec<Value> {
     names
 }
 
-/// The time from the call to the beginning.
 fn queued(record: &FlightRecord, operation: &FlightOperation, origin: Duration) -> Event {
     let running = event(record, operation, origin);
     let dur = operation.queued().as_secs_f64() * 1e6;
@@ -77,11 +76,7 @@ fn event(record: &FlightRecord, operation: &FlightOperation, origin: Duration) -
             Some(name) => format!("{} {name}", operation.operation.collective.name()),
             None => operation.operation.collective.name().to_owned(),
         },
-        cat: if operation.ended_ago.is_some() {
-            "ended"
-        } else {
-            "pending"
-        },
+        cat: operation.ended_ago.map_or("pending", |_| "ended"),
         ph: "X",
         pid: record.group,
         tid: record.rank.index(),

@@ -55,12 +55,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Shape>> {
 fn in_folder(folder: &Path) -> Result<PathBuf> {
     let paths = NAMES.iter().map(|name| folder.join(name));
     let Some(path) = paths.into_iter().find(|path| path.is_file()) else {
-        bail!(
-            "{} has neither {} nor {}",
-            folder.display(),
-            NAMES[0],
-            NAMES[1]
-        );
+        let (folder, [index, file]) = (folder.display(), NAMES);
+        bail!("{folder} has neither {index} nor {file}");
     };
     Ok(path)
 }

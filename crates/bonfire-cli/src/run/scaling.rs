@@ -10,13 +10,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::{self, Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use bonfire_launch::{AgentOptions, NumaBinding, RankCount};
 use clap::Args;
 
+use crate::quantity::counted;
 use figures::{CHART, Figures, Run, Training};
 
 /// Run a program on 1, 2, 4 and more ranks of this host, and chart its time against the ranks.
@@ -31,34 +31,24 @@ pub(crate) struct ScalingArgs {
     /// Numbers of ranks, as in 1,2,4; by default the powers of two up to one rank per GPU, or per core without one
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = count)]
     ranks: Vec<NonZeroU32>,
-
     /// The folder for the chart, the figures and the folders of the runs; it must be new or empty
     #[arg(long, value_name = "FOLDER", default_value = "scaling")]
     out: PathBuf,
-
     /// Bind each rank to the cores of a NUMA node, as `bonfire run` does
     #[arg(long, value_name = "node")]
     numa_binding: Option<NumaBinding>,
-
     /// The program of every rank
     program: OsString,
-
     /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
-pub(crate) fn scale(args: &ScalingArgs) -> ExitCode {
-    super::ended(args.run())
-}
-
 impl ScalingArgs {
-    fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
         let counts = self.counts()?;
-        let jobs: Vec<Job> = counts
-            .into_iter()
-            .map(|ranks| self.job(ranks))
-            .collect::<anyhow::Result<_>>()?;
+        let jobs = counts.into_iter().map(|ranks| self.job(ranks));
+        let jobs: Vec<Job> = jobs.collect::<anyhow::Result<_>>()?;
         let is_new = !self.out.exists();
         claim(&self.out)?;
         let mut figures = Figures::new(&self.program, &self.args);
@@ -109,7 +99,7 @@ impl ScalingArgs {
 
     /// Runs a job to its end, and writes what is known then: a later failure takes nothing away.
     fn measure(&self, job: &Job, figures: &mut Figures) -> anyhow::Result<()> {
-        let on = format!("on {}", figures::on(job.ranks.get() as usize));
+        let on = format!("on {}", counted(job.ranks.get() as usize, "rank"));
         let _ = writeln!(io::stderr(), "bonfire scaling: {on}");
         fs::create_dir(&job.folder)
             .with_context(|| format!("cannot make the folder {}", job.folder.display()))?;
@@ -152,7 +142,6 @@ fn claim(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 1, 2, 4 and so on, up to `most`.
 fn powers_of_two(most: NonZeroU32) -> Vec<NonZeroU32> {
     let next = |count: &NonZeroU32| count.checked_mul(NonZeroU32::MIN.saturating_add(1));
     std::iter::successors(Some(NonZeroU32::MIN), next)

@@ -6,25 +6,20 @@ use super::SelftestArgs;
 use super::nccl;
 use crate::bench::{BenchArgs, bench};
 
-/// Measures the engine.
 pub(super) fn own(args: &SelftestArgs) -> anyhow::Result<()> {
-    args.ranks
-        .iter()
-        .try_for_each(|&ranks| measure(args, ranks, &[]))
+    measure(args, &args.ranks, &[])
 }
 
 /// Measures NCCL with those numbers of ranks that it takes.
 pub(super) fn over_nccl(args: &SelftestArgs) -> anyhow::Result<()> {
-    nccl::ranks_of(&args.ranks)?
-        .into_iter()
-        .try_for_each(|ranks| measure(args, ranks, &["--nccl"]))
+    measure(args, &nccl::ranks_of(&args.ranks)?, &["--nccl"])
 }
 
-fn measure(args: &SelftestArgs, ranks: u32, engine: &[&str]) -> anyhow::Result<()> {
-    bench(&parse(ranks, args.quick, engine)?)
+fn measure(args: &SelftestArgs, ranks: &[u32], engine: &[&str]) -> anyhow::Result<()> {
+    let mut ranks = ranks.iter();
+    ranks.try_for_each(|&ranks| bench(&parse(ranks, args.quick, engine)?))
 }
 
-/// The arguments of the command, with more to choose the engine.
 fn parse(ranks: u32, quick: bool, engine: &[&str]) -> anyhow::Result<BenchArgs> {
     let ranks = ranks.to_string();
     let (step_factor, iters) = if quick { ("64", "2") } else { ("4", "5") };

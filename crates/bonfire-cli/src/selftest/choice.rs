@@ -22,8 +22,7 @@ const SIZES: [(&str, usize); 5] = [
     ("1 GiB", 1 << 30),
 ];
 
-/// Elements of the sums that are done: a few, some that no number of ranks divides, and several pieces of
-/// a chain.
+/// Elements of the sums that are done: a few, some that no number of ranks divides, and several pieces of a chain.
 const COUNTS: [usize; 3] = [5, 40_001, 1_400_003];
 
 struct Decided {
@@ -33,6 +32,7 @@ struct Decided {
 }
 
 pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
+    use CudaAlgorithm::{Chain, Direct, Ring};
     for &ranks in &args.ranks {
         let chosen = decide(ranks, None, FoldOrder::Canonical)?;
         println!("{ranks} ranks: {}", chosen.choice);
@@ -42,22 +42,13 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
         println!("  in canonical order: {}", by_size(&chosen.by));
         let free = decide(ranks, None, FoldOrder::Any)?;
         println!("  in any order: {}", by_size(&free.by));
-        for asked in [
-            CudaAlgorithm::Direct,
-            CudaAlgorithm::Chain,
-            CudaAlgorithm::Ring,
-        ] {
+        for asked in [Direct, Chain, Ring] {
             let forced = decide(ranks, Some(asked), FoldOrder::Canonical)?;
-            println!(
-                "  as asked: {}: {} cases, bits as on the CPU",
-                by_size(&forced.by),
-                forced.cases
-            );
+            let (by, cases) = (by_size(&forced.by), forced.cases);
+            println!("  as asked: {by}: {cases} cases, bits as on the CPU");
         }
-        println!(
-            "  as chosen: {} cases, bits as on the CPU",
-            chosen.cases + free.cases
-        );
+        let cases = chosen.cases + free.cases;
+        println!("  as chosen: {cases} cases, bits as on the CPU");
     }
     Ok(())
 }
@@ -70,7 +61,6 @@ fn by_size(by: &[CudaAlgorithm]) -> String {
     named.join(", ")
 }
 
-/// Forms a group, and compares what it computes with the CPU.
 fn decide(
     ranks: u32,
     algorithm: Option<CudaAlgorithm>,

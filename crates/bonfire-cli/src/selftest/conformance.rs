@@ -27,9 +27,8 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
     ranks.extend(&args.ranks);
     for sync in [CudaSync::Kernel, CudaSync::Stream] {
         for &ranks in &ranks {
-            let options = CudaOptions::default()
-                .with_timeout(TIMEOUT)
-                .with_sync(Some(sync));
+            let options = CudaOptions::default().with_timeout(TIMEOUT);
+            let options = options.with_sync(Some(sync));
             let cases = on_rank_threads(ranks, &options, |group| {
                 conformance(&group, args.quick, sync)
             })?;
@@ -40,9 +39,8 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
         }
     }
     for &ranks in &args.ranks {
-        let options = CudaOptions::default()
-            .with_timeout(TIMEOUT)
-            .with_path(Some(CudaPath::Host));
+        let options = CudaOptions::default().with_timeout(TIMEOUT);
+        let options = options.with_path(Some(CudaPath::Host));
         let cases = on_rank_threads(ranks, &options, |group| {
             conformance(&group, args.quick, CudaSync::Stream)
         })?;
@@ -61,10 +59,7 @@ pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     let mut ranks = vec![1];
     ranks.extend(&args.ranks);
     for ranks in ranks {
-        launch(
-            ranks,
-            &["selftest", "--cuda", "--part", Part::Processes.name()],
-        )?;
+        launch(ranks, &Part::Processes.arguments())?;
         println!("{ranks} ranks as processes: all bits as on the CPU");
     }
     Ok(())
@@ -97,12 +92,8 @@ pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(Proce
 pub(super) fn join(env: &RankEnv, timeout: Duration) -> anyhow::Result<CudaGroup> {
     let (group, context) = connect(env, timeout)?;
     let options = CudaOptions::default().with_timeout(timeout);
-    Ok(CudaGroup::new(
-        group,
-        &context,
-        &Neighbours::new(),
-        options,
-    )?)
+    let neighbours = Neighbours::new();
+    Ok(CudaGroup::new(group, &context, &neighbours, options)?)
 }
 
 fn as_rank(env: &RankEnv) -> anyhow::Result<()> {

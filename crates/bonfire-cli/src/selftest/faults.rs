@@ -22,19 +22,15 @@ pub(super) fn all() -> anyhow::Result<()> {
         return dying_rank(&env);
     }
     for sync in [CudaSync::Kernel, CudaSync::Stream] {
-        let algorithms = [
-            CudaAlgorithm::Direct,
-            CudaAlgorithm::Ring,
-            CudaAlgorithm::Chain,
-        ];
-        for algorithm in algorithms {
+        use CudaAlgorithm::{Chain, Direct, Ring};
+        for algorithm in [Direct, Ring, Chain] {
             abort_frees_who_waits(sync, algorithm)?;
         }
         for fault in [Fault::Abort, Fault::Absence] {
             who_is_elsewhere_is_freed(sync, fault)?;
         }
-        absence_is_a_timeout(sync, CudaAlgorithm::Direct)?;
-        absence_is_a_timeout(sync, CudaAlgorithm::Chain)?;
+        absence_is_a_timeout(sync, Direct)?;
+        absence_is_a_timeout(sync, Chain)?;
     }
     for algorithm in [CudaAlgorithm::OneShot, CudaAlgorithm::TwoShot] {
         abort_frees_who_waits(CudaSync::Kernel, algorithm)?;
@@ -105,10 +101,7 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
         group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
         meet(&group);
         match group.synchronize() {
-            Err(error @ CudaGroupError::Timeout { .. }) => {
-                let CudaGroupError::Timeout { waited_for, .. } = &error else {
-                    unreachable!("matched above")
-                };
+            Err(ref error @ CudaGroupError::Timeout { ref waited_for, .. }) => {
                 ensure!(*waited_for == [absent], "{error}");
                 Ok(error.to_string())
             }
@@ -120,10 +113,8 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
         }
     };
     let errors = on_threads(4, &options(sync, SHORT), body)?;
-    println!(
-        "{algorithm:?}, {sync:?}: a rank that does not come: {}",
-        errors[0]
-    );
+    let error = &errors[0];
+    println!("{algorithm:?}, {sync:?}: a rank that does not come: {error}");
     Ok(())
 }
 
@@ -200,8 +191,7 @@ fn until_failed(group: &CudaGroup) -> anyhow::Result<()> {
 /// A process dies while the others wait for it on the device.
 fn death_is_noticed() -> anyhow::Result<()> {
     let started = Instant::now();
-    let arguments = ["selftest", "--cuda", "--part", Part::Faults.name()];
-    let Err(error) = launch(3, &arguments) else {
+    let Err(error) = launch(3, &Part::Faults.arguments()) else {
         bail!("a rank died and nobody noticed");
     };
     let text = format!("{error:#}");

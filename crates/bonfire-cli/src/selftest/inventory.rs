@@ -28,11 +28,8 @@ pub(super) fn print() -> anyhow::Result<()> {
             memory.total as f64 / 1e9,
         );
         for peer in all.iter().filter(|peer| *peer != device) {
-            println!(
-                "  memory of device {}: {}",
-                peer.ordinal(),
-                peer_access(device, peer)?
-            );
+            let access = peer_access(device, peer)?;
+            println!("  memory of device {}: {access}", peer.ordinal());
         }
     }
     Ok(())

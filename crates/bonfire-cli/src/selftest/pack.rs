@@ -1,6 +1,6 @@
 //! Many tensors through one bucket: packed, reduced and unpacked, as gradients are.
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use bonfire_collective::{DType, ReduceOp};
 use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc, Span};
 use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
@@ -9,7 +9,6 @@ use super::SelftestArgs;
 use super::ranks::on_threads;
 use super::value::{samples, scramble};
 
-/// Tensors of a model, from few to many.
 const TENSORS: [usize; 3] = [150, 400, 1000];
 
 const MODEL_BYTES: usize = 128 << 20;
@@ -35,7 +34,7 @@ fn lengths(tensors: usize, elems: usize) -> Vec<usize> {
         let left = elems.saturating_sub(rest) as u64;
         (left * shares(index) / all_shares).max(1) as usize
     };
-    let length = |index: usize| {
+    let length = |index| {
         if is_large(&index) {
             large(index)
         } else {
@@ -125,20 +124,13 @@ impl<'g> Model<'g> {
         for (number, (piece, mut expected)) in self.pieces.iter().zip(brought).enumerate() {
             process.all_reduce(&mut expected, ReduceOp::Mean)?;
             let found = read(self.group, &piece.tensor)?;
-            let same = found
-                .iter()
-                .zip(&expected)
-                .all(|(a, b)| a.to_bits() == b.to_bits());
+            let count = expected.len();
+            ensure!(found.len() == count, "tensor {number} has lost elements");
+            let mut pairs = found.iter().zip(&expected);
             ensure!(
-                found.len() == expected.len(),
-                "tensor {number} has lost elements"
+                pairs.all(|(a, b)| a.to_bits() == b.to_bits()),
+                "rank {rank}: tensor {number} of {count} is not as on the CPU"
             );
-            if !same {
-                bail!(
-                    "rank {rank}: tensor {number} of {} is not as on the CPU",
-                    expected.len()
-                );
-            }
         }
         Ok(())
     }

@@ -46,7 +46,6 @@ pub(super) enum Part {
 pub(super) enum Outcome {
     Passed(Duration),
     Failed(String),
-    /// For what is missing here.
     NotRun(String),
 }
 
@@ -61,25 +60,6 @@ impl fmt::Display for Outcome {
 }
 
 impl Part {
-    /// Those that run unless others are named.
-    pub(super) fn all() -> &'static [Self] {
-        &[
-            Self::Inventory,
-            Self::Threads,
-            Self::Processes,
-            Self::Choice,
-            Self::Faults,
-            Self::Bench,
-            Self::Pack,
-            Self::Training,
-            Self::Steps,
-            Self::NcclThreads,
-            Self::NcclProcesses,
-            Self::NcclFaults,
-            Self::Nccl,
-        ]
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Inventory => "inventory",
@@ -96,6 +76,11 @@ impl Part {
             Self::NcclFaults => "nccl-faults",
             Self::Nccl => "nccl",
         }
+    }
+
+    /// How this program is started to run it.
+    pub(super) fn arguments(self) -> [&'static str; 4] {
+        ["selftest", "--cuda", "--part", self.name()]
     }
 
     /// Far more than it takes.
@@ -161,19 +146,16 @@ impl Part {
     }
 
     fn needs_nccl(self) -> bool {
-        matches!(
-            self,
-            Self::NcclThreads | Self::NcclProcesses | Self::NcclFaults | Self::Nccl
-        )
+        use Part::{Nccl, NcclFaults, NcclProcesses, NcclThreads};
+        matches!(self, NcclThreads | NcclProcesses | NcclFaults | Nccl)
     }
 
     fn run_child(self, args: &SelftestArgs, max_ctas: Option<u32>) -> anyhow::Result<Outcome> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(program);
         command
-            .args(["selftest", "--cuda", "--part", self.name()])
-            .arg("--ranks")
-            .arg(list(&args.ranks))
+            .args(self.arguments())
+            .args(["--ranks", &list(&args.ranks)])
             .env(MOST.0, MOST.1);
         if args.quick {
             command.arg("--quick");

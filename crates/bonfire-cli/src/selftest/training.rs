@@ -69,10 +69,7 @@ pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
         print(&format!("{ranks} ranks as threads"), &ways?, &alone)?;
     }
     for &ranks in args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX) {
-        launch(
-            ranks,
-            &["selftest", "--cuda", "--part", Part::Training.name()],
-        )?;
+        launch(ranks, &Part::Training.arguments())?;
     }
     Ok(())
 }
@@ -152,11 +149,8 @@ pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
     let mut ranks = vec![1];
     ranks.extend(args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX));
     for ranks in ranks {
-        let mut arguments = vec!["selftest", "--cuda", "--part", Part::Steps.name()];
-        if args.quick {
-            arguments.push("--quick");
-        }
-        launch(ranks, &arguments)?;
+        let quick: &[&str] = if args.quick { &["--quick"] } else { &[] };
+        launch(ranks, &[&Part::Steps.arguments()[..], quick].concat())?;
     }
     Ok(())
 }

@@ -65,7 +65,6 @@ samples! {
     u32, u32::wrapping_add, seed => scramble(seed) as u32;
 }
 
-/// Makes the values of one rank for one case; the last argument is their number.
 pub(super) type Draw<T> = fn(u32, u64, usize) -> Vec<T>;
 
 pub(super) fn samples<T: Sample>(rank: u32, case: u64, count: usize) -> Vec<T> {

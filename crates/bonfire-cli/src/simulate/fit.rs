@@ -1,7 +1,7 @@
 //! `bonfire simulate --fit`: links that reproduce rows of `bonfire bench --json`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,13 @@ struct Group {
     operation: String,
 }
 
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operation, ranks, transport) = (&self.operation, self.ranks, &self.transport);
+        write!(f, "{operation} of {ranks} ranks over {transport}")
+    }
+}
+
 /// A row beside what was predicted for it; as written to the JSON file.
 #[derive(Debug, Serialize)]
 struct Prediction {
@@ -103,12 +110,7 @@ pub(super) fn fit(files: &[PathBuf], options: FitOptions<'_>) -> anyhow::Result<
     }
     let (mut text, mut links, mut predictions) = (String::new(), Vec::new(), Vec::new());
     for (group, rows) in groups {
-        let fitted = fit_group(&group, rows, options).with_context(|| {
-            format!(
-                "{} of {} ranks over {}",
-                group.operation, group.ranks, group.transport
-            )
-        })?;
+        let fitted = fit_group(&group, rows, options).with_context(|| group.to_string())?;
         if let Some((model, rows)) = fitted {
             write_table(&mut text, &group, &model, &rows).expect("writing to a String cannot fail");
             links.push(FittedLink {
@@ -124,8 +126,7 @@ pub(super) fn fit(files: &[PathBuf], options: FitOptions<'_>) -> anyhow::Result<
         bail!("no row of these files moves data between ranks");
     }
     if let Some(path) = options.json {
-        let text = serde_json::to_string_pretty(&predictions)?;
-        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        crate::save_json(path, &predictions)?;
     }
     if let Some(path) = options.write_link {
         link::write(path, links)?;
@@ -156,12 +157,9 @@ fn fit_group(
     if rows.is_empty() {
         return Ok(None);
     }
-    let operation = Operation::from_name(&group.operation).with_context(|| {
-        format!(
-            "{} is not an operation that can be simulated",
-            group.operation
-        )
-    })?;
+    let name = &group.operation;
+    let operation = Operation::from_name(name)
+        .with_context(|| format!("{name} is not an operation that can be simulated"))?;
     rows.sort_by_key(|row| row.size_bytes);
     let measured = rows
         .iter()
@@ -202,10 +200,8 @@ fn fit_group(
 fn measured(row: &Row, operation: Operation, options: FitOptions<'_>) -> anyhow::Result<Measured> {
     let bytes = row.size_bytes;
     if row.wrong > 0 {
-        bail!(
-            "{} elements of {bytes} bytes were wrong; measure again",
-            row.wrong
-        );
+        let wrong = row.wrong;
+        bail!("{wrong} elements of {bytes} bytes were wrong; measure again");
     }
     if row.transport.contains(" and ") {
         bail!(
@@ -261,24 +257,16 @@ fn write_table(
     if !text.is_empty() {
         writeln!(text)?;
     }
-    writeln!(
-        text,
-        "# {} of {} ranks over {}: {}",
-        group.operation,
-        group.ranks,
-        group.transport,
-        figures(model.link())
-    )?;
-    writeln!(
-        text,
-        "{:>12} {:<17} {:>12} {:>12} {:>8}",
-        "size", "algorithm", "measured", "predicted", "error"
-    )?;
-    writeln!(
-        text,
-        "{:>12} {:<17} {:>12} {:>12} {:>8}",
-        "(B)", "", "(us)", "(us)", "(%)"
-    )?;
+    writeln!(text, "# {group}: {}", figures(model.link()))?;
+    for [size, algorithm, measured, predicted, error] in [
+        ["size", "algorithm", "measured", "predicted", "error"],
+        ["(B)", "", "(us)", "(us)", "(%)"],
+    ] {
+        writeln!(
+            text,
+            "{size:>12} {algorithm:<17} {measured:>12} {predicted:>12} {error:>8}"
+        )?;
+    }
     for row in rows {
         writeln!(
             text,

@@ -172,8 +172,7 @@ pub(super) fn figures(link: &Link) -> String {
 }
 
 pub(super) fn write(path: &Path, links: Vec<FittedLink>) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(&LinkFile { links })?;
-    fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    crate::save_json(path, &LinkFile { links })
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<FittedLink>> {
@@ -188,8 +187,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<FittedLink>> {
     Ok(file.links)
 }
 
-/// The link of the transport that was fitted to the same operation if there is one, and to the
-/// nearest number of ranks.
+/// The link of the transport that was fitted to the same operation if there is one, and to the nearest number of ranks.
 fn choose(
     mut links: Vec<FittedLink>,
     transport: Option<&str>,
@@ -203,10 +201,8 @@ fn choose(
         bail!("there are none");
     };
     if !transports.contains(&wanted.as_str()) || (transport.is_none() && transports.len() > 1) {
-        bail!(
-            "say which transport with FILE:TRANSPORT; there are {}",
-            transports.join(", ")
-        );
+        let known = transports.join(", ");
+        bail!("say which transport with FILE:TRANSPORT; there are {known}");
     }
     links.retain(|link| link.transport == wanted);
     let distance = |link: &FittedLink| {

@@ -1,6 +1,5 @@
 //! `bonfire simulate pipeline`: a pipeline's schedule in simulated time.
 
-use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -28,27 +27,21 @@ pub(super) struct PipelineArgs {
     /// Ranks of the pipeline, which has that many stages, or --chunks times as many
     #[arg(long, value_name = "P", required_unless_present = "read")]
     stages: Option<u32>,
-
     /// Micro-batches of a step
     #[arg(long, value_name = "M", required_unless_present = "read")]
     micro_batches: Option<NonZeroU32>,
-
     /// gpipe, 1f1b, interleaved, zb-h1 or zbv; or auto, the fastest with these --costs, below which the others are shown
     #[arg(long, value_name = "NAME", required_unless_present = "read")]
     schedule: Option<Wanted>,
-
     /// Stages on each rank; 2 of interleaved and zbv unless given, else 1; with auto the most, 2 unless given
     #[arg(long, value_name = "V")]
     chunks: Option<NonZeroU32>,
-
     /// Times of a forward pass, an input gradient and a weight gradient over the layers of a rank, in any unit
     #[arg(long, value_name = "F,I,W", default_value = "1,1,1", value_parser = times)]
     costs: PassTimes,
-
     /// Time of a message between two ranks, in the unit of --costs
     #[arg(long, value_name = "TIME", default_value = "0")]
     message: f64,
-
     /// Take the schedule from this file of CSV instead, one line for each rank, as PyTorch writes it
     #[arg(
         long,
@@ -56,15 +49,12 @@ pub(super) struct PipelineArgs {
         conflicts_with_all = ["stages", "micro_batches", "schedule", "chunks"]
     )]
     read: Option<PathBuf>,
-
     /// Write the schedule as CSV, with messages and sums of gradients
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-
     /// Write what every rank did when, for chrome://tracing or ui.perfetto.dev; a unit of --costs is shown as 1 ms
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-
     /// Draw what every rank did when as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -113,17 +103,14 @@ impl PipelineArgs {
         }
         let title = self.title(&schedule);
         if let Some(path) = &self.write {
-            super::write(path, &schedule.to_csv())?;
+            crate::save(path, &schedule.to_csv())?;
         }
         if let Some(path) = &self.timeline {
             write_timeline(path, &timing)?;
         }
         if let Some(path) = &self.plot {
-            let ranks = schedule.ranks();
-            super::write(
-                path,
-                &gantt::svg(&format!("{title}; {}", bubble(&timing)), ranks, &timing),
-            )?;
+            let caption = format!("{title}; {}", bubble(&timing));
+            crate::save(path, &gantt::svg(&caption, schedule.ranks(), &timing))?;
         }
         Ok(text(&title, &timing) + &compared(&candidates))
     }
@@ -131,10 +118,9 @@ impl PipelineArgs {
     /// The schedule, and those that it was chosen from, the fastest first.
     fn schedule(&self) -> anyhow::Result<(Schedule, Vec<Candidate>)> {
         if let Some(path) = &self.read {
-            let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-            let schedule = Schedule::from_csv(&text);
-            let schedule = schedule.with_context(|| path.display().to_string())?;
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let schedule = Schedule::from_csv(&text).with_context(|| path.display().to_string())?;
             return Ok((schedule.with_messages()?, Vec::new()));
         }
         let (Some(ranks), Some(micro_batches), Some(wanted)) =
@@ -152,13 +138,16 @@ impl PipelineArgs {
                         NonZeroU32::MIN
                     }
                 };
-                let shape = Shape {
-                    kind,
-                    ranks,
-                    chunks: self.chunks.unwrap_or(usual),
-                    micro_batches,
-                };
-                (shape, Vec::new())
+                let chunks = self.chunks.unwrap_or(usual);
+                (
+                    Shape {
+                        kind,
+                        ranks,
+                        chunks,
+                        micro_batches,
+                    },
+                    Vec::new(),
+                )
             }
             Wanted::Fastest => {
                 // Of an activation each, and memory for all: how many a schedule holds is shown.
@@ -200,13 +189,9 @@ fn text(title: &str, timing: &Timing) -> String {
     text += "rank     busy  activations (at most, each of a stage)\n";
     for (rank, (busy_s, live)) in timing.busy_s.iter().zip(&timing.live_max).enumerate() {
         // Without any time, nobody waits.
-        let busy = if timing.makespan_s > 0.0 {
-            busy_s / timing.makespan_s
-        } else {
-            1.0
-        };
-        writeln!(text, "{rank:4}  {:5.1} %  {live:11}", 100.0 * busy)
-            .expect("writing into a String cannot fail");
+        let share = busy_s / timing.makespan_s;
+        let busy = 100.0 * if timing.makespan_s > 0.0 { share } else { 1.0 };
+        text += &format!("{rank:4}  {busy:5.1} %  {live:11}\n");
     }
     text
 }
@@ -219,24 +204,17 @@ fn compared(candidates: &[Candidate]) -> String {
     }
     for candidate in candidates {
         let Shape { kind, chunks, .. } = candidate.shape;
+        let (name, bubble) = (kind.name(), 100.0 * candidate.bubble);
         let makespan = (candidate.makespan_s * 1e9).round() / 1e9;
-        let bubble = 100.0 * candidate.bubble;
-        writeln!(
-            text,
-            "{:<11}  {chunks:6}  {makespan:10}  {bubble:5.1} %",
-            kind.name()
-        )
-        .expect("writing into a String cannot fail");
+        text += &format!("{name:<11}  {chunks:6}  {makespan:10}  {bubble:5.1} %\n");
     }
     text
 }
 
 /// One process, whose threads are the ranks.
 fn write_timeline(path: &Path, timing: &Timing) -> anyhow::Result<()> {
-    let ranks = 0..timing.spans.len();
-    let names: Vec<_> = ranks
-        .map(|rank| trace::thread_name(0, rank, &format!("rank {rank}")))
-        .collect();
+    let name = |rank| trace::thread_name(0, rank, &format!("rank {rank}"));
+    let names: Vec<_> = (0..timing.spans.len()).map(name).collect();
     let spans = timing.spans.iter().enumerate();
     let spans = spans.flat_map(|(rank, spans)| spans.iter().map(move |span| (rank, span)));
     let events = spans.map(|(tid, span)| Event {

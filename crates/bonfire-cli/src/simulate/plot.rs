@@ -23,15 +23,12 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0xf0, 0xe4, 0x42),
 ];
 
-/// Curves that are drawn side by side, with what they are held against.
-pub(crate) struct Plot<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) against: Against,
-    /// At least one has a point.
-    pub(crate) curves: &'a [Curve],
+struct Plot<'a> {
+    title: &'a str,
+    against: Against,
+    curves: &'a [Curve],
 }
 
-/// What the times are held against.
 #[derive(Clone, Copy)]
 pub(crate) enum Against {
     /// Bytes, in logarithms, as the times.
@@ -46,17 +43,23 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(u64, f64)>,
 }
 
-impl Plot<'_> {
-    pub(crate) fn svg(&self) -> String {
-        let mut svg = String::new();
-        let drawn = match self.against {
-            Against::Size => self.draw_against_size(&mut svg),
-            Against::Ranks => self.draw_against_ranks(&mut svg),
-        };
-        drawn.expect("drawing into a String cannot fail");
-        svg
-    }
+/// Draws curves side by side, of which at least one has a point.
+pub(crate) fn svg(title: &str, against: Against, curves: &[Curve]) -> String {
+    let mut svg = String::new();
+    let plot = Plot {
+        title,
+        against,
+        curves,
+    };
+    let drawn = match against {
+        Against::Size => plot.draw_against_size(&mut svg),
+        Against::Ranks => plot.draw_against_ranks(&mut svg),
+    };
+    drawn.expect("drawing into a String cannot fail");
+    svg
+}
 
+impl Plot<'_> {
     fn points(&self) -> impl Iterator<Item = &(u64, f64)> {
         self.curves.iter().flat_map(|curve| &curve.points)
     }
@@ -165,15 +168,6 @@ impl Against {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn svg(title: &str, against: Against, curves: &[Curve]) -> String {
-        let plot = Plot {
-            title,
-            against,
-            curves,
-        };
-        plot.svg()
-    }
 
     #[test]
     fn every_curve_has_a_line_and_a_name() {

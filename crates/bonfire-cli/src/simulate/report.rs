@@ -7,7 +7,7 @@ use bonfire_plan::simulate::{Class, PathPart};
 use serde::Serialize;
 
 use super::scenario::{Outcome, Scenario, Skipped};
-use crate::quantity::show_seconds;
+use crate::quantity::{counted, show_seconds};
 
 /// One simulation as written to the JSON file; fields that `bonfire bench` has too have its names.
 #[derive(Debug, Serialize)]
@@ -73,7 +73,6 @@ impl Record {
     }
 }
 
-/// The table of all algorithms, and the critical path of the fastest.
 pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome], skipped: &[Skipped]) -> String {
     let mut text = String::new();
     write(&mut text, scenario, outcomes, skipped).expect("writing to a String cannot fail");
@@ -104,16 +103,35 @@ fn write(
     if host_count > 1 {
         writeln!(text, "# between hosts: {}", scenario.inter)?;
     }
-    writeln!(
-        text,
-        "{:<17} {:>12} {:>9} {:>9} {:>7} {:>10} {:>12} {:>12}",
-        "algorithm", "time", "algbw", "busbw", "rounds", "frames", "rank sends", "NIC sends"
-    )?;
-    writeln!(
-        text,
-        "{:<17} {:>12} {:>9} {:>9} {:>7} {:>10} {:>12} {:>12}",
-        "", "(us)", "(GB/s)", "(GB/s)", "", "", "(at most)", "(at most)"
-    )?;
+    for [algorithm, time, algbw, busbw, rounds, frames, rank, nic] in [
+        [
+            "algorithm",
+            "time",
+            "algbw",
+            "busbw",
+            "rounds",
+            "frames",
+            "rank sends",
+            "NIC sends",
+        ],
+        [
+            "",
+            "(us)",
+            "(GB/s)",
+            "(GB/s)",
+            "",
+            "",
+            "(at most)",
+            "(at most)",
+        ],
+    ] {
+        let bandwidths = format!("{algbw:>9} {busbw:>9}");
+        let sent = format!("{frames:>10} {rank:>12} {nic:>12}");
+        writeln!(
+            text,
+            "{algorithm:<17} {time:>12} {bandwidths} {rounds:>7} {sent}"
+        )?;
+    }
     for outcome in outcomes {
         let simulation = &outcome.simulation;
         writeln!(
@@ -188,10 +206,4 @@ fn rank_bytes_max(outcome: &Outcome) -> u64 {
 fn nic_bytes_max(outcome: &Outcome) -> u64 {
     let nics = outcome.simulation.nics.iter();
     nics.map(|nic| nic.bytes_sent).max().unwrap_or(0)
-}
-
-/// A count with its noun, in words.
-pub(super) fn counted(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
 }

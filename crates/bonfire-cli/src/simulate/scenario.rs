@@ -52,11 +52,8 @@ impl Scenario {
     pub(super) fn schedule(&self, algorithm: Algorithm, size: Size) -> anyhow::Result<Schedule> {
         let elems = self.chunk_bytes / self.dtype.size_bytes();
         let Some(chunk_elems_max) = NonZeroUsize::new(elems) else {
-            bail!(
-                "--chunk-bytes {} is less than one element of {}",
-                self.chunk_bytes,
-                self.dtype
-            );
+            let (bytes, dtype) = (self.chunk_bytes, self.dtype);
+            bail!("--chunk-bytes {bytes} is less than one element of {dtype}");
         };
         Ok(Schedule::new(ScheduleShape {
             collective: self.collective(),

@@ -40,7 +40,6 @@ pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyh
 }
 
 struct Threads<'a> {
-    /// The host of each rank.
     hosts_of: &'a [u32],
 }
 

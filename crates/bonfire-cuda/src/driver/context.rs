@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult};
 use crate::driver::device::Device;
 use crate::driver::event::Event;
 use crate::error::version::CudaVersion;
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, Result, check};
 
 /// The primary context of a device, retained. Clones are the same context.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ impl Context {
     ///
     /// # Errors
     /// What the driver says: often that the device's memory is full.
-    pub fn retain(device: &Device) -> Result<Self, CudaError> {
+    pub fn retain(device: &Device) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live pointer that the call writes; the device came from the driver.
         check("cuDevicePrimaryCtxRetain", unsafe {
@@ -66,7 +66,7 @@ impl Context {
     }
 
     /// Makes it the context of this thread, as most functions of the driver need it.
-    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+    pub(crate) fn bind(&self) -> Result<()> {
         // SAFETY: the context is retained, so the handle is valid.
         check("cuCtxSetCurrent", unsafe {
             sys::cuCtxSetCurrent(self.inner.raw)
@@ -85,17 +85,13 @@ impl Context {
     ///
     /// # Errors
     /// What the driver says, also about work that failed earlier.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
+    pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: it takes no arguments; a context is current.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// How full the device is.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn memory_info(&self) -> Result<MemoryInfo, CudaError> {
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are live integers that the call writes; a context is current.
@@ -105,8 +101,7 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// Returns the out-of-memory error for `bytes`, with the device's free and total memory.
-    pub(crate) fn out_of_memory(&self, bytes: usize) -> Result<CudaError, CudaError> {
+    pub(crate) fn out_of_memory(&self, bytes: usize) -> Result<CudaError> {
         let memory = self.memory_info()?;
         Ok(CudaError::OutOfMemory {
             bytes,
@@ -124,7 +119,7 @@ impl Context {
     ///
     /// # Errors
     /// [`CudaError::Missing`] before CUDA 12.5.
-    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+    pub fn record(&self, event: &Event) -> Result<()> {
         let events = self.events("cuCtxRecordEvent")?;
         // SAFETY: context and event are valid handles, held by `self` and `event`.
         let result = unsafe { (events.record)(self.inner.raw, event.raw()) };
@@ -135,14 +130,14 @@ impl Context {
     ///
     /// # Errors
     /// [`CudaError::Missing`] before CUDA 12.5.
-    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+    pub fn wait(&self, event: &Event) -> Result<()> {
         let events = self.events("cuCtxWaitEvent")?;
         // SAFETY: context and event are valid handles, held by `self` and `event`.
         let result = unsafe { (events.wait)(self.inner.raw, event.raw()) };
         check("cuCtxWaitEvent", result)
     }
 
-    fn events(&self, function: &'static str) -> Result<ContextEvents, CudaError> {
+    fn events(&self, function: &'static str) -> Result<ContextEvents> {
         const SINCE: CudaVersion = CudaVersion {
             major: 12,
             minor: 5,

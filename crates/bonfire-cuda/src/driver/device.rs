@@ -4,9 +4,17 @@ use std::env;
 use std::ffi::CStr;
 use std::fmt;
 
+use cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as DESCRIPTORS,
+    CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT as TIMEOUT,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as MAPPINGS,
+};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {
@@ -52,7 +60,7 @@ fn connections(value: Option<&str>) -> u32 {
 
 impl Device {
     /// The device must exist: `ordinal` is below the count that the driver gave.
-    pub(crate) fn open(ordinal: u32) -> Result<Self, CudaError> {
+    pub(crate) fn open(ordinal: u32) -> Result<Self> {
         let mut raw = 0;
         // SAFETY: `raw` is a live integer that the call writes; the driver is initialised.
         check("cuDeviceGet", unsafe {
@@ -64,14 +72,8 @@ impl Device {
             sys::cuDeviceTotalMem_v2(&mut memory_bytes, raw)
         })?;
         let capability = ComputeCapability {
-            major: attribute(
-                raw,
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-            )?,
-            minor: attribute(
-                raw,
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )?,
+            major: attribute(raw, MAJOR)?,
+            minor: attribute(raw, MINOR)?,
         };
         Ok(Self {
             raw,
@@ -81,20 +83,13 @@ impl Device {
             pci: pci(raw)?,
             memory_bytes,
             capability,
-            multiprocessors: attribute(
-                raw,
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-            )?,
-            limits_kernel_time: attribute(
-                raw,
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT,
-            )? != 0,
-            gives_descriptors: gives_descriptors(raw)?,
+            multiprocessors: attribute(raw, MULTIPROCESSORS)?,
+            limits_kernel_time: attribute(raw, TIMEOUT)? != 0,
+            gives_descriptors: attribute(raw, MAPPINGS)? != 0 && attribute(raw, DESCRIPTORS)? != 0,
             connections: connections(env::var(CONNECTIONS_VARIABLE).ok().as_deref()),
         })
     }
 
-    /// Its number in this process.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
@@ -158,15 +153,7 @@ impl Device {
     }
 }
 
-fn gives_descriptors(device: CUdevice) -> Result<bool, CudaError> {
-    use CUdevice_attribute::{
-        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as DESCRIPTORS,
-        CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as MAPPINGS,
-    };
-    Ok(attribute(device, MAPPINGS)? != 0 && attribute(device, DESCRIPTORS)? != 0)
-}
-
-fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32, CudaError> {
+fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32> {
     let mut value = 0;
     // SAFETY: `value` is a live integer that the call writes; `device` came from cuDeviceGet.
     check("cuDeviceGetAttribute", unsafe {
@@ -175,7 +162,7 @@ fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32, Cud
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-fn name(device: CUdevice) -> Result<String, CudaError> {
+fn name(device: CUdevice) -> Result<String> {
     let mut text = [0; TEXT_BYTES];
     // SAFETY: the call writes at most TEXT_BYTES bytes with the NUL; the buffer has that many.
     check("cuDeviceGetName", unsafe {
@@ -184,7 +171,7 @@ fn name(device: CUdevice) -> Result<String, CudaError> {
     Ok(text_of(&text))
 }
 
-fn pci(device: CUdevice) -> Result<String, CudaError> {
+fn pci(device: CUdevice) -> Result<String> {
     let mut text = [0; TEXT_BYTES];
     // SAFETY: the call writes at most TEXT_BYTES bytes with the NUL; the buffer has that many.
     check("cuDeviceGetPCIBusId", unsafe {
@@ -193,7 +180,7 @@ fn pci(device: CUdevice) -> Result<String, CudaError> {
     Ok(text_of(&text))
 }
 
-fn uuid(device: CUdevice) -> Result<[u8; 16], CudaError> {
+fn uuid(device: CUdevice) -> Result<[u8; 16]> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: `uuid` is a live struct of 16 bytes that the call writes.
     check("cuDeviceGetUuid", unsafe {
@@ -202,7 +189,8 @@ fn uuid(device: CUdevice) -> Result<[u8; 16], CudaError> {
     Ok(uuid.bytes.map(|byte| byte as u8))
 }
 
-fn text_of(bytes: &[u8]) -> String {
+/// The text before the first NUL.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes)
         .map(|text| text.to_string_lossy().into_owned())
         .unwrap_or_default()

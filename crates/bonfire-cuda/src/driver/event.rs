@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUevent, CUevent_flags_enum, CUresult};
 
 use crate::driver::context::{Context, symbol};
 use crate::error::version::CudaVersion;
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, Result, check};
 
 /// A point in the order of a stream that others can wait for.
 #[derive(Debug)]
@@ -31,22 +31,16 @@ unsafe impl Sync for Event {}
 
 impl Event {
     /// An event for order only, the cheapest.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn new(context: &Context) -> Result<Self, CudaError> {
+    pub fn new(context: &Context) -> Result<Self> {
         Self::with_flags(context, CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32)
     }
 
     /// An event that notes the time, for [`since`](Self::since).
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn timed(context: &Context) -> Result<Self, CudaError> {
+    pub fn timed(context: &Context) -> Result<Self> {
         Self::with_flags(context, CUevent_flags_enum::CU_EVENT_DEFAULT as u32)
     }
 
-    fn with_flags(context: &Context, flags: u32) -> Result<Self, CudaError> {
+    fn with_flags(context: &Context, flags: u32) -> Result<Self> {
         context.bind()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live pointer that the call writes; a context is current.
@@ -63,7 +57,7 @@ impl Event {
     ///
     /// # Errors
     /// What the driver says, also about work that failed earlier.
-    pub fn state(&self) -> Result<EventState, CudaError> {
+    pub fn state(&self) -> Result<EventState> {
         // SAFETY: the handle is valid until drop.
         match unsafe { sys::cuEventQuery(self.raw) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(EventState::Pending),
@@ -75,7 +69,7 @@ impl Event {
     ///
     /// # Errors
     /// What the driver says, also about work that failed earlier.
-    pub fn wait_until(&self, deadline: Instant) -> Result<EventState, CudaError> {
+    pub fn wait_until(&self, deadline: Instant) -> Result<EventState> {
         /// Most collectives take less, and a sleep takes longer than that.
         const SPIN: Duration = Duration::from_micros(200);
         const NAP: Duration = Duration::from_micros(50);
@@ -100,7 +94,7 @@ impl Event {
     ///
     /// # Errors
     /// What the driver says if they are not.
-    pub fn since(&self, earlier: &Self) -> Result<Duration, CudaError> {
+    pub fn since(&self, earlier: &Self) -> Result<Duration> {
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
         // The bindings name it by another version for every release of CUDA; all drivers have this.
         // SAFETY: the driver's function of that name has this type since CUDA 2.0 (cuda.h).

@@ -10,7 +10,6 @@ use std::str::FromStr;
 pub struct PciAddress {
     pub domain: u32,
     pub bus: u32,
-    /// The device on the bus.
     pub device: u32,
 }
 
@@ -22,11 +21,7 @@ pub struct PciAddressError {
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            domain,
-            bus,
-            device,
-        } = self;
+        let (domain, bus, device) = (self.domain, self.bus, self.device);
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.0")
     }
 }

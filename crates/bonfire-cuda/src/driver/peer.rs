@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdevice_P2PAttribute, CUresult};
 
 use crate::driver::context::Context;
 use crate::driver::device::Device;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
@@ -39,10 +39,7 @@ impl fmt::Display for PeerAccess {
 
 /// How `from` reaches the memory of `to`, according to the driver. Believe it only after data went
 /// that way and arrived.
-///
-/// # Errors
-/// What the driver says.
-pub fn peer_access(from: &Device, to: &Device) -> Result<PeerAccess, CudaError> {
+pub fn peer_access(from: &Device, to: &Device) -> Result<PeerAccess> {
     if from.raw() == to.raw() {
         return Ok(PeerAccess::Same);
     }
@@ -75,7 +72,7 @@ impl Context {
     ///
     /// # Errors
     /// What the driver says if the devices cannot reach each other.
-    pub fn enable_peer(&self, peer: &Self) -> Result<(), CudaError> {
+    pub fn enable_peer(&self, peer: &Self) -> Result<()> {
         if self.is_same(peer) {
             return Ok(());
         }

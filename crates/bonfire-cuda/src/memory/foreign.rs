@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::driver::context::Context;
-use crate::memory::span::Span;
+use crate::memory::span::{Memory, Span};
 
 /// An address, and what keeps the memory behind it.
 pub(crate) struct ForeignRegion {
@@ -42,22 +42,19 @@ impl Span {
             "{len} bytes of device memory at no address"
         );
         // SAFETY: nothing follows the address here; that others may is the promise of the caller.
-        Self::of_foreign(Arc::new(ForeignRegion {
+        let region = ForeignRegion {
             address,
             len,
             context: context.clone(),
             _keeper: keeper,
-        }))
+        };
+        Self::of(Memory::Foreign(Arc::new(region)), len)
     }
 }
 
 impl ForeignRegion {
     pub(crate) fn address(&self) -> u64 {
         self.address
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     /// Asserts that work of this context may touch the memory.

@@ -1,10 +1,9 @@
 //! Host memory of the CPU's collectives, page-locked for the copies of a device.
 //!
-//! Memory that processes share cannot be had from the driver, but the driver can register it: then
-//! copies from and to it go straight between device and memory, as with a
-//! [`PinnedRegion`](crate::PinnedRegion). No device gets its address: what a copy does to it happens
-//! inside of [`Stream::read`](crate::Stream::read) and [`Stream::write`](crate::Stream::write), which
-//! borrow it.
+//! Memory that processes share cannot be had from the driver, but the driver can register it: then copies from and to
+//! it go straight between device and memory, as with a [`PinnedRegion`](crate::PinnedRegion). No device gets its
+//! address: what a copy does to it happens inside of [`Stream::read`](crate::Stream::read) and
+//! [`Stream::write`](crate::Stream::write), which borrow it.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,7 +11,7 @@ use bonfire_sys::Block;
 use cudarc::driver::sys;
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 
 /// Words of host memory, shared with other processes or not, page-locked once
 /// [`lock_pages`](Self::lock_pages) was called. Used like a slice.
@@ -40,7 +39,7 @@ impl HostMemory {
     /// # Errors
     /// What the driver says: how much may be page-locked is limited, and some systems forbid it for
     /// memory that is shared.
-    pub fn lock_pages(&mut self, context: &Context) -> Result<(), CudaError> {
+    pub fn lock_pages(&mut self, context: &Context) -> Result<()> {
         if self.locked.is_some() || self.is_empty() {
             return Ok(());
         }

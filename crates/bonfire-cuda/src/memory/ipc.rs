@@ -6,15 +6,16 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, Result, check};
 use crate::memory::DeviceRegion;
 use crate::memory::mapping::Mapping;
-use crate::memory::span::{Span, Users};
+use crate::memory::span::{Memory, Span, Users};
 
 /// What a process sends so that another can map its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
-    bytes: [u8; Self::BYTES],
+    /// From another process these may be any: a wrong handle is refused when it is opened.
+    pub bytes: [u8; Self::BYTES],
 }
 
 impl IpcHandle {
@@ -24,7 +25,7 @@ impl IpcHandle {
     ///
     /// # Errors
     /// What the driver says: some containers and virtual machines forbid it.
-    pub fn export(region: &DeviceRegion) -> Result<Self, CudaError> {
+    pub fn export(region: &DeviceRegion) -> Result<Self> {
         region.context().bind()?;
         let mut handle = CUipcMemHandle {
             reserved: [0; Self::BYTES],
@@ -37,15 +38,6 @@ impl IpcHandle {
         Ok(Self {
             bytes: handle.reserved.map(|byte| byte as u8),
         })
-    }
-
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        self.bytes
-    }
-
-    /// From bytes that another process sent. A wrong handle is refused when it is opened.
-    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
-        Self { bytes }
     }
 }
 
@@ -69,9 +61,8 @@ impl ImportedRegion {
     /// Maps the region behind a handle, which has `len` bytes.
     ///
     /// # Errors
-    /// What the driver says: the handle may be of this very process, or of a device that this one
-    /// cannot reach.
-    pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>, CudaError> {
+    /// What the driver says: the handle may be of this very process, or of a device that this one cannot reach.
+    pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;
         let raw = CUipcMemHandle {
@@ -104,7 +95,7 @@ impl ImportedRegion {
         bytes: usize,
         file: BorrowedFd<'_>,
         len: usize,
-    ) -> Result<Arc<Self>, CudaError> {
+    ) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         if bytes < len {
             return Err(too_short(len, bytes));
@@ -123,13 +114,7 @@ impl ImportedRegion {
     }
 
     pub fn span(self: &Arc<Self>) -> Span {
-        Span::of_import(Arc::clone(self))
-    }
-
-    /// The bytes agreed with the exporting process.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
+        Span::of(Memory::Imported(Arc::clone(self)), self.len)
     }
 
     pub fn context(&self) -> &Context {
@@ -148,7 +133,7 @@ impl ImportedRegion {
     }
 
     /// How many bytes from its address on are really mapped.
-    fn mapped_len(&self) -> Result<usize, CudaError> {
+    fn mapped_len(&self) -> Result<usize> {
         let (mut base, mut len) = (0, 0);
         // SAFETY: both are live integers that the call writes; the address is mapped.
         check("cuMemGetAddressRange", unsafe {

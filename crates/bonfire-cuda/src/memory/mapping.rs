@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use cudarc::driver::sys::{self, CUdeviceptr, CUmemAllocationHandleType_enum, CUresult};
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 
 /// `CUmemLocation`. Declared here, like the two below, because headers from CUDA 13.2 on have a union in the place of
 /// `id`, with the same layout.
@@ -57,7 +57,7 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// At least `len` bytes of the device of a context.
-    pub(crate) fn allocate(context: &Context, len: usize) -> Result<Self, CudaError> {
+    pub(crate) fn allocate(context: &Context, len: usize) -> Result<Self> {
         context.bind()?;
         let properties = Properties {
             kind: PINNED,
@@ -88,11 +88,7 @@ impl Mapping {
     }
 
     /// Maps memory that another process gave, of that many bytes, for the device of a context.
-    pub(crate) fn open(
-        context: &Context,
-        file: BorrowedFd<'_>,
-        bytes: usize,
-    ) -> Result<Self, CudaError> {
+    pub(crate) fn open(context: &Context, file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         context.bind()?;
         let mut handle = 0;
         // The call takes the number of the descriptor in the place of an address.
@@ -109,7 +105,7 @@ impl Mapping {
         Self::map(context, Allocation { handle }, bytes)
     }
 
-    fn map(context: &Context, allocation: Allocation, bytes: usize) -> Result<Self, CudaError> {
+    fn map(context: &Context, allocation: Allocation, bytes: usize) -> Result<Self> {
         let mut start = 0;
         // SAFETY: `start` is a live integer that the call writes; any address will do.
         check("cuMemAddressReserve", unsafe {
@@ -128,8 +124,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Lets work of a context touch it.
-    pub(crate) fn allow(&self, context: &Context) -> Result<(), CudaError> {
+    pub(crate) fn allow(&self, context: &Context) -> Result<()> {
         let Addresses { start, bytes } = self.addresses;
         let access = Access {
             location: location(context),
@@ -141,8 +136,7 @@ impl Mapping {
         })
     }
 
-    /// What another process needs to open it.
-    pub(crate) fn descriptor(&self) -> Result<OwnedFd, CudaError> {
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         let mut file: i32 = -1;
         // SAFETY: for this kind of handle the call writes one int, which is live.
         check("cuMemExportToShareableHandle", unsafe {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use cudarc::driver::sys;
 
 use crate::driver::context::Context;
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 use crate::memory::span::Users;
 
 /// Page-locked host memory. A device may write it at any time, so Rust sees it only as atomic words.
@@ -36,7 +36,7 @@ impl PinnedRegion {
     ///
     /// # Errors
     /// What the driver says: how much may be page-locked is limited.
-    pub fn allocate(context: &Context, len: usize) -> Result<Arc<Self>, CudaError> {
+    pub fn allocate(context: &Context, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;
         let len = len.next_multiple_of(WORD_BYTES);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver::context::Context;
-use crate::error::CudaError;
+use crate::error::{CudaError, Result};
 use crate::memory::DeviceRegion;
 use crate::memory::foreign::ForeignRegion;
 use crate::memory::ipc::ImportedRegion;
@@ -21,45 +21,24 @@ pub struct Span {
 }
 
 #[derive(Clone, Debug)]
-enum Memory {
+pub(crate) enum Memory {
     Own(Arc<DeviceRegion>),
     Imported(Arc<ImportedRegion>),
     Foreign(Arc<ForeignRegion>),
 }
 
 impl Span {
-    pub(crate) fn of_region(region: Arc<DeviceRegion>) -> Self {
-        let len = region.len();
-        Self {
-            memory: Memory::Own(region),
-            start: 0,
-            len,
-        }
-    }
-
-    pub(crate) fn of_import(region: Arc<ImportedRegion>) -> Self {
-        let len = region.len();
-        Self {
-            memory: Memory::Imported(region),
-            start: 0,
-            len,
-        }
-    }
-
-    pub(crate) fn of_foreign(region: Arc<ForeignRegion>) -> Self {
-        let len = region.len();
-        Self {
-            memory: Memory::Foreign(region),
-            start: 0,
-            len,
-        }
+    /// All of a region of `len` bytes.
+    pub(crate) fn of(memory: Memory, len: usize) -> Self {
+        let start = 0;
+        Self { memory, start, len }
     }
 
     /// A part of it.
     ///
     /// # Errors
     /// [`CudaError::Range`] if it has no such bytes.
-    pub fn part(&self, range: Range<usize>) -> Result<Self, CudaError> {
+    pub fn part(&self, range: Range<usize>) -> Result<Self> {
         if range.start > range.end || range.end > self.len {
             return Err(CudaError::Range {
                 what: "a part of device memory",

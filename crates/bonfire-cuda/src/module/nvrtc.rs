@@ -1,14 +1,14 @@
 //! The compiler of CUDA C++, loaded at run time.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use crate::driver::device::ComputeCapability;
-use crate::error::CudaError;
+use crate::driver::device::{ComputeCapability, text_of};
 use crate::error::version::CudaVersion;
+use crate::error::{CudaError, Result};
 use crate::module::Cubin;
 
 /// Proof that NVRTC is loaded in this process.
@@ -17,9 +17,9 @@ pub struct Nvrtc {
     version: CudaVersion,
 }
 
-/// What keeps the bits of arithmetic: no product and sum in one rounding, no flushing of denormals, no
-/// approximate division or root.
-const EXACT_OPTIONS: [&str; 4] = [
+/// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference: no product and sum in
+/// one rounding where the source has two, no flushing of denormals, divisions and roots correctly rounded.
+pub const EXACT_OPTIONS: [&str; 4] = [
     "--fmad=false",
     "--ftz=false",
     "--prec-div=true",
@@ -37,7 +37,7 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`CudaError::NoCompiler`].
-    pub fn load() -> Result<Self, CudaError> {
+    pub fn load() -> Result<Self> {
         if !is_present() {
             load_from_toolkit();
         }
@@ -75,13 +75,11 @@ impl Nvrtc {
         name: &str,
         source: &str,
         defines: &[String],
-    ) -> Result<Cubin, CudaError> {
+    ) -> Result<Cubin> {
         let mut options = vec![architecture(capability), "--std=c++17".to_owned()];
         options.extend(EXACT_OPTIONS.map(str::to_owned));
         options.extend(defines.iter().map(|define| format!("-D{define}")));
-        let program = Program::create(name, source)?;
-        program.compile(name, &options)?;
-        program.cubin(name)
+        Program::build(name, source, &options)
     }
 
     /// Compiles CUDA C++ that includes headers of a toolkit, as CubeCL does.
@@ -90,17 +88,14 @@ impl Nvrtc {
         capability: ComputeCapability,
         folder: &Path,
         source: &str,
-    ) -> Result<Cubin, CudaError> {
-        const NAME: &str = "headers";
+    ) -> Result<Cubin> {
         let include = |folder: &Path| format!("--include-path={}", folder.display());
         let options = [
             architecture(capability),
             include(folder),
             include(&folder.join("cccl")),
         ];
-        let program = Program::create(NAME, source)?;
-        program.compile(NAME, &options)?;
-        program.cubin(NAME)
+        Program::build("headers", source, &options)
     }
 }
 
@@ -160,7 +155,13 @@ struct Program {
 }
 
 impl Program {
-    fn create(name: &str, source: &str) -> Result<Self, CudaError> {
+    fn build(name: &str, source: &str, options: &[String]) -> Result<Cubin> {
+        let program = Self::create(name, source)?;
+        program.compile(name, options)?;
+        program.cubin(name)
+    }
+
+    fn create(name: &str, source: &str) -> Result<Self> {
         let text = |text: &str| CString::new(text).expect("kernel sources have no NUL");
         let (source, file) = (text(source), text(name));
         let mut raw = ptr::null_mut();
@@ -180,7 +181,7 @@ impl Program {
         Ok(Self { raw })
     }
 
-    fn compile(&self, name: &str, options: &[String]) -> Result<(), CudaError> {
+    fn compile(&self, name: &str, options: &[String]) -> Result<()> {
         let options: Vec<CString> = options
             .iter()
             .map(|option| CString::new(option.as_str()).expect("options have no NUL"))
@@ -206,12 +207,10 @@ impl Program {
         if result != nvrtcResult::NVRTC_SUCCESS {
             return String::new();
         }
-        CStr::from_bytes_until_nul(&bytes)
-            .map(|text| text.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        text_of(&bytes)
     }
 
-    fn cubin(&self, name: &str) -> Result<Cubin, CudaError> {
+    fn cubin(&self, name: &str) -> Result<Cubin> {
         let mut len = 0;
         // SAFETY: the program is valid and compiled; `len` is a live integer that the call writes.
         let result = unsafe { sys::nvrtcGetCUBINSize(self.raw, &mut len) };
@@ -231,7 +230,7 @@ impl Drop for Program {
     }
 }
 
-fn checked(name: &str, result: nvrtcResult, log: impl FnOnce() -> String) -> Result<(), CudaError> {
+fn checked(name: &str, result: nvrtcResult, log: impl FnOnce() -> String) -> Result<()> {
     if result == nvrtcResult::NVRTC_SUCCESS {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::driver::device::ComputeCapability;
-use crate::error::CudaError;
+use crate::error::{CudaError, Result};
 use crate::module::nvrtc::Nvrtc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +32,13 @@ impl Toolkit {
     ///
     /// # Errors
     /// [`CudaError::NoToolkit`].
-    pub fn find() -> Result<Self, CudaError> {
+    pub fn find() -> Result<Self> {
         Self::find_with(env::var(VARIABLE).ok(), |path| {
             fs::exists(path).unwrap_or(false)
         })
     }
 
-    fn find_with(
-        variable: Option<String>,
-        exists: impl Fn(&str) -> bool,
-    ) -> Result<Self, CudaError> {
+    fn find_with(variable: Option<String>, exists: impl Fn(&str) -> bool) -> Result<Self> {
         let folder = FOLDERS.into_iter().find(|folder| exists(folder));
         let system = || exists(COMPILER).then_some(SYSTEM);
         let root = variable.or_else(|| folder.or_else(system).map(str::to_owned));
@@ -65,7 +62,7 @@ impl Toolkit {
     ///
     /// # Errors
     /// [`CudaError::NoToolkit`] with what NVRTC does not find.
-    pub fn check(&self, nvrtc: Nvrtc, capability: ComputeCapability) -> Result<(), CudaError> {
+    pub fn check(&self, nvrtc: Nvrtc, capability: ComputeCapability) -> Result<()> {
         let folder = self.root.join("include");
         match nvrtc.compile_including(capability, &folder, &source(capability)) {
             Ok(_) => Ok(()),

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libloading::Library;
 
 use super::{UniqueId, VERSION_MIN, missing};
-use crate::error::CudaError;
+use crate::error::{CudaError, Result};
 
 pub(super) type Raw = *mut c_void;
 pub(super) type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
@@ -63,7 +63,7 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn of(library: &Library) -> Result<Self, CudaError> {
+    pub(super) fn of(library: &Library) -> Result<Self> {
         Ok(Self {
             get_version: symbol(library, "ncclGetVersion")?,
             get_unique_id: symbol(library, "ncclGetUniqueId")?,
@@ -97,7 +97,7 @@ impl Config {
     }
 }
 
-fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, CudaError> {
+fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
     // SAFETY: every use names a function of nccl.h with its type there.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found
@@ -106,14 +106,14 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, CudaError> {
 }
 
 /// For calls that may continue in the background.
-pub(super) fn begun(call: &'static str, result: c_int) -> Result<(), CudaError> {
+pub(super) fn begun(call: &'static str, result: c_int) -> Result<()> {
     if result == IN_PROGRESS {
         return Ok(());
     }
     checked(call, result)
 }
 
-pub(super) fn checked(call: &'static str, result: c_int) -> Result<(), CudaError> {
+pub(super) fn checked(call: &'static str, result: c_int) -> Result<()> {
     if result == SUCCESS {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use super::functions::{Config, IN_PROGRESS, Raw, SUCCESS, begun, checked};
 use super::{Nccl, NcclOp, NcclType, UniqueId};
 use crate::driver::context::Context;
 use crate::driver::event::EventState;
-use crate::error::CudaError;
+use crate::error::Result;
 use crate::memory::span::Span;
 use crate::stream::Stream;
 
@@ -40,15 +40,12 @@ unsafe impl Send for NcclRank {}
 
 impl NcclRank {
     /// Begins to join a group. It is joined once [`state`](Self::state) is done.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn join(
         nccl: &Arc<Nccl>,
         context: &Context,
         id: UniqueId,
         place: NcclPlace,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self> {
         assert!(place.rank < place.world_size, "{place:?}");
         context.bind()?;
         let mut config = Config::never_blocking();
@@ -71,7 +68,7 @@ impl NcclRank {
     ///
     /// # Errors
     /// What it says: some rank failed.
-    pub fn state(&mut self) -> Result<EventState, CudaError> {
+    pub fn state(&mut self) -> Result<EventState> {
         let mut state = SUCCESS;
         // SAFETY: the communicator is valid until drop; `state` is a live integer that the call writes.
         let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
@@ -84,16 +81,13 @@ impl NcclRank {
     }
 
     /// Begins to queue a reduction of all ranks' data, in place, to all ranks.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn all_reduce(
         &mut self,
         stream: &Stream,
         data: &Span,
         kind: NcclType,
         op: NcclOp,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (address, count) = self.prepare(stream, data, kind);
         // SAFETY: the data are device memory of that many elements that is freed only after this context
         // is idle; stream and communicator are valid and of this context (nccl.h).
@@ -113,16 +107,13 @@ impl NcclRank {
 
     /// Begins to queue reductions, in place, each to one rank: element by element of `parts`, the rank's
     /// number in the list.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn reduce_parts(
         &mut self,
         stream: &Stream,
         parts: &[(u32, Span)],
         kind: NcclType,
         op: NcclOp,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         self.together(|own| {
             for (root, part) in parts {
                 own.assert_root(*root);
@@ -147,14 +138,7 @@ impl NcclRank {
     }
 
     /// Begins to queue broadcasts of bytes, each from one rank: the rank's number in the list.
-    ///
-    /// # Errors
-    /// What it says.
-    pub fn broadcast_parts(
-        &mut self,
-        stream: &Stream,
-        parts: &[(u32, Span)],
-    ) -> Result<(), CudaError> {
+    pub fn broadcast_parts(&mut self, stream: &Stream, parts: &[(u32, Span)]) -> Result<()> {
         self.together(|own| {
             for (root, part) in parts {
                 own.assert_root(*root);
@@ -180,12 +164,9 @@ impl NcclRank {
     /// Begins to queue messages to and from other ranks: all of them at once, but for those with the same
     /// peer, which keep their order. Each needs its counterpart, equally long, among those of its peer.
     ///
-    /// # Errors
-    /// What NCCL reports.
-    ///
     /// # Panics
     /// If a peer is not another rank of the group.
-    pub fn messages(&mut self, stream: &Stream, messages: &[Message]) -> Result<(), CudaError> {
+    pub fn messages(&mut self, stream: &Stream, messages: &[Message]) -> Result<()> {
         self.together(|own| {
             for message in messages {
                 let (Message::Send(peer, data) | Message::Recv(peer, data)) = message;
@@ -211,10 +192,7 @@ impl NcclRank {
     }
 
     /// Several operations as one, which begin and end together.
-    fn together(
-        &mut self,
-        body: impl FnOnce(&mut Self) -> Result<(), CudaError>,
-    ) -> Result<(), CudaError> {
+    fn together(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.context.bind()?;
         // SAFETY: it takes nothing; the group is ended below on this very thread (nccl.h).
         checked("ncclGroupStart", unsafe {

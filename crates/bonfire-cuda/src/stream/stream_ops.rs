@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
 };
 
-use crate::error::{CudaError, check};
+use crate::error::{Result, check};
 use crate::memory::span::Span;
 use crate::stream::Stream;
 
@@ -78,11 +78,7 @@ impl StreamOps {
         self
     }
 
-    /// Queues the batch.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
+    pub fn queue(&mut self, stream: &Stream) -> Result<()> {
         stream.context().bind()?;
         for span in &self.spans {
             span.used_by(stream.context());

@@ -72,7 +72,7 @@ impl Kernels {
         }
         let capability = self.context.device().capability();
         let reduce = key.reduce()?;
-        let reductions = self.neighbours.reductions();
+        let reductions = &self.neighbours.inner.reductions;
         let code = reductions.get(key.clone(), capability, || {
             ReduceCode::compile(reduce, self.nvrtc, capability)
         })?;
@@ -86,7 +86,7 @@ impl Kernels {
             return Ok(());
         }
         let capability = self.context.device().capability();
-        let one_shots = self.neighbours.one_shots();
+        let one_shots = &self.neighbours.inner.one_shots;
         let cubin = one_shots.get(key, capability, || key.compile(self.nvrtc, capability))?;
         let kernel = OneShotKernel::load(&self.context, key, &cubin)?;
         self.one_shots.insert(key, kernel);
@@ -95,7 +95,7 @@ impl Kernels {
 
     pub(crate) fn signals(&self) -> Result<SignalKernel, CudaError> {
         let capability = self.context.device().capability();
-        let cubin = self.neighbours.signals().get((), capability, || {
+        let cubin = self.neighbours.inner.signals.get((), capability, || {
             SignalKernel::compile(self.nvrtc, capability)
         })?;
         SignalKernel::load(&self.context, &cubin)
@@ -113,8 +113,7 @@ impl Kernels {
 }
 
 impl ReduceKey {
-    /// The kernel of a step that folds. One source is a copy, of bits, and one that copies to itself
-    /// only reads there.
+    /// The kernel of a step that folds. One source is a copy, of bits, and one that copies to itself only reads there.
     pub(crate) fn new(dtype: DType, reduce: Option<ReduceOp>, fold: &program::Fold) -> Self {
         let (element, how) = match reduce {
             Some(reduce) if fold.sources.len() > 1 => (element(dtype), how(reduce, fold.stage)),
@@ -151,7 +150,6 @@ pub(crate) fn one_shot_key(dtype: DType, reduce: ReduceOp, ranks: usize) -> OneS
     }
 }
 
-/// What the result is divided by.
 pub(crate) fn divisor(reduce: ReduceOp, world_size: usize) -> u32 {
     match reduce {
         ReduceOp::Mean => world_size as u32,

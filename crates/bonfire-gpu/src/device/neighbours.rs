@@ -19,16 +19,16 @@ use crate::device::kernels::ReduceKey;
 /// clone of it; a process with one rank makes its own.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     id: [u8; 16],
     shelf: Mutex<HashMap<(u64, Rank), Arc<DeviceRegion>>>,
-    reductions: Compiled<ReduceKey, ReduceCode>,
-    one_shots: Compiled<OneShotKey, Cubin>,
-    signals: Compiled<(), Cubin>,
+    pub(crate) reductions: Compiled<ReduceKey, ReduceCode>,
+    pub(crate) one_shots: Compiled<OneShotKey, Cubin>,
+    pub(crate) signals: Compiled<(), Cubin>,
 }
 
 /// What is compiled once per process for each kind of device.
@@ -115,18 +115,6 @@ impl Neighbours {
     /// Closes the own region to those that have not taken it yet.
     pub(crate) fn take_back(&self, share: u64, rank: Rank) {
         self.inner.shelf.lock().remove(&(share, rank));
-    }
-
-    pub(crate) fn reductions(&self) -> &Compiled<ReduceKey, ReduceCode> {
-        &self.inner.reductions
-    }
-
-    pub(crate) fn one_shots(&self) -> &Compiled<OneShotKey, Cubin> {
-        &self.inner.one_shots
-    }
-
-    pub(crate) fn signals(&self) -> &Compiled<(), Cubin> {
-        &self.inner.signals
     }
 }
 

@@ -19,7 +19,6 @@ pub(crate) const MAIN: u32 = 0;
 /// The channel of what two ranks do alone: the others cannot count its messages.
 pub(crate) const PAIRS: u32 = FlagPage::CHANNELS_MAX - 1;
 
-/// The kernel that waits, and what frees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     pub(crate) kernel: SignalKernel,
@@ -38,8 +37,7 @@ pub(crate) struct Flags {
     told: Vec<u32>,
     /// Messages from each peer that were waited for, by channel and peer.
     heard: Vec<u32>,
-    /// Messages that each rank sends all others together in what was queued so far, by channel and
-    /// rank.
+    /// Messages that each rank sends all others together in what was queued so far, by channel and rank.
     due: Vec<u32>,
     pub(crate) numbers: Numbers,
     noted: Vec<Signal>,
@@ -141,11 +139,7 @@ impl Flags {
         let index = self.index(channel, peer);
         let told = &mut self.told[index];
         *told = told.wrapping_add(1);
-        let link = Link {
-            channel,
-            peer: self.me.get(),
-        };
-        let word = self.pages[peer.index()].link(link);
+        let word = self.pages[peer.index()].link(link(channel, self.me));
         note(&mut self.noted, Signal::Set(word, *told));
     }
 
@@ -154,11 +148,7 @@ impl Flags {
         let index = self.index(channel, peer);
         let heard = &mut self.heard[index];
         *heard = heard.wrapping_add(1);
-        let link = Link {
-            channel,
-            peer: peer.get(),
-        };
-        let word = self.pages[self.me.index()].link(link);
+        let word = self.pages[self.me.index()].link(link(channel, peer));
         note(&mut self.noted, Signal::Wait(word, *heard));
     }
 
@@ -190,10 +180,9 @@ impl Flags {
         self.noted.clear();
     }
 
-    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one
-    /// that waits for nothing. The group is over then: results are garbage. What other ranks signal
-    /// later sets their words back, so that streams are freed for good when they are done, or the
-    /// others are.
+    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one that waits for nothing.
+    /// The group is over then: results are garbage. What other ranks signal later sets their words back, so that
+    /// streams are freed for good when they are done, or the others are.
     pub(crate) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
         self.waiting.abort.raise();
         let Some(page) = self.pages.get(self.me.index()) else {
@@ -208,11 +197,8 @@ impl Flags {
         }
         ops.write(&page.given_up(), 1);
         for (channel, peer, heard) in self.links(&self.heard) {
-            let link = Link {
-                channel,
-                peer: peer.get(),
-            };
-            ops.write(&page.link(link), heard.wrapping_add(FAR_AHEAD));
+            let word = page.link(link(channel, peer));
+            ops.write(&word, heard.wrapping_add(FAR_AHEAD));
         }
         ops.queue(control)
     }
@@ -247,7 +233,6 @@ impl Flags {
         index(self.world_size, channel, rank)
     }
 
-    /// The links whose counter is not zero.
     fn links<'a>(&self, counters: &'a [u32]) -> impl Iterator<Item = (u32, Rank, u32)> + 'a {
         let ranks = self.world_size.len();
         let used = counters.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -273,6 +258,11 @@ fn note(noted: &mut Vec<Signal>, signal: Signal) {
         Some(before) => *before = signal,
         None => noted.push(signal),
     }
+}
+
+fn link(channel: u32, peer: Rank) -> Link {
+    let peer = peer.get();
+    Link { channel, peer }
 }
 
 /// Where the counter of a channel and a rank is.
@@ -317,13 +307,10 @@ impl Progress<'_> {
             return Missing::GivenUp;
         }
         let others = || self.world_size.ranks().filter(|rank| *rank != self.me);
-        let lags = others().map(|rank| (rank, self.lag(rank, pages)));
-        let lags: Vec<(Rank, i32)> = lags.collect();
-        let longest = lags.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
-        let last = lags
-            .iter()
-            .filter(|(_, lag)| longest > 0 && *lag == longest);
-        Missing::Ranks(last.map(|(rank, _)| *rank).collect())
+        let longest = others().map(|rank| self.lag(rank, pages)).max();
+        let longest = longest.filter(|longest| *longest > 0);
+        let is_last = |rank: &Rank| Some(self.lag(*rank, pages)) == longest;
+        Missing::Ranks(others().filter(is_last).collect())
     }
 
     /// How much a rank has not sent yet.
@@ -339,9 +326,8 @@ impl Progress<'_> {
         together.sum::<i32>().max(shots).max(alone)
     }
 
-    /// Whether the page's rank was freed: it raised its first word, and then the words of its links
-    /// further than anybody raises them. Both are looked at, because a page is not read at one
-    /// instant.
+    /// Whether the page's rank was freed: it raised its first word, and then the words of its links further than
+    /// anybody raises them. Both are looked at, because a page is not read at one instant.
     fn is_given_up(&self, page: &[u32]) -> bool {
         let is_far = |channel: u32, rank: Rank| {
             ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
@@ -362,11 +348,7 @@ impl Progress<'_> {
 
 /// What a rank has signalled to the owner of a page.
 fn told(page: &[u32], channel: u32, rank: Rank) -> u32 {
-    let link = Link {
-        channel,
-        peer: rank.get(),
-    };
-    page[FlagPage::link_index(link)]
+    page[FlagPage::link_index(link(channel, rank))]
 }
 
 /// How far one counter is ahead of another, round their 32 bits.

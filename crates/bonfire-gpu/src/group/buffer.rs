@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use bonfire_cuda::Span;
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::group::Inner;
 use crate::request::elements::Elements;
 use crate::setup::shared::Shared;
 
 /// Device memory of the same size on every rank, open to all of them where devices reach each other.
 ///
-/// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where
-/// other ranks may be waiting for this one; [`CudaGroup::release`](crate::CudaGroup::release) frees it
-/// before, with all ranks.
+/// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where other ranks may
+/// be waiting for this one; [`CudaGroup::release`](crate::CudaGroup::release) frees it before, with all ranks.
 #[derive(Debug)]
 pub struct CudaBuffer {
     memory: Shared,
@@ -55,7 +54,7 @@ impl CudaBuffer {
         self.memory.own_part(elements)
     }
 
-    pub(crate) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
+    pub(crate) fn check(&self, elements: &Elements) -> Result<()> {
         elements.fit(self.bytes())
     }
 }

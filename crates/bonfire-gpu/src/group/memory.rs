@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bonfire_collective::Element;
 use bonfire_cuda::Span;
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::group::buffer::CudaBuffer;
 use crate::group::{CudaGroup, Inner};
 use crate::request::elements::{Elements, decode};
@@ -17,8 +17,8 @@ impl CudaGroup {
     /// size. For set-up: it waits for the device and for the other ranks.
     ///
     /// # Errors
-    /// [`CudaGroupError::SetUp`] on all ranks if one has not the memory.
-    pub fn allocate(&self, bytes: usize) -> Result<CudaBuffer, CudaGroupError> {
+    /// [`SetUp`](crate::CudaGroupError::SetUp) on all ranks if one has not the memory.
+    pub fn allocate(&self, bytes: usize) -> Result<CudaBuffer> {
         let mut state = self.inner.state();
         self.inner.core.quiesce(&mut state)?;
         let stream = Arc::clone(&state.stream);
@@ -34,7 +34,7 @@ impl CudaGroup {
     ///
     /// # Errors
     /// Those of [`synchronize`](Self::synchronize).
-    pub fn release(&self, buffer: CudaBuffer) -> Result<(), CudaGroupError> {
+    pub fn release(&self, buffer: CudaBuffer) -> Result<()> {
         self.inner.assert_own(&buffer);
         let memory = buffer.into_memory();
         let mut state = self.inner.state();
@@ -50,17 +50,11 @@ impl CudaGroup {
         Ok(())
     }
 
-    /// Copies `values` into the buffer, `start` elements from its begin, in the order of the stream, and
-    /// waits for it.
+    /// Copies `values` into the buffer, `start` elements from its begin, in the order of the stream, and waits for it.
     ///
     /// # Errors
-    /// [`CudaGroupError::TooSmall`] if they are not in the buffer.
-    pub fn write<T: Element>(
-        &self,
-        buffer: &CudaBuffer,
-        start: usize,
-        values: &[T],
-    ) -> Result<(), CudaGroupError> {
+    /// [`TooSmall`](crate::CudaGroupError::TooSmall) if they are not in the buffer.
+    pub fn write<T: Element>(&self, buffer: &CudaBuffer, start: usize, values: &[T]) -> Result<()> {
         let span = self.inner.span_of::<T>(buffer, start, values.len())?;
         self.synchronize()?;
         let stream = self.stream();
@@ -68,18 +62,17 @@ impl CudaGroup {
         self.inner.core.local(stream.write(&span, bytes))
     }
 
-    /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it
-    /// allocates.
+    /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it allocates.
     ///
     /// # Errors
-    /// [`CudaGroupError::TooSmall`] if they are not in the buffer, [`CudaGroupError::NotAValue`] if the
-    /// memory holds no truth values where those are read.
+    /// [`TooSmall`](crate::CudaGroupError::TooSmall) if they are not in the buffer,
+    /// [`NotAValue`](crate::CudaGroupError::NotAValue) if the memory holds no truth values where those are read.
     pub fn read<T: Element>(
         &self,
         buffer: &CudaBuffer,
         start: usize,
         values: &mut [T],
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let span = self.inner.span_of::<T>(buffer, start, values.len())?;
         self.synchronize()?;
         let stream = self.stream();
@@ -95,7 +88,7 @@ impl Inner {
         buffer: &CudaBuffer,
         start: usize,
         count: usize,
-    ) -> Result<Span, CudaGroupError> {
+    ) -> Result<Span> {
         self.assert_own(buffer);
         let elements = Elements::at::<T>(start, count);
         buffer.check(&elements)?;

@@ -4,9 +4,9 @@
 //! to have it copies it from the other's memory, and no rank continues before all copies are made.
 //! The stream copies; no kernel is needed, and none is loaded.
 
-use bonfire_plan::{Collective, Rank};
+use bonfire_plan::{Collective, ElemRange, Rank};
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::group::CudaGroup;
 use crate::group::buffer::CudaBuffer;
 use crate::program::{Key, Layout};
@@ -20,34 +20,24 @@ impl CudaGroup {
     /// [`shard_range`](bonfire_plan::shard_range).
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if there is no such rank; else what the driver says.
-    pub fn gather(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
-        self.move_blocks(Collective::Gather { root }, buffer, elements)
+    /// [`Usage`](crate::CudaGroupError::Usage) if there is no such rank; else what the driver says.
+    pub fn gather(&self, buffer: &CudaBuffer, elements: &Elements, root: Rank) -> Result<()> {
+        self.move_elements(Collective::Gather { root }, buffer, elements)
     }
 
     /// Gives every rank its shard of what `root` has; the rest of its elements keep their values.
     ///
     /// # Errors
     /// Those of [`gather`](Self::gather).
-    pub fn scatter(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
-        self.move_blocks(Collective::Scatter { root }, buffer, elements)
+    pub fn scatter(&self, buffer: &CudaBuffer, elements: &Elements, root: Rank) -> Result<()> {
+        self.move_elements(Collective::Scatter { root }, buffer, elements)
     }
 
     /// Gives rank r the r-th block of every rank's elements: block s of `output` is what rank s had for this
     /// one. The elements, as many blocks as there are ranks, lie at the same place of both buffers.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if they are not equal blocks; else what the driver says.
+    /// [`Usage`](crate::CudaGroupError::Usage) if they are not equal blocks; else what the driver says.
     ///
     /// # Panics
     /// If both are the same buffer: blocks would be overwritten before they are read.
@@ -56,7 +46,7 @@ impl CudaGroup {
         input: &CudaBuffer,
         output: &CudaBuffer,
         elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         self.inner.assert_own(output);
         assert_apart(input.span(), output.span());
         output.check(elements)?;
@@ -70,25 +60,18 @@ impl CudaGroup {
             return self.inner.core.through_host(&mut state, collective, job);
         }
         let key = Key {
-            collective,
-            layout: Layout::Direct,
             count: elements.count() * ranks,
+            ..job.key(collective, Layout::Direct)
         };
-        let programs = {
-            let place = state.place();
-            state.programs.get(key, place)?
-        };
+        let place = state.place();
+        let programs = state.programs.get(key, place)?;
         // Its own block is not a message of the plan.
         let block = elements.count() / ranks;
-        let start = elements.range.start + self.rank().index() * block;
-        let own = Elements {
-            dtype: elements.dtype,
-            range: start..start + block,
-        };
-        let copied = state
-            .stream
-            .copy(&output.own_part(&own), &input.own_part(&own));
-        self.inner.core.local(copied)?;
+        let (me, start) = (self.rank(), self.rank().index() * block);
+        let own = ElemRange::new(start, start + block);
+        let from = input.memory().part(me, elements, own);
+        let to = output.memory().part(me, elements, own);
+        self.inner.core.local(state.stream.copy(&to, &from))?;
         self.inner.core.local(state.run(&programs, job))
     }
 
@@ -96,99 +79,55 @@ impl CudaGroup {
     /// other rank takes part.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if it is not another rank of the group; else what the driver says.
-    pub fn send(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        target: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// [`Usage`](crate::CudaGroupError::Usage) if it is not another rank of the group; else what the driver says.
+    pub fn send(&self, buffer: &CudaBuffer, elements: &Elements, target: Rank) -> Result<()> {
         let source = self.rank();
-        self.move_pair(Collective::Transfer { source, target }, buffer, elements)
+        self.move_elements(Collective::Transfer { source, target }, buffer, elements)
     }
 
     /// Replaces the elements by what `source` [sends](Self::send).
     ///
     /// # Errors
     /// Those of [`send`](Self::send).
-    pub fn recv(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        source: Rank,
-    ) -> Result<(), CudaGroupError> {
+    pub fn recv(&self, buffer: &CudaBuffer, elements: &Elements, source: Rank) -> Result<()> {
         let target = self.rank();
-        self.move_pair(Collective::Transfer { source, target }, buffer, elements)
+        self.move_elements(Collective::Transfer { source, target }, buffer, elements)
     }
 
     /// Gives each of two ranks what the other brings. The lower rank brings the first half of the elements,
     /// the higher one the second; both end with all. No other rank takes part.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and [`CudaGroupError::Usage`] if the halves are not equal.
-    pub fn exchange(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        peer: Rank,
-    ) -> Result<(), CudaGroupError> {
-        self.move_pair(exchange_of(self.rank(), peer), buffer, elements)
+    /// Those of [`send`](Self::send), and [`Usage`](crate::CudaGroupError::Usage) if the halves are not equal.
+    pub fn exchange(&self, buffer: &CudaBuffer, elements: &Elements, peer: Rank) -> Result<()> {
+        self.move_elements(exchange_of(self.rank(), peer), buffer, elements)
     }
 
-    fn move_blocks(
+    fn move_elements(
         &self,
         collective: Collective,
         buffer: &CudaBuffer,
         elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
-        let Some((mut state, mut job)) = self.begin(collective, None, buffer, elements)? else {
-            return Ok(());
-        };
-        job.moves = Moves::Copy;
-        if matches!(state.path, Path::Host(_)) {
-            return self.inner.core.through_host(&mut state, collective, job);
-        }
-        let place = state.place();
-        let programs = state
-            .programs
-            .get(job.key(collective, Layout::Direct), place)?;
-        self.inner.core.local(state.run(&programs, job))
-    }
-
-    fn move_pair(
-        &self,
-        collective: Collective,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
-        let Some((mut state, mut job)) = self.begin(collective, None, buffer, elements)? else {
-            return Ok(());
-        };
-        job.moves = Moves::Copy;
-        if matches!(state.path, Path::Host(_)) {
-            return self.inner.core.through_host(&mut state, collective, job);
-        }
-        let count = match collective {
-            Collective::Exchange { .. } => elements.count() / 2,
-            _ => elements.count(),
-        };
-        let key = Key {
-            collective,
-            layout: Layout::Direct,
-            count,
-        };
-        let place = state.place();
-        let programs = state.programs.get(key, place)?;
-        self.inner.core.local(state.run_pair(&programs[0], job))
+    ) -> Result<()> {
+        self.perform(collective, None, buffer, elements, |state, mut job| {
+            job.moves = Moves::Copy;
+            let mut key = job.key(collective, Layout::Direct);
+            if matches!(collective, Collective::Exchange { .. }) {
+                key.count /= 2;
+            }
+            let place = state.place();
+            let programs = state.programs.get(key, place)?;
+            self.inner.core.local(match collective {
+                Collective::Transfer { .. } | Collective::Exchange { .. } => {
+                    state.run_pair(&programs[0], job)
+                }
+                _ => state.run(&programs, job),
+            })
+        })
     }
 
     /// An all-to-all of one rank, or of nothing.
-    fn copy_own(
-        &self,
-        input: &CudaBuffer,
-        output: &CudaBuffer,
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    fn copy_own(&self, input: &CudaBuffer, output: &CudaBuffer, elements: &Elements) -> Result<()> {
         if elements.count() == 0 {
             return Ok(());
         }

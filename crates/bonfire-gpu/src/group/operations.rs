@@ -5,7 +5,7 @@ use bonfire_sys::lock::MutexGuard;
 
 use crate::device::Lanes;
 use crate::device::kernels::{KernelKey, ReduceKey};
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::group::CudaGroup;
 use crate::group::buffer::CudaBuffer;
 use crate::life::agree;
@@ -20,13 +20,13 @@ impl CudaGroup {
     /// Replaces every element by its reduction over all ranks.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if the elements have no such reduction; else what the driver says.
+    /// [`Usage`](crate::CudaGroupError::Usage) if the elements have no such reduction; else what the driver says.
     pub fn all_reduce(
         &self,
         buffer: &CudaBuffer,
         elements: &Elements,
         reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let algorithm = self.algorithm_of(elements, reduce);
         self.all_reduce_with(algorithm, buffer, elements, reduce)
     }
@@ -42,39 +42,29 @@ impl CudaGroup {
         buffer: &CudaBuffer,
         elements: &Elements,
         reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
-        let begun = self.begin(Collective::AllReduce, Some(reduce), buffer, elements)?;
-        let Some((mut state, job)) = begun else {
-            return Ok(());
-        };
+    ) -> Result<()> {
         let collective = Collective::AllReduce;
-        if matches!(state.path, Path::Host(_)) {
-            return self.inner.core.through_host(&mut state, collective, job);
-        }
-        match algorithm {
-            CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
-                self.load_shots(&mut state, job, reduce)?;
-                if state.flags.numbers.come_again() {
-                    self.clear_inboxes(&mut state)?;
+        self.perform(collective, Some(reduce), buffer, elements, |state, job| {
+            let layout = match algorithm {
+                CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
+                    self.load_shots(state, job, reduce)?;
+                    if state.flags.numbers.come_again() {
+                        self.clear_inboxes(state)?;
+                    }
+                    return self.inner.core.local(state.run_one_shot(job, reduce));
                 }
-                self.inner.core.local(state.run_one_shot(job, reduce))
-            }
-            CudaAlgorithm::TwoShot if state.may_two_shot(elements.bytes()) => {
-                self.load_shots(&mut state, job, reduce)?;
-                self.inner.core.local(state.run_two_shot(job, reduce))
-            }
-            CudaAlgorithm::Ring => {
-                let layout = Layout::Rings(self.lanes(&mut state)?);
-                self.queue(&mut state, job, job.key(collective, layout))
-            }
-            CudaAlgorithm::Chain => {
-                let layout = Layout::Chains(self.lanes(&mut state)?);
-                self.queue(&mut state, job, job.key(collective, layout))
-            }
-            CudaAlgorithm::OneShot | CudaAlgorithm::TwoShot | CudaAlgorithm::Direct => {
-                self.queue(&mut state, job, job.key(collective, Layout::Direct))
-            }
-        }
+                CudaAlgorithm::TwoShot if state.may_two_shot(elements.bytes()) => {
+                    self.load_shots(state, job, reduce)?;
+                    return self.inner.core.local(state.run_two_shot(job, reduce));
+                }
+                CudaAlgorithm::Ring => Layout::Rings(self.lanes(state)?),
+                CudaAlgorithm::Chain => Layout::Chains(self.lanes(state)?),
+                CudaAlgorithm::OneShot | CudaAlgorithm::TwoShot | CudaAlgorithm::Direct => {
+                    Layout::Direct
+                }
+            };
+            self.queue(state, job, job.key(collective, layout))
+        })
     }
 
     /// Replaces the elements of this rank's shard by their reduction over all ranks; the others keep their
@@ -87,7 +77,7 @@ impl CudaGroup {
         buffer: &CudaBuffer,
         elements: &Elements,
         reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         self.direct(Collective::ReduceScatter, Some(reduce), buffer, elements)
     }
 
@@ -95,24 +85,15 @@ impl CudaGroup {
     ///
     /// # Errors
     /// Those of [`all_reduce`](Self::all_reduce).
-    pub fn all_gather(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    pub fn all_gather(&self, buffer: &CudaBuffer, elements: &Elements) -> Result<()> {
         self.direct(Collective::AllGather, None, buffer, elements)
     }
 
     /// Gives every rank the elements of `root`.
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if there is no such rank.
-    pub fn broadcast(
-        &self,
-        buffer: &CudaBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// [`Usage`](crate::CudaGroupError::Usage) if there is no such rank.
+    pub fn broadcast(&self, buffer: &CudaBuffer, elements: &Elements, root: Rank) -> Result<()> {
         self.direct(Collective::Broadcast { root }, None, buffer, elements)
     }
 
@@ -126,7 +107,7 @@ impl CudaGroup {
         elements: &Elements,
         reduce: ReduceOp,
         root: Rank,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         self.direct(Collective::Reduce { root }, Some(reduce), buffer, elements)
     }
 
@@ -134,7 +115,7 @@ impl CudaGroup {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn barrier(&self) -> Result<(), CudaGroupError> {
+    pub fn barrier(&self) -> Result<()> {
         let mut state = self.inner.state();
         if matches!(state.path, Path::Host(_)) {
             return self.inner.core.quiesce(&mut state);
@@ -142,7 +123,7 @@ impl CudaGroup {
         self.queue_barrier(&mut state)
     }
 
-    fn queue_barrier(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    fn queue_barrier(&self, state: &mut State) -> Result<()> {
         let key = Key {
             collective: Collective::Barrier,
             layout: Layout::Direct,
@@ -161,15 +142,10 @@ impl CudaGroup {
         reduce: Option<ReduceOp>,
         buffer: &'a CudaBuffer,
         elements: &'a Elements,
-    ) -> Result<Option<(MutexGuard<'_, State>, Job<'a>)>, CudaGroupError> {
+    ) -> Result<Option<(MutexGuard<'_, State>, Job<'a>)>> {
         self.inner.assert_own(buffer);
-        let request = Request {
-            collective,
-            reduce,
-            elements,
-        };
         let world_size = self.world_size();
-        request.check(world_size, buffer.bytes())?;
+        Request::of(collective, reduce, elements).check(world_size, buffer.bytes())?;
         if let Some(failure) = self.inner.core.group.failure() {
             return Err(failure.into());
         }
@@ -198,18 +174,32 @@ impl CudaGroup {
         reduce: Option<ReduceOp>,
         buffer: &CudaBuffer,
         elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
+        self.perform(collective, reduce, buffer, elements, |state, job| {
+            self.queue(state, job, job.key(collective, Layout::Direct))
+        })
+    }
+
+    /// Checks an operation and does it: as `body` says, or through host memory.
+    pub(crate) fn perform(
+        &self,
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        body: impl FnOnce(&mut State, Job<'_>) -> Result<()>,
+    ) -> Result<()> {
         let Some((mut state, job)) = self.begin(collective, reduce, buffer, elements)? else {
             return Ok(());
         };
         if matches!(state.path, Path::Host(_)) {
             return self.inner.core.through_host(&mut state, collective, job);
         }
-        self.queue(&mut state, job, job.key(collective, Layout::Direct))
+        body(&mut state, job)
     }
 
     /// Queues the programs of a schedule; makes them, and loads their kernels, at the first time.
-    fn queue(&self, state: &mut State, job: Job<'_>, key: Key) -> Result<(), CudaGroupError> {
+    fn queue(&self, state: &mut State, job: Job<'_>, key: Key) -> Result<()> {
         let place = state.place();
         let programs = state.programs.get(key, place)?;
         let need = job.need(Shape::Programs(key.collective, key.layout));
@@ -233,12 +223,7 @@ impl CudaGroup {
         self.inner.core.local(state.run(&programs, job))
     }
 
-    fn load_shots(
-        &self,
-        state: &mut State,
-        job: Job<'_>,
-        reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
+    fn load_shots(&self, state: &mut State, job: Job<'_>, reduce: ReduceOp) -> Result<()> {
         let need = job.need(Shape::OneShot);
         if state.is_ready(&need) {
             return Ok(());
@@ -249,14 +234,14 @@ impl CudaGroup {
 
     /// Queues that the inboxes of all ranks are empty: behind whatever any rank has sent before, and before it sends
     /// more.
-    fn clear_inboxes(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    fn clear_inboxes(&self, state: &mut State) -> Result<()> {
         self.queue_barrier(state)?;
         self.inner.core.local(state.clear_inboxes())?;
         self.queue_barrier(state)
     }
 
     /// How many lanes there are, made at the first call.
-    fn lanes(&self, state: &mut State) -> Result<u32, CudaGroupError> {
+    fn lanes(&self, state: &mut State) -> Result<u32> {
         let count = state.options.lanes();
         if state.lanes.is_none() {
             self.inner.core.quiesce(state)?;

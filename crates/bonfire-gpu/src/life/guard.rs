@@ -20,10 +20,6 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// If the thread cannot be spawned.
     pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = Builder::new()

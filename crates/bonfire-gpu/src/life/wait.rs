@@ -19,7 +19,6 @@ pub(crate) struct Wait<'a> {
 pub(crate) enum Waited {
     Done,
     Failed(CollectiveError),
-    /// How long the wait had lasted.
     TimedOut(Duration),
 }
 

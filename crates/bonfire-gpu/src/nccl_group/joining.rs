@@ -9,7 +9,7 @@ use bonfire_cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
 
 use super::membership::settle;
 use super::occupancy::Occupancy;
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 
@@ -50,16 +50,15 @@ impl Ticket<'_> {
     }
 }
 
-/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is
-/// refused ends the wait of the others, who return `None` once the group that they are given has
-/// ended. `group` continues.
+/// Lets all ranks `join` something in which they wait for each other, or none: a rank that is refused ends the wait of
+/// the others, who return `None` once the group that they are given has ended. `group` continues.
 ///
 /// # Errors
 /// [`CudaGroupError::SetUp`] on all ranks, naming the one that was refused.
 pub(crate) fn on_all_or_none<T>(
     group: &ProcessGroup,
     join: impl FnOnce(&ProcessGroup) -> Result<Option<T>, String>,
-) -> Result<T, CudaGroupError> {
+) -> Result<T> {
     // That some are refused here does not end the group.
     let joining = group.detached();
     let joining = joining.split(Some(0), i64::from(group.rank().get()))?;
@@ -80,7 +79,7 @@ mod tests {
     use bonfire_collective::GroupOptions;
 
     /// What three ranks get, of which one may be refused while the others wait for it.
-    fn joined(refused: Option<Rank>) -> Vec<Result<Rank, CudaGroupError>> {
+    fn joined(refused: Option<Rank>) -> Vec<Result<Rank>> {
         let three = WorldSize::new(3).unwrap();
         let groups = ProcessGroup::local(three, GroupOptions::default()).unwrap();
         let one = |group: ProcessGroup| {

@@ -2,34 +2,29 @@
 
 use bonfire_cuda::nccl::{NcclOp, NcclType};
 use bonfire_cuda::{CudaError, Span};
-use bonfire_plan::{DType, ReduceOp, WorldSize, shard_range};
+use bonfire_plan::{DType, Rank, ReduceOp, WorldSize, shard_range};
 
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::request::elements::Elements;
 
-/// The shard of each rank that has one.
 pub(crate) fn shards(
     data: &Span,
     elements: &Elements,
     world_size: WorldSize,
 ) -> Result<Vec<(u32, Span)>, CudaError> {
     let bytes = elements.dtype.size_bytes();
-    let shard = |rank| shard_range(elements.count(), world_size, rank).as_range();
-    world_size
-        .ranks()
-        .map(|rank| (rank, shard(rank)))
-        .filter(|(_, shard)| !shard.is_empty())
-        .map(|(rank, shard)| {
-            Ok((
-                rank.get(),
-                data.part(shard.start * bytes..shard.end * bytes)?,
-            ))
-        })
-        .collect()
+    let shard = |rank| shard_range(elements.count(), world_size, rank);
+    let part = |rank: Rank| {
+        let (start, end) = (shard(rank).start() * bytes, shard(rank).end() * bytes);
+        Ok((rank.get(), data.part(start..end)?))
+    };
+    let ranks = world_size.ranks();
+    let owners = ranks.filter(|rank| !shard(*rank).is_empty());
+    owners.map(part).collect()
 }
 
 /// How NCCL does a reduction. A bool is a byte that is 0 or 1: there, and is the smaller, or the larger.
-pub(crate) fn kind(dtype: DType, reduce: ReduceOp) -> Result<(NcclType, NcclOp), CudaGroupError> {
+pub(crate) fn kind(dtype: DType, reduce: ReduceOp) -> Result<(NcclType, NcclOp)> {
     reduce.require(dtype)?;
     let none = CudaGroupError::NotInNccl { dtype, reduce };
     let op = match (reduce, dtype) {

@@ -10,7 +10,6 @@ pub(crate) struct Leg {
     pub(crate) range: ElemRange,
 }
 
-/// What a rank does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Send,

@@ -10,7 +10,8 @@ use bonfire_collective::ProcessGroup;
 use bonfire_cuda::nccl::NcclRank;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Span, Stream};
 
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
+use crate::life;
 use crate::life::guard::Guard;
 use crate::life::wait::{Wait, Waited};
 
@@ -18,7 +19,6 @@ pub(crate) struct Inner {
     pub(crate) group: ProcessGroup,
     pub(crate) context: Context,
     pub(crate) stream: Arc<Stream>,
-    /// A byte that is zero.
     pub(crate) nothing: Span,
     pub(crate) shares_a_process: bool,
     pub(crate) timeout: Duration,
@@ -55,13 +55,8 @@ impl Inner {
         self.state.lock()
     }
 
-    /// A failure of this rank's device is the failure of all ranks.
-    pub(crate) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaGroupError> {
-        result.map_err(|source| {
-            let rank = self.group.rank();
-            self.group.abort(&source.to_string());
-            CudaGroupError::Device { rank, source }
-        })
+    pub(crate) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T> {
+        life::local(&self.group, result)
     }
 
     pub(crate) fn wait(&self) -> Wait<'_> {
@@ -71,7 +66,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    pub(crate) fn wait_idle(&self, state: &mut State) -> Result<()> {
         self.local(self.stream.record(&state.done))?;
         let State { member, done, .. } = state;
         let mut health = Health::default();
@@ -91,7 +86,7 @@ impl Inner {
         &self,
         state: &mut State,
         waited: Result<Waited, CudaError>,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let error = match self.local(waited) {
             Ok(Waited::Done) => return Ok(()),
             Err(error) => error,

@@ -7,7 +7,7 @@ use bonfire_cuda::{DeviceRegion, Span};
 
 use super::NcclGroup;
 use super::membership::Inner;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::request::elements::{Elements, decode};
 
 /// Device memory of one rank of a group over NCCL. It keeps the group, and is freed with it.
@@ -21,8 +21,8 @@ impl NcclGroup {
     /// Device memory of `bytes`, zero. For set-up: it waits for the device.
     ///
     /// # Errors
-    /// [`CudaGroupError::Device`] if there is not so much.
-    pub fn allocate(&self, bytes: usize) -> Result<NcclBuffer, CudaGroupError> {
+    /// [`Device`](crate::CudaGroupError::Device) if there is not so much.
+    pub fn allocate(&self, bytes: usize) -> Result<NcclBuffer> {
         self.synchronize()?;
         let stream = &self.inner.stream;
         let made = DeviceRegion::allocate(&self.inner.context, bytes).and_then(|region| {
@@ -40,7 +40,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// Those of [`synchronize`](Self::synchronize).
-    pub fn release(&self, mut buffer: NcclBuffer) -> Result<(), CudaGroupError> {
+    pub fn release(&self, mut buffer: NcclBuffer) -> Result<()> {
         buffer.assert_of(&self.inner);
         self.synchronize()?;
         // Freeing waits for the device, where nothing may wait for this rank any more.
@@ -49,33 +49,21 @@ impl NcclGroup {
         Ok(())
     }
 
-    /// Copies `values` into the buffer, `start` elements from its begin, and waits for it.
-    ///
-    /// # Errors
-    /// [`CudaGroupError::TooSmall`] if they are not in the buffer.
-    pub fn write<T: Element>(
-        &self,
-        buffer: &NcclBuffer,
-        start: usize,
-        values: &[T],
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::write`](crate::CudaGroup::write).
+    pub fn write<T: Element>(&self, buffer: &NcclBuffer, start: usize, values: &[T]) -> Result<()> {
         let span = buffer.part(&self.inner, &Elements::at::<T>(start, values.len()))?;
         self.synchronize()?;
         let bytes = bytemuck::cast_slice(values);
         self.inner.local(self.inner.stream.write(&span, bytes))
     }
 
-    /// Copies elements out of the buffer. For set-up and tests: it allocates.
-    ///
-    /// # Errors
-    /// [`CudaGroupError::TooSmall`] if they are not in the buffer, [`CudaGroupError::NotAValue`] if the
-    /// memory holds no truth values where those are read.
+    /// Does [`CudaGroup::read`](crate::CudaGroup::read).
     pub fn read<T: Element>(
         &self,
         buffer: &NcclBuffer,
         start: usize,
         values: &mut [T],
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let span = buffer.part(&self.inner, &Elements::at::<T>(start, values.len()))?;
         self.synchronize()?;
         let mut bytes = vec![0; span.len()];
@@ -96,13 +84,8 @@ impl NcclBuffer {
         self.span().len()
     }
 
-    /// The memory of elements that are in it.
     #[track_caller]
-    pub(crate) fn part(
-        &self,
-        owner: &Arc<Inner>,
-        elements: &Elements,
-    ) -> Result<Span, CudaGroupError> {
+    pub(crate) fn part(&self, owner: &Arc<Inner>, elements: &Elements) -> Result<Span> {
         self.assert_of(owner);
         elements.fit(self.bytes())?;
         Ok(elements.part_of(self.span()))

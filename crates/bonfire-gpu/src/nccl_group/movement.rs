@@ -7,102 +7,60 @@ use bonfire_plan::{Collective, Rank};
 use super::NcclGroup;
 use super::legs::{Leg, Way, legs};
 use super::memory::NcclBuffer;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::request::elements::Elements;
 use crate::request::{Request, assert_apart, exchange_of};
 
 impl NcclGroup {
-    /// Gives `root` the shard of each rank; the others keep their values. Shards are those of
-    /// [`shard_range`](bonfire_plan::shard_range).
-    ///
-    /// # Errors
-    /// [`CudaGroupError::Usage`] if there is no such rank; else what the driver says.
-    pub fn gather(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::gather`](crate::CudaGroup::gather).
+    pub fn gather(&self, buffer: &NcclBuffer, elements: &Elements, root: Rank) -> Result<()> {
         self.send_legs(Collective::Gather { root }, buffer, buffer, elements)
     }
 
-    /// Gives every rank its shard of what `root` has; the rest of its elements keep their values.
-    ///
-    /// # Errors
-    /// Those of [`gather`](Self::gather).
-    pub fn scatter(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::scatter`](crate::CudaGroup::scatter).
+    pub fn scatter(&self, buffer: &NcclBuffer, elements: &Elements, root: Rank) -> Result<()> {
         self.send_legs(Collective::Scatter { root }, buffer, buffer, elements)
     }
 
-    /// Gives rank r the r-th block of every rank's elements: block s of `output` is what rank s had for this
-    /// one. The elements, as many blocks as there are ranks, lie at the same place of both buffers.
-    ///
-    /// # Errors
-    /// [`CudaGroupError::Usage`] if they are not equal blocks; else what the driver says.
-    ///
-    /// # Panics
-    /// If both are the same buffer: blocks would be overwritten before they are read.
+    /// Does [`CudaGroup::all_to_all`](crate::CudaGroup::all_to_all).
     pub fn all_to_all(
         &self,
         input: &NcclBuffer,
         output: &NcclBuffer,
         elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         output.assert_of(&self.inner);
         assert_apart(input.span(), output.span());
         elements.fit(output.bytes())?;
         self.send_legs(Collective::AllToAll, input, output, elements)
     }
 
-    /// Sends the elements to `target`, which calls [`recv`](Self::recv) with as many. No other rank takes part.
-    /// The first time the call waits for the other rank's.
-    ///
-    /// # Errors
-    /// [`CudaGroupError::Usage`] if it is not another rank of the group; else what the driver says.
-    pub fn send(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        target: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::send`](crate::CudaGroup::send); the target may receive into any memory of as many elements. The
+    /// first time the call waits for the other rank's.
+    pub fn send(&self, buffer: &NcclBuffer, elements: &Elements, target: Rank) -> Result<()> {
         let source = self.rank();
-        let collective = Collective::Transfer { source, target };
-        self.send_legs(collective, buffer, buffer, elements)
+        self.send_legs(
+            Collective::Transfer { source, target },
+            buffer,
+            buffer,
+            elements,
+        )
     }
 
-    /// Replaces the elements by what `source` [sends](Self::send).
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
-    pub fn recv(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        source: Rank,
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::recv`](crate::CudaGroup::recv).
+    pub fn recv(&self, buffer: &NcclBuffer, elements: &Elements, source: Rank) -> Result<()> {
         let target = self.rank();
-        let collective = Collective::Transfer { source, target };
-        self.send_legs(collective, buffer, buffer, elements)
+        self.send_legs(
+            Collective::Transfer { source, target },
+            buffer,
+            buffer,
+            elements,
+        )
     }
 
-    /// Gives each of two ranks what the other brings. The lower rank brings the first half of the elements,
-    /// the higher one the second; both end with all. No other rank takes part.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send), and [`CudaGroupError::Usage`] if the halves are not equal.
-    pub fn exchange(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        peer: Rank,
-    ) -> Result<(), CudaGroupError> {
-        let collective = exchange_of(self.rank(), peer);
-        self.send_legs(collective, buffer, buffer, elements)
+    /// Does [`CudaGroup::exchange`](crate::CudaGroup::exchange).
+    pub fn exchange(&self, buffer: &NcclBuffer, elements: &Elements, peer: Rank) -> Result<()> {
+        self.send_legs(exchange_of(self.rank(), peer), buffer, buffer, elements)
     }
 
     /// Checks an operation and queues its messages. What a rank has for itself the stream copies, where input
@@ -113,12 +71,8 @@ impl NcclGroup {
         input: &NcclBuffer,
         output: &NcclBuffer,
         elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
-        let request = Request {
-            collective,
-            reduce: None,
-            elements,
-        };
+    ) -> Result<()> {
+        let request = Request::of(collective, None, elements);
         let Some(source) = self.begin(request, input)? else {
             return Ok(());
         };

@@ -5,7 +5,7 @@ use bonfire_cuda::Context;
 use bonfire_plan::Rank;
 
 use crate::device::neighbours::Neighbours;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 
 /// A name of 16 bytes that nothing else has.
 type Name = [u8; 16];
@@ -20,8 +20,7 @@ struct Place {
 pub(crate) struct Occupancy(Vec<Place>);
 
 impl Occupancy {
-    /// Gathers the places of all ranks.
-    pub(crate) fn of(group: &ProcessGroup, context: &Context) -> Result<Self, CudaGroupError> {
+    pub(crate) fn of(group: &ProcessGroup, context: &Context) -> Result<Self> {
         let process = Neighbours::of(group).id();
         let own = [process, context.device().uuid()].concat();
         let all = group.all_gather(&own)?;

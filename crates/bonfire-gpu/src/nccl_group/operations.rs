@@ -8,131 +8,81 @@ use super::NcclGroup;
 use super::kind::{kind, shards};
 use super::membership::settle;
 use super::memory::NcclBuffer;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::request::Request;
 use crate::request::elements::Elements;
 
 impl NcclGroup {
-    /// Replaces every element by its reduction over all ranks.
+    /// Does [`CudaGroup::all_reduce`](crate::CudaGroup::all_reduce).
     ///
     /// # Errors
-    /// [`CudaGroupError::Usage`] if the elements have no such reduction, [`CudaGroupError::NotInNccl`] if
-    /// NCCL has none; else what the driver says.
+    /// [`NotInNccl`](crate::CudaGroupError::NotInNccl) if NCCL has no such reduction of the elements; else as there.
     pub fn all_reduce(
         &self,
         buffer: &NcclBuffer,
         elements: &Elements,
         reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let (kind, op) = kind(elements.dtype, reduce)?;
-        self.queue(
-            Collective::AllReduce,
-            Some(reduce),
-            buffer,
-            elements,
-            |member, data| member.all_reduce(&self.inner.stream, data, kind, op),
-        )
+        let request = Request::of(Collective::AllReduce, Some(reduce), elements);
+        self.queue(request, buffer, |member, data| {
+            member.all_reduce(&self.inner.stream, data, kind, op)
+        })
     }
 
-    /// Replaces the elements of this rank's shard by their reduction over all ranks; the others keep their
-    /// values. Shards are those of [`shard_range`](bonfire_plan::shard_range).
-    ///
-    /// # Errors
-    /// Those of [`all_reduce`](Self::all_reduce).
+    /// Does [`CudaGroup::reduce_scatter`](crate::CudaGroup::reduce_scatter), as [`all_reduce`](Self::all_reduce).
     pub fn reduce_scatter(
         &self,
         buffer: &NcclBuffer,
         elements: &Elements,
         reduce: ReduceOp,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let (kind, op) = kind(elements.dtype, reduce)?;
         let world_size = self.world_size();
-        self.queue(
-            Collective::ReduceScatter,
-            Some(reduce),
-            buffer,
-            elements,
-            |member, data| {
-                let parts = shards(data, elements, world_size)?;
-                member.reduce_parts(&self.inner.stream, &parts, kind, op)
-            },
-        )
+        let request = Request::of(Collective::ReduceScatter, Some(reduce), elements);
+        self.queue(request, buffer, |member, data| {
+            let parts = shards(data, elements, world_size)?;
+            member.reduce_parts(&self.inner.stream, &parts, kind, op)
+        })
     }
 
-    /// Gives every rank the shard of each.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn all_gather(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-    ) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::all_gather`](crate::CudaGroup::all_gather).
+    pub fn all_gather(&self, buffer: &NcclBuffer, elements: &Elements) -> Result<()> {
         let world_size = self.world_size();
-        self.queue(
-            Collective::AllGather,
-            None,
-            buffer,
-            elements,
-            |member, data| {
-                let parts = shards(data, elements, world_size)?;
-                member.broadcast_parts(&self.inner.stream, &parts)
-            },
-        )
+        let request = Request::of(Collective::AllGather, None, elements);
+        self.queue(request, buffer, |member, data| {
+            let parts = shards(data, elements, world_size)?;
+            member.broadcast_parts(&self.inner.stream, &parts)
+        })
     }
 
-    /// Gives every rank the elements of `root`.
-    ///
-    /// # Errors
-    /// [`CudaGroupError::Usage`] if there is no such rank.
-    pub fn broadcast(
-        &self,
-        buffer: &NcclBuffer,
-        elements: &Elements,
-        root: Rank,
-    ) -> Result<(), CudaGroupError> {
-        self.queue(
-            Collective::Broadcast { root },
-            None,
-            buffer,
-            elements,
-            |member, data| {
-                let parts = [(root.get(), data.clone())];
-                member.broadcast_parts(&self.inner.stream, &parts)
-            },
-        )
+    /// Does [`CudaGroup::broadcast`](crate::CudaGroup::broadcast).
+    pub fn broadcast(&self, buffer: &NcclBuffer, elements: &Elements, root: Rank) -> Result<()> {
+        let request = Request::of(Collective::Broadcast { root }, None, elements);
+        self.queue(request, buffer, |member, data| {
+            let parts = [(root.get(), data.clone())];
+            member.broadcast_parts(&self.inner.stream, &parts)
+        })
     }
 
-    /// Replaces the elements of `root` by their reduction over all ranks; the others keep their values.
-    ///
-    /// # Errors
-    /// Those of [`all_reduce`](Self::all_reduce) and [`broadcast`](Self::broadcast).
+    /// Does [`CudaGroup::reduce`](crate::CudaGroup::reduce), with the errors of [`all_reduce`](Self::all_reduce).
     pub fn reduce(
         &self,
         buffer: &NcclBuffer,
         elements: &Elements,
         reduce: ReduceOp,
         root: Rank,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let (kind, op) = kind(elements.dtype, reduce)?;
-        self.queue(
-            Collective::Reduce { root },
-            Some(reduce),
-            buffer,
-            elements,
-            |member, data| {
-                let parts = [(root.get(), data.clone())];
-                member.reduce_parts(&self.inner.stream, &parts, kind, op)
-            },
-        )
+        let request = Request::of(Collective::Reduce { root }, Some(reduce), elements);
+        self.queue(request, buffer, |member, data| {
+            let parts = [(root.get(), data.clone())];
+            member.reduce_parts(&self.inner.stream, &parts, kind, op)
+        })
     }
 
-    /// Queues a barrier: what any rank queued before its own is done before what is queued behind it. NCCL has
-    /// none, so the ranks add up a byte.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn barrier(&self) -> Result<(), CudaGroupError> {
+    /// Does [`CudaGroup::barrier`](crate::CudaGroup::barrier). NCCL has none, so the ranks add up a byte.
+    pub fn barrier(&self) -> Result<()> {
         let (kind, op) = kind(DType::U8, ReduceOp::Sum)?;
         let inner = &self.inner;
         self.run("barrier".to_owned(), |member| {
@@ -142,17 +92,10 @@ impl NcclGroup {
 
     fn queue(
         &self,
-        collective: Collective,
-        reduce: Option<ReduceOp>,
+        request: Request<'_>,
         buffer: &NcclBuffer,
-        elements: &Elements,
         body: impl FnOnce(&mut NcclRank, &Span) -> Result<(), CudaError>,
-    ) -> Result<(), CudaGroupError> {
-        let request = Request {
-            collective,
-            reduce,
-            elements,
-        };
+    ) -> Result<()> {
         let Some(data) = self.begin(request, buffer)? else {
             return Ok(());
         };
@@ -160,11 +103,7 @@ impl NcclGroup {
     }
 
     /// Checks an operation; the memory of its elements, or `None` if there are none.
-    pub(crate) fn begin(
-        &self,
-        request: Request<'_>,
-        buffer: &NcclBuffer,
-    ) -> Result<Option<Span>, CudaGroupError> {
+    pub(crate) fn begin(&self, request: Request<'_>, buffer: &NcclBuffer) -> Result<Option<Span>> {
         buffer.assert_of(&self.inner);
         request.check(self.world_size(), buffer.bytes())?;
         if let Some(failure) = self.inner.group.failure() {
@@ -180,7 +119,7 @@ impl NcclGroup {
         &self,
         what: String,
         body: impl FnOnce(&mut NcclRank) -> Result<(), CudaError>,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let inner = &self.inner;
         let mut state = inner.state();
         state.last = what;

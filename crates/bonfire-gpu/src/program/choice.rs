@@ -26,10 +26,9 @@
 //! Among small buffers two-shot takes the place of one-shot from the power of two of bytes on from which it is
 //! estimated to be as fast.
 //!
-//! Direct is left only where the pairs differ by more than [`EVEN`], and from a power of two of bytes on
-//! from which the estimate says that it takes [`MARGIN`] times as long as the other, for that size and all
-//! larger ones. Two runs on one machine measure figures that differ by some percent; neither limit is near
-//! where machines are.
+//! Direct is left only where the pairs differ by more than [`EVEN`], and from a power of two of bytes on from which the
+//! estimate says that it takes [`MARGIN`] times as long as the other, for that size and all larger ones. Two runs on
+//! one machine measure figures that differ by some percent; neither limit is near where machines are.
 
 use std::fmt;
 
@@ -85,8 +84,7 @@ pub struct CudaChoice {
 pub(crate) enum Freedom {
     /// The values alone, and one rounding of the whole sum: direct.
     Whole,
-    /// The values alone, and each addition is one of the type's own: direct, and chains, which add in the
-    /// same order.
+    /// The values alone, and each addition is one of the type's own: direct, and chains, which add in the same order.
     Canonical,
     /// The values and also the algorithm.
     Any,

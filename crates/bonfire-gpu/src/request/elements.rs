@@ -6,7 +6,7 @@ use bonfire_collective::Element;
 use bonfire_cuda::Span;
 use bonfire_plan::{DType, ElemRange};
 
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 
 /// Which elements of a buffer an operation is about: the same on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ impl Elements {
         }
     }
 
-    /// `count` elements of this type from element `start` on.
-    pub(crate) fn at<T: Element>(start: usize, count: usize) -> Self {
+    /// Returns `count` elements of this type from element `start` on.
+    pub fn at<T: Element>(start: usize, count: usize) -> Self {
         Self {
             dtype: T::DTYPE,
             range: start..start.saturating_add(count),
@@ -45,7 +45,7 @@ impl Elements {
     }
 
     /// Checks that they are in a buffer of `bytes` bytes.
-    pub(crate) fn fit(&self, bytes: usize) -> Result<(), CudaGroupError> {
+    pub(crate) fn fit(&self, bytes: usize) -> Result<()> {
         let Range { start, end } = self.range;
         let dtype_bytes = self.dtype.size_bytes();
         let fits = end
@@ -62,7 +62,6 @@ impl Elements {
         Ok(())
     }
 
-    /// Their memory in that of a buffer that they fit.
     pub(crate) fn part_of(&self, buffer: &Span) -> Span {
         self.range_of(buffer, ElemRange::up_to(self.count()))
     }
@@ -78,7 +77,7 @@ impl Elements {
 }
 
 /// Reads elements from as many bytes as they have.
-pub(crate) fn decode<T: Element>(bytes: &[u8], values: &mut [T]) -> Result<(), CudaGroupError> {
+pub(crate) fn decode<T: Element>(bytes: &[u8], values: &mut [T]) -> Result<()> {
     let elements = bytes.chunks_exact(size_of::<T>());
     for (index, (value, own)) in values.iter_mut().zip(elements).enumerate() {
         *value = bytemuck::checked::try_pod_read_unaligned(own)

@@ -11,9 +11,9 @@ use bonfire_kernels::launch::flags::FlagPage;
 
 use crate::device::kernels::KernelKey;
 use crate::device::sync::{Missing, is_marked};
-use crate::error::{self, CudaGroupError};
-use crate::life::agree;
+use crate::error::{self, CudaGroupError, Result};
 use crate::life::wait::{Wait, Waited};
+use crate::life::{self, agree};
 use crate::run::State;
 use crate::run::engine::Need;
 
@@ -42,23 +42,13 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A failure of this rank's device is the failure of all ranks.
-    pub(crate) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaGroupError> {
-        result.map_err(|source| {
-            let rank = self.group.rank();
-            self.group.abort(&source.to_string());
-            CudaGroupError::Device { rank, source }
-        })
+    pub(crate) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T> {
+        life::local(&self.group, result)
     }
 
     /// Loads kernels with all ranks. Loading may wait for the device, so no rank may be waiting there for
     /// another: all come to rest first.
-    pub(crate) fn load(
-        &self,
-        state: &mut State,
-        need: Need,
-        keys: &[KernelKey],
-    ) -> Result<(), CudaGroupError> {
+    pub(crate) fn load(&self, state: &mut State, need: Need, keys: &[KernelKey]) -> Result<()> {
         self.quiesce(state)?;
         let loaded = keys.iter().try_for_each(|key| state.kernels.load(key));
         agree(&self.group, loaded)?;
@@ -67,12 +57,12 @@ impl Core {
     }
 
     /// Returns once no rank has anything queued.
-    pub(crate) fn quiesce(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    pub(crate) fn quiesce(&self, state: &mut State) -> Result<()> {
         self.wait_idle(state)?;
         Ok(self.group.barrier()?)
     }
 
-    pub(crate) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    pub(crate) fn wait_idle(&self, state: &mut State) -> Result<()> {
         let started = Instant::now();
         let has_marks = self.local(state.flags.copy_marks(&state.stream, &self.marks))?;
         self.local(state.stream.record(&state.done))?;
@@ -104,8 +94,7 @@ impl Core {
         }
     }
 
-    /// Ends the group because of the ranks that are missing, unless another rank has ended it at
-    /// the same time.
+    /// Ends the group because of the ranks that are missing, unless another rank has ended it at the same time.
     pub(crate) fn time_out(&self, state: &mut State, elapsed: Duration) -> CudaGroupError {
         let waited_for = match self.missing(state) {
             Ok(Missing::Ranks(ranks)) => ranks,
@@ -132,7 +121,6 @@ impl Core {
 
     /// The failure of the group, as soon as this rank learns of it.
     fn failure_until(&self, deadline: Instant) -> Option<CollectiveError> {
-        /// Pause between two looks at it.
         const PAUSE: Duration = Duration::from_millis(1);
         loop {
             let failure = self.group.failure();
@@ -176,14 +164,9 @@ impl Core {
     /// Who keeps the others waiting: read from the flags of all ranks, beside the stream that waits. Nothing
     /// is allocated or freed on the device here, since both may wait for that stream.
     fn missing(&self, state: &State) -> Result<Missing, CudaError> {
-        let pages: Result<Vec<Vec<u32>>, CudaError> = state
-            .flags
-            .waiter()
-            .pages
-            .iter()
-            .map(|page| self.words(page))
-            .collect();
-        Ok(state.flags.missing(&pages?))
+        let pages = state.flags.waiter().pages.iter();
+        let words: Result<Vec<_>, CudaError> = pages.map(|page| self.words(page)).collect();
+        Ok(state.flags.missing(&words?))
     }
 
     fn words(&self, page: &FlagPage) -> Result<Vec<u32>, CudaError> {
@@ -203,9 +186,8 @@ impl Core {
         while Instant::now() < deadline && !self.free_once(state) {}
     }
 
-    /// As [`free`](Self::free), which is needed again while others that still compute reach what
-    /// they have queued: what they write sets back what was raised. Whether everything is done,
-    /// soon after.
+    /// As [`free`](Self::free), which is needed again while others that still compute reach what they have queued: what
+    /// they write sets back what was raised. Whether everything is done, soon after.
     pub(crate) fn free_once(&self, state: &mut State) -> bool {
         let freed = state.flags.release(&self.control);
         if freed.is_err() || state.stream.record(&state.done).is_err() {

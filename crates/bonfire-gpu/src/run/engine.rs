@@ -23,7 +23,6 @@ pub(crate) struct Job<'a> {
     pub(crate) elements: &'a Elements,
     /// How values are combined, where they are.
     pub(crate) reduce: Option<ReduceOp>,
-    /// What a step that only moves elements does.
     pub(crate) moves: Moves<'a>,
 }
 
@@ -38,12 +37,9 @@ pub(crate) enum Moves<'a> {
     Transpose(&'a Shared),
 }
 
-/// The kind of operation that kernels are loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shape {
-    /// A schedule, run step by step.
     Programs(Collective, Layout),
-    /// The kernels of one-shots and two-shots.
     OneShot,
 }
 
@@ -96,7 +92,6 @@ impl State {
         result
     }
 
-    /// Queues a program that touches no buffer.
     pub(crate) fn run_barrier(&mut self, program: &Program) -> Result<(), CudaError> {
         let stream = self.stream.clone();
         let result = self.run_one(program, None, &stream, MAIN);

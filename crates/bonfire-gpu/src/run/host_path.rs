@@ -15,7 +15,7 @@ use bonfire_plan::{Collective, DType, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::run::core::Core;
 use crate::run::engine::{Job, Moves};
 use crate::run::{Path, State};
@@ -44,8 +44,7 @@ impl HostPath {
         }
     }
 
-    /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one
-    /// size does it once.
+    /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one size does it once.
     fn reserve(&mut self, core: &Core, bytes: usize) {
         if size_of_val::<[u64]>(&self.memory) >= bytes {
             return;
@@ -67,14 +66,13 @@ impl HostPath {
         }
     }
 
-    /// Does an operation on elements that are ready.
     fn run(
         &mut self,
         core: &Core,
         stream: &Stream,
         collective: Collective,
         job: Job<'_>,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         let elements = job.elements;
         self.reserve(core, elements.bytes());
         let data = job.memory.own_part(elements);
@@ -114,15 +112,12 @@ fn host_memory(buffer: GroupBuffer<u64>) -> HostMemory {
 
 impl Core {
     /// Does an operation through host memory; returns when it is done.
-    ///
-    /// # Errors
-    /// As [`synchronize`](crate::CudaGroup::synchronize).
     pub(crate) fn through_host(
         &self,
         state: &mut State,
         collective: Collective,
         job: Job<'_>,
-    ) -> Result<(), CudaGroupError> {
+    ) -> Result<()> {
         // What the program queued before has made the elements: waited for with a deadline.
         self.wait_idle(state)?;
         let stream = Arc::clone(&state.stream);

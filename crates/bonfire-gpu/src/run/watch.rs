@@ -21,7 +21,6 @@ pub(crate) struct Watch {
     mark: Event,
     /// When the event was recorded that is waited for, behind everything queued by then.
     marked: Option<Instant>,
-    /// Whether that wait is in the log.
     has_warned: bool,
 }
 

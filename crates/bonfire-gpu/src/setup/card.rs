@@ -1,5 +1,4 @@
-//! What the ranks report to each other about themselves, and what follows from it alike on all of
-//! them.
+//! What the ranks report to each other about themselves, and what follows from it alike on all of them.
 
 use bonfire_collective::HostId;
 use bonfire_cuda::{CONNECTIONS_VARIABLE, Context};
@@ -47,8 +46,7 @@ const STREAMS: u32 = 2;
 /// it holds must not stand behind another rank's wait for it.
 const COMPUTE: u32 = 1;
 
-/// The streams that CubeCL always has on a device: one for what it frees, one for its own
-/// collectives.
+/// The streams that CubeCL always has on a device: one for what it frees, one for its own collectives.
 const COMMON: u32 = 2;
 
 /// The queues that `ranks` ranks of one process need on a device that they share.
@@ -209,12 +207,8 @@ impl Cards {
         let mut devices: Vec<&[u8; 16]> = self.cards.iter().map(|card| &card.device).collect();
         devices.sort_unstable();
         devices.dedup();
-        format!(
-            "{} ranks on {} x {}",
-            self.cards.len(),
-            devices.len(),
-            self.cards[0].device_name
-        )
+        let (ranks, devices, name) = (self.cards.len(), devices.len(), &self.cards[0].device_name);
+        format!("{ranks} ranks on {devices} x {name}")
     }
 
     pub(crate) fn has_other_processes(&self) -> bool {

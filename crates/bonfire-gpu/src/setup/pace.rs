@@ -12,7 +12,7 @@ use bonfire_collective::ProcessGroup;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Stream};
 use bonfire_plan::Rank;
 
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::life::agree;
 use crate::program::pair_bandwidths::PairBandwidths;
 use crate::setup::shared::Shared;
@@ -52,7 +52,7 @@ pub(crate) struct Pace<'a> {
 
 impl Pace<'_> {
     /// The figures of all ranks, the same on all of them.
-    pub(crate) fn run(&self) -> Result<PairBandwidths, CudaGroupError> {
+    pub(crate) fn run(&self) -> Result<PairBandwidths> {
         let (me, world_size) = (self.group.rank(), self.group.world_size());
         let mut own = vec![0.0; world_size.len()];
         for distance in 1..world_size.get() {

@@ -8,7 +8,7 @@ use bonfire_cuda::{Context, CudaError, DeviceRegion, ImportedRegion, IpcHandle, 
 use bonfire_plan::Rank;
 
 use crate::device::neighbours::Neighbours;
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::life::agree;
 use crate::options::CudaOptions;
 use crate::setup::card::{Card, Cards};
@@ -64,7 +64,7 @@ impl Peers {
         context: &Context,
         neighbours: &Neighbours,
         options: &CudaOptions,
-    ) -> Result<Self, CudaGroupError> {
+    ) -> Result<Self> {
         let mine = Card::of(context, neighbours, options);
         let text = serde_json::to_vec(&mine).expect("a card is plain data");
         let cards: Result<Vec<Card>, _> = group
@@ -96,7 +96,7 @@ impl Peers {
 
     /// Allocates `len` bytes on every rank, zero, and opens them to all. Every rank calls it in the same
     /// order, and none waits on the device meanwhile.
-    pub(crate) fn share(&mut self, stream: &Stream, len: usize) -> Result<Shared, CudaGroupError> {
+    pub(crate) fn share(&mut self, stream: &Stream, len: usize) -> Result<Shared> {
         self.try_share(stream, len)?.map_err(|refusals| {
             let first = refusals.first().expect("somebody has refused");
             CudaGroupError::SetUp {
@@ -111,7 +111,7 @@ impl Peers {
         &mut self,
         stream: &Stream,
         len: usize,
-    ) -> Result<Result<Shared, Vec<Refusal>>, CudaGroupError> {
+    ) -> Result<Result<Shared, Vec<Refusal>>> {
         let refusals = match self.try_share_by(self.way, stream, len)? {
             Err(refusals) if self.way == Way::Handles && self.may_give_descriptors(&refusals) => {
                 refusals
@@ -144,7 +144,7 @@ impl Peers {
         way: Way,
         stream: &Stream,
         len: usize,
-    ) -> Result<Result<Shared, Vec<Refusal>>, CudaGroupError> {
+    ) -> Result<Result<Shared, Vec<Refusal>>> {
         let me = self.group.rank();
         let number = self.shared;
         self.shared += 1;
@@ -168,7 +168,7 @@ impl Peers {
     }
 
     /// Allocates `len` bytes on every rank, zero, for each rank alone.
-    pub(crate) fn keep(&self, stream: &Stream, len: usize) -> Result<Shared, CudaGroupError> {
+    pub(crate) fn keep(&self, stream: &Stream, len: usize) -> Result<Shared> {
         let own = agree(&self.group, self.make(Way::Handles, stream, len))?;
         Ok(Shared::alone(own.span()))
     }
@@ -190,7 +190,7 @@ impl Peers {
         way: Way,
         own: &DeviceRegion,
         refusals: &mut Vec<Refusal>,
-    ) -> Result<Vec<Option<Given>>, CudaGroupError> {
+    ) -> Result<Vec<Option<Given>>> {
         let me = self.group.rank();
         let ranks = self.group.world_size().ranks();
         let others: Vec<Rank> = ranks.filter(|peer| !self.is_neighbour(*peer)).collect();
@@ -215,7 +215,7 @@ impl Peers {
         let mut handle = Vec::new();
         if self.cards.has_other_processes() {
             match IpcHandle::export(own) {
-                Ok(own) => handle.extend(own.to_bytes()),
+                Ok(own) => handle.extend(own.bytes),
                 Err(error) => {
                     let reason = format!("it is not given to other processes: {error}");
                     let without = others.iter().map(|peer| Refusal::new(*peer, me, &reason));
@@ -233,8 +233,7 @@ impl Peers {
         Ok(given)
     }
 
-    /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that
-    /// of the ranks.
+    /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that of the ranks.
     fn open_all(
         &self,
         number: u64,
@@ -273,8 +272,8 @@ impl Peers {
             Given::Handle(handle) => {
                 let bytes = handle.len();
                 let handle = handle.try_into();
-                let handle = handle.map_err(|_| ShareError::Handle { peer, bytes })?;
-                ImportedRegion::open(&self.context, IpcHandle::from_bytes(handle), len)
+                let bytes = handle.map_err(|_| ShareError::Handle { peer, bytes })?;
+                ImportedRegion::open(&self.context, IpcHandle { bytes }, len)
             }
             Given::Descriptor(file, bytes) => {
                 ImportedRegion::open_descriptor(&self.context, bytes, file.as_fd(), len)

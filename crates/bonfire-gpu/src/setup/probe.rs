@@ -1,7 +1,6 @@
-//! Whether ranks really reach each other's memory: data goes both ways and is compared before anything
-//! relies on it. Drivers have claimed access between devices that lost or changed data. Data that come wrong
-//! are a reason not to use that way; data that do not come leave a stream that waits for them, and end the
-//! set-up.
+//! Whether ranks really reach each other's memory: data goes both ways and is compared before anything relies on it.
+//! Drivers have claimed access between devices that lost or changed data. Data that come wrong are a reason not to use
+//! that way; data that do not come leave a stream that waits for them, and end the set-up.
 //!
 //! Behind the data go [`words`]: where those do not arrive, ranks could neither wait for each other nor be freed
 //! from waiting.
@@ -17,7 +16,7 @@ use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::Rank;
 
 use crate::device::sync::Waiting;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::life::agree;
 use crate::setup::reach::{Refusal, gather};
 use crate::setup::shared::Shared;
@@ -29,7 +28,6 @@ const WRITE_BYTES: usize = 4 << 10;
 /// Behind what the other ranks write.
 const INBOXES_END: usize = 2 * READ_BYTES + RANKS_MAX * WRITE_BYTES;
 
-/// Memory that the probe needs on every rank.
 pub(crate) const PROBE_BYTES: usize = words::END;
 
 /// Long for 64 KiB, also on a busy device.
@@ -43,7 +41,6 @@ enum ProbeError {
     Stuck { how: String },
 }
 
-/// Data that did not arrive as they were sent.
 #[derive(Debug, thiserror::Error)]
 #[error("word {word} {how} is {found:#010x} and not {expected:#010x}: {FIX}")]
 struct Wrong {
@@ -63,14 +60,13 @@ pub(crate) struct Probe<'a> {
     pub(crate) stream: &'a Stream,
     /// Frees the other from waiting.
     pub(crate) control: &'a Stream,
-    /// The kernel that signals and waits.
     pub(crate) waiting: &'a Waiting,
     pub(crate) memory: &'a Shared,
 }
 
 impl Probe<'_> {
     /// The pairs that do not exchange data, the same list on all ranks.
-    pub(crate) fn run(&self) -> Result<Vec<Refusal>, CudaGroupError> {
+    pub(crate) fn run(&self) -> Result<Vec<Refusal>> {
         let me = self.group.rank();
         let mut refusals = Vec::new();
         agree(self.group, self.fill(me))?;

@@ -10,10 +10,9 @@ use bonfire_collective::ProcessGroup;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use crate::error::CudaGroupError;
+use crate::error::{CudaGroupError, Result};
 use crate::options::CudaPath;
 
-/// One rank's memory that another does not reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) by: u32,
@@ -45,12 +44,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Sends all ranks what this one does not reach; returns what any rank does not reach, in rank
-/// order.
-pub(crate) fn gather(
-    group: &ProcessGroup,
-    mine: &[Refusal],
-) -> Result<Vec<Refusal>, CudaGroupError> {
+/// Sends all ranks what this one does not reach; returns what any rank does not reach, in rank order.
+pub(crate) fn gather(group: &ProcessGroup, mine: &[Refusal]) -> Result<Vec<Refusal>> {
     let text = serde_json::to_vec(mine).expect("a refusal is plain data");
     let mut all = Vec::new();
     for (rank, bytes) in group.all_gather_bytes(&text)?.iter().enumerate() {
@@ -65,10 +60,7 @@ pub(crate) fn gather(
 }
 
 /// The way that data takes, given what was asked for and what is not reached.
-pub(crate) fn decide(
-    asked: Option<CudaPath>,
-    refusals: &[Refusal],
-) -> Result<CudaPath, CudaGroupError> {
+pub(crate) fn decide(asked: Option<CudaPath>, refusals: &[Refusal]) -> Result<CudaPath> {
     match (asked, refusals.first()) {
         (Some(CudaPath::Host), _) | (None, Some(_)) => Ok(CudaPath::Host),
         (Some(CudaPath::Peer) | None, None) => Ok(CudaPath::Peer),

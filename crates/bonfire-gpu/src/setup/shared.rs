@@ -10,7 +10,6 @@ use crate::request::elements::Elements;
 pub(crate) struct Shared {
     /// By rank, or this rank's alone.
     spans: Vec<Span>,
-    /// The index of the span of this rank.
     own: usize,
 }
 
@@ -56,7 +55,6 @@ impl Shared {
         self.spans.is_empty()
     }
 
-    /// Moves the memory out, leaving nothing.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::take(self)
     }

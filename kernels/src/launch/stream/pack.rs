@@ -16,8 +16,7 @@ use crate::reduce::VECTOR_BYTES;
 
 const ENTRY_BYTES: usize = 3 * size_of::<u64>();
 
-/// How long a table's last copy may take. It lies on the stream behind what the program has waited for
-/// long ago.
+/// How long a table's last copy may take. It lies on the stream behind what the program has waited for long ago.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The copy of segments, loaded in a context, for elements of one size.
@@ -27,7 +26,6 @@ pub struct PackKernel {
     pub(super) function: Function,
 }
 
-/// A tensor, and its place in the buffer.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The tensor's elements, in row-major order.
@@ -62,9 +60,6 @@ pub(super) struct Copies<'a> {
 
 impl PackTable {
     /// For launches over pieces of these sizes in bytes, or fewer of them.
-    ///
-    /// # Errors
-    /// What the driver says.
     pub fn new(
         context: &Context,
         pieces: impl IntoIterator<Item = usize>,
@@ -115,8 +110,7 @@ const _: () = assert!(
 );
 
 impl PackKernel {
-    /// Compiles and loads it. Loading may wait for running kernels: load before streams begin to wait
-    /// for other ranks.
+    /// Compiles and loads it. Loading may wait for running kernels: load before streams begin to wait for other ranks.
     ///
     /// # Errors
     /// [`CodeError::Compile`] if NVRTC is too old for the device. All else is a defect of this crate.
@@ -138,9 +132,6 @@ impl PackKernel {
 
     /// Queues the copies of all pieces, as one kernel; nothing if there are none. Neither side may be
     /// touched by others until it has run.
-    ///
-    /// # Errors
-    /// What the driver says.
     ///
     /// # Panics
     /// If a piece's sides differ in length or are not whole elements, if what is written overlaps

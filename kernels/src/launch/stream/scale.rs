@@ -31,9 +31,6 @@ impl ScaleKernel {
     /// Queues the multiplication of all elements of a buffer, which begins at a multiple of 16 bytes. The
     /// factor is rounded to the type of the product: f64 for f64, f32 for all others.
     ///
-    /// # Errors
-    /// What the driver says.
-    ///
     /// # Panics
     /// If the buffer does not begin there, or is not a whole number of elements.
     pub fn launch(

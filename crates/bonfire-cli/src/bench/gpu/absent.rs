@@ -10,28 +10,24 @@ use super::layout::Form;
 use super::measure::{Measurement, Timing};
 use crate::operation::Operation;
 
-#[derive(Debug)]
-pub(super) enum Fleet {}
-
-#[derive(Debug)]
-pub(super) enum Member {}
-
 #[derive(Clone, Debug, Serialize)]
-pub(super) enum Gpus {}
+pub(super) enum Absent {}
 
-impl fmt::Display for Gpus {
+pub(super) use Absent as Fleet;
+pub(super) use Absent as Gpus;
+pub(super) use Absent as Member;
+
+impl fmt::Display for Absent {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {}
     }
 }
 
-impl Fleet {
+impl Absent {
     pub(super) fn prepare_for_threads() -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// # Errors
-    /// Always.
     pub(super) fn find() -> anyhow::Result<Self> {
         bail!(
             "this program was built without GPUs: build it again with `cargo build --release -p \

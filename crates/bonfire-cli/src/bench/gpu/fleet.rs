@@ -9,34 +9,29 @@ use super::Member;
 use crate::gpu::{connections, devices};
 
 #[derive(Debug)]
-pub(in crate::bench) struct Fleet {
+pub(crate) struct Fleet {
     devices: Vec<Device>,
     driver: String,
     neighbours: Neighbours,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in crate::bench) struct Gpus {
-    pub(in crate::bench) name: String,
-    pub(in crate::bench) count: usize,
+pub(crate) struct Gpus {
+    pub(crate) name: String,
+    pub(crate) count: usize,
     /// Ranks on the GPU that has most of them; with more than one, figures are not those of GPUs.
-    pub(in crate::bench) ranks_per_gpu: usize,
-    pub(in crate::bench) driver: String,
+    pub(crate) ranks_per_gpu: usize,
+    pub(crate) driver: String,
 }
 
 impl std::fmt::Display for Gpus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            name,
-            count,
-            ranks_per_gpu,
-            driver,
-        } = self;
-        write!(f, "# {count} x {name}, driver for CUDA {driver}")?;
-        if *ranks_per_gpu > 1 {
+        let (count, name, ranks) = (self.count, &self.name, self.ranks_per_gpu);
+        write!(f, "# {count} x {name}, driver for CUDA {}", self.driver)?;
+        if ranks > 1 {
             write!(
                 f,
-                ", oversubscribed: up to {ranks_per_gpu} ranks share a GPU and its memory"
+                ", oversubscribed: up to {ranks} ranks share a GPU and its memory"
             )?;
         }
         Ok(())
@@ -45,18 +40,11 @@ impl std::fmt::Display for Gpus {
 
 impl Fleet {
     /// Sees to it that ranks which are threads of this process may share a GPU: before the driver is loaded.
-    ///
-    /// # Errors
-    /// If the program cannot be started again, as it is where nobody has seen to it.
-    pub(in crate::bench) fn prepare_for_threads() -> anyhow::Result<()> {
+    pub(crate) fn prepare_for_threads() -> anyhow::Result<()> {
         connections::want_most()
     }
 
-    /// Finds them.
-    ///
-    /// # Errors
-    /// If there is no driver or no device: what is missing.
-    pub(in crate::bench) fn find() -> anyhow::Result<Self> {
+    pub(crate) fn find() -> anyhow::Result<Self> {
         Ok(Self {
             devices: devices::all()?,
             driver: Driver::load()?.version().to_string(),
@@ -66,11 +54,7 @@ impl Fleet {
 
     /// Forms the group of GPUs, over NCCL or without it, from the group of this rank's job, whose ranks are all on
     /// this host.
-    pub(in crate::bench) fn join(
-        &self,
-        group: &ProcessGroup,
-        over_nccl: bool,
-    ) -> anyhow::Result<Member> {
+    pub(crate) fn join(&self, group: &ProcessGroup, over_nccl: bool) -> anyhow::Result<Member> {
         let context = devices::context_of(group.rank().get())?;
         let options = CudaOptions::default();
         let group = group.clone();
@@ -82,15 +66,8 @@ impl Fleet {
         Ok(Member::Own(joined))
     }
 
-    /// Describes them for a run of that many ranks.
-    ///
-    /// # Errors
-    /// If ranks would share a GPU and that is not asked for.
-    pub(in crate::bench) fn describe(
-        &self,
-        ranks: usize,
-        oversubscribe: bool,
-    ) -> anyhow::Result<Gpus> {
+    /// Describes them for a run of that many ranks, which share none unless that is asked for.
+    pub(crate) fn describe(&self, ranks: usize, oversubscribe: bool) -> anyhow::Result<Gpus> {
         let devices = self.devices.len();
         require_enough(ranks, devices, oversubscribe)?;
         Ok(Gpus {

@@ -11,8 +11,8 @@ use bonfire_report::{PageError, Report, TimeSplit};
 use serde::Serialize;
 
 use crate::bench::Host;
-use crate::quantity::show_seconds;
-use crate::simulate::plot::{Against, Curve, Plot};
+use crate::quantity::{counted, show_seconds};
+use crate::simulate::plot::{self, Against, Curve};
 
 pub(super) const CHART: &str = "scaling.svg";
 
@@ -21,7 +21,6 @@ pub(super) struct Run {
     pub(super) ranks: u32,
     /// From the start of the program to the end of its output.
     pub(super) program_s: f64,
-    /// What its report says, if it has written one.
     pub(super) training: Option<Training>,
 }
 
@@ -37,9 +36,7 @@ pub(super) struct Training {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
-    /// The reports of all runs.
     Training,
-    /// The clock of this command.
     Program,
 }
 
@@ -82,7 +79,7 @@ impl Training {
             report.world_size == ranks.get() as usize,
             "{} is of a training on {}: start the program itself, without a launcher, and let it train on all ranks",
             folder.join("report.json").display(),
-            on(report.world_size)
+            counted(report.world_size, "rank")
         );
         let longest = report.ranks.iter().map(TimeSplit::training).max();
         let training = Self {
@@ -99,8 +96,9 @@ impl Training {
 impl Figures {
     pub(super) fn new(program: &OsStr, arguments: &[OsString]) -> Self {
         let words = std::iter::once(program).chain(arguments.iter().map(OsString::as_os_str));
+        let command = words.map(|word| word.to_string_lossy().into()).collect();
         Self {
-            command: words.map(|word| word.to_string_lossy().into()).collect(),
+            command,
             runs: Vec::new(),
         }
     }
@@ -147,10 +145,7 @@ impl Figures {
     fn unit(&self) -> Option<&str> {
         let is_training = self.source() == Source::Training;
         let first = self.runs.first().filter(|_| is_training)?;
-        first
-            .training
-            .as_ref()
-            .map(|training| training.unit.as_str())
+        Some(&first.training.as_ref()?.unit)
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -182,32 +177,25 @@ impl Figures {
     /// The times, and what they would be if every rank were as fast as those of the first run.
     fn chart(&self) -> String {
         let rows = self.rows();
-        let points = |time: fn(&Row) -> f64| {
-            let rows = rows.iter();
-            rows.map(|row| (u64::from(row.ranks), time(row))).collect()
+        let curve = |name, time: fn(&Row) -> f64| {
+            let points = rows.iter().map(|row| (u64::from(row.ranks), time(row)));
+            Curve {
+                name,
+                points: points.collect(),
+            }
         };
         let curves = [
-            Curve {
-                name: "measured",
-                points: points(|row| row.time_s),
-            },
-            Curve {
-                name: "ideal",
-                points: points(|row| row.time_s * row.efficiency),
-            },
+            curve("measured", |row| row.time_s),
+            curve("ideal", |row| row.time_s * row.efficiency),
         ];
         let program = Path::new(&self.command[0]).file_name();
         let program = program.unwrap_or_default().display();
-        let title = match self.source() {
-            Source::Training => format!("{program}: time of training"),
-            Source::Program => format!("{program}: time of the program"),
+        let time = match self.source() {
+            Source::Training => "training",
+            Source::Program => "the program",
         };
-        let plot = Plot {
-            title: &title,
-            against: Against::Ranks,
-            curves: &curves,
-        };
-        plot.svg()
+        let title = format!("{program}: time of {time}");
+        plot::svg(&title, Against::Ranks, &curves)
     }
 }
 
@@ -217,20 +205,14 @@ impl fmt::Display for Figures {
         let unit = self.unit().map(|unit| format!("{unit}/s"));
         match unit {
             Some(_) => writeln!(f, "# time of training, as the report of each run has it")?,
-            None => writeln!(
-                f,
-                "# time of the program, from its start to the end of its output"
-            )?,
+            None => {
+                f.write_str("# time of the program, from its start to the end of its output\n")?
+            }
         }
-        let (with, without): (Vec<_>, Vec<_>) =
-            self.runs.iter().partition(|run| run.training.is_some());
-        if !with.is_empty() {
-            for run in without {
-                writeln!(
-                    f,
-                    "# no report of a step of training on {}",
-                    on(run.ranks as usize)
-                )?;
+        if self.runs.iter().any(|run| run.training.is_some()) {
+            for run in self.runs.iter().filter(|run| run.training.is_none()) {
+                let on = counted(run.ranks as usize, "rank");
+                writeln!(f, "# no report of a step of training on {on}")?;
             }
         }
         let cell = |text: Option<String>| text.map(|text| format!(" {text:>14}"));
@@ -254,12 +236,6 @@ impl fmt::Display for Figures {
         }
         Ok(())
     }
-}
-
-/// A number of ranks in words.
-pub(super) fn on(ranks: usize) -> String {
-    let s = if ranks == 1 { "" } else { "s" };
-    format!("{ranks} rank{s}")
 }
 
 #[cfg(test)]

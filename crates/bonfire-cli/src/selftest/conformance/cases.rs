@@ -9,7 +9,6 @@ use bonfire_gpu::Elements;
 use super::super::value::{Draw, Sample, samples};
 use crate::gpu::collectives::{Collectives, Task};
 
-/// Bytes of the buffer that all cases use.
 const BUFFER_BYTES: usize = 16 << 20;
 
 /// One rank's part of cases that share two buffers.
@@ -89,12 +88,9 @@ impl<'g, G: Collectives> Cases<'g, G> {
         draw: Draw<T>,
     ) -> anyhow::Result<()> {
         let what = format!("{task:?} of {} {range:?}", T::DTYPE);
-        let own: Vec<T> = self.fill_with(&range, draw)?;
+        let own: Vec<T> = self.fill(&range, draw)?;
         if let Some(task) = task {
-            let elements = Elements {
-                dtype: T::DTYPE,
-                range: range.clone(),
-            };
+            let elements = Elements::at::<T>(range.start, range.len());
             self.group
                 .perform(task, [&self.buffer, &self.output], &elements)
                 .with_context(|| what.clone())?;
@@ -145,12 +141,8 @@ impl<'g, G: Collectives> Cases<'g, G> {
         Ok(result)
     }
 
-    /// Writes this rank's samples for the next case; returns them.
-    pub(super) fn fill<T: Sample>(&mut self, range: &Range<usize>) -> anyhow::Result<Vec<T>> {
-        self.fill_with(range, samples)
-    }
-
-    fn fill_with<T: Sample>(
+    /// Writes this rank's values for the next case; returns them.
+    pub(super) fn fill<T: Sample>(
         &mut self,
         range: &Range<usize>,
         draw: Draw<T>,
@@ -181,18 +173,15 @@ impl<'g, G: Collectives> Cases<'g, G> {
     ) -> anyhow::Result<()> {
         let mut found = vec![T::sample(0); expected.len()];
         self.group.read(buffer, range.start, &mut found)?;
-        let differ = |(a, b): (&T, &T)| a != b;
-        let Some(at) = found.iter().zip(expected).position(differ) else {
+        let wrong = |at: &usize| found[*at] != expected[*at];
+        let wrong: Vec<usize> = (0..expected.len()).filter(wrong).collect();
+        let Some(&at) = wrong.first() else {
             return Ok(());
         };
         bail!(
             "rank {}: {what}: {} of {} elements are wrong, first {at}: {:?} instead of {:?}",
             self.group.process_group().rank(),
-            found
-                .iter()
-                .zip(expected)
-                .filter(|pair| differ(*pair))
-                .count(),
+            wrong.len(),
             expected.len(),
             found[at],
             expected[at]

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bonfire_collective::ReduceOp;
 use bonfire_gpu::{CudaAlgorithm, CudaGroup, Elements};
 
-use super::super::value::Sample;
+use super::super::value::{Sample, samples};
 use super::cases::{Cases, shard_of};
 use crate::gpu::collectives::Task;
 
@@ -25,14 +25,11 @@ fn counts(ranks: usize, quick: bool) -> Vec<usize> {
 impl Cases<'_, CudaGroup> {
     /// Every reduction of every count, direct, one-shot and two-shot, aligned and not.
     pub(super) fn folds<T: Sample>(&mut self, quick: bool) -> anyhow::Result<()> {
+        use CudaAlgorithm::{Direct, OneShot, TwoShot};
         for reduce in OPS {
             for count in counts(self.ranks(), quick) {
                 for start in [0, 3] {
-                    for algorithm in [
-                        CudaAlgorithm::Direct,
-                        CudaAlgorithm::OneShot,
-                        CudaAlgorithm::TwoShot,
-                    ] {
+                    for algorithm in [Direct, OneShot, TwoShot] {
                         self.fold::<T>(algorithm, reduce, start..start + count)?;
                     }
                 }
@@ -57,7 +54,7 @@ impl Cases<'_, CudaGroup> {
         reduce: ReduceOp,
         range: Range<usize>,
     ) -> anyhow::Result<()> {
-        let own: Vec<T> = self.fill(&range)?;
+        let own: Vec<T> = self.fill(&range, samples)?;
         let what = format!("{algorithm:?} {reduce} of {} {range:?}", T::DTYPE);
         self.all_reduce_with::<T>(algorithm, reduce, &range)
             .with_context(|| what.clone())?;
@@ -70,7 +67,7 @@ impl Cases<'_, CudaGroup> {
         for reduce in [ReduceOp::Sum, ReduceOp::Max] {
             for count in [1, self.ranks() + 1, 100_003] {
                 let range = 2..2 + count;
-                let own: Vec<T> = self.fill(&range)?;
+                let own: Vec<T> = self.fill(&range, samples)?;
                 let what = format!("ring {reduce} of {} x {count}", T::DTYPE);
                 self.all_reduce_with::<T>(CudaAlgorithm::Ring, reduce, &range)
                     .with_context(|| what.clone())?;
@@ -87,10 +84,7 @@ impl Cases<'_, CudaGroup> {
         reduce: ReduceOp,
         range: &Range<usize>,
     ) -> anyhow::Result<()> {
-        let elements = Elements {
-            dtype: T::DTYPE,
-            range: range.clone(),
-        };
+        let elements = Elements::at::<T>(range.start, range.len());
         let group = self.group();
         Ok(group.all_reduce_with(algorithm, self.buffer(), &elements, reduce)?)
     }
@@ -107,14 +101,10 @@ impl Cases<'_, CudaGroup> {
                 let values: Vec<T> = (1..=ranks)
                     .map(|hop| all[(shard + hop) % ranks * own.len() + index])
                     .collect();
-                expected[index] = fold(&values, reduce)?;
+                expected[index] = T::left_fold(&values, reduce)
+                    .context("the ring is tested with reductions that the oracle has")?;
             }
         }
         Ok(expected)
     }
-}
-
-/// One element's fold on the CPU: by a group of one rank per value, in their order.
-fn fold<T: Sample>(values: &[T], reduce: ReduceOp) -> anyhow::Result<T> {
-    T::left_fold(values, reduce).context("the ring is tested with reductions that the oracle has")
 }

@@ -32,14 +32,10 @@ pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> 
         if !(2..=4).contains(&ranks) {
             continue;
         }
-        launch(ranks, &arguments(Part::NcclProcesses))?;
+        launch(ranks, &Part::NcclProcesses.arguments())?;
         println!("{ranks} ranks as processes over NCCL: all bits as on the CPU");
     }
     Ok(())
-}
-
-fn arguments(part: Part) -> [&'static str; 4] {
-    ["selftest", "--cuda", "--part", part.name()]
 }
 
 fn join(env: &RankEnv) -> anyhow::Result<NcclGroup> {
@@ -86,7 +82,7 @@ fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> 
         graces,
         variables: vec![(TOLD.into(), OsString::from(told))],
         labels: OutputLabels::All,
-        ..job(ranks, &arguments(Part::NcclFaults))?
+        ..job(ranks, &Part::NcclFaults.arguments())?
     })
 }
 

@@ -78,11 +78,7 @@ fn shard(world: &World, batch: usize) -> impl Iterator<Item = usize> {
 
 /// Compares what ranks have learnt on one way with each other, with the other way and with a rank alone.
 pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::Result<Parity> {
-    let mut parity = Parity {
-        parameters: alone.values.len(),
-        apart: 0.0,
-        distance: 0.0,
-    };
+    let (mut apart, mut furthest) = (0.0_f64, 0.0_f64);
     let Some((first_way, [reference, ..])) = ways.first().map(|(way, ranks)| (way, &ranks[..]))
     else {
         bail!("no rank has learnt anything");
@@ -94,19 +90,12 @@ pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
                 bail!("rank {rank} has other parameters than rank 0 with gradients {way}");
             }
         }
-        parity.apart = parity
-            .apart
-            .max(distance(&ranks[0].values, &reference.values));
-        parity.distance = parity
-            .distance
-            .max(distance(&ranks[0].values, &alone.values));
+        apart = apart.max(distance(&ranks[0].values, &reference.values));
+        furthest = furthest.max(distance(&ranks[0].values, &alone.values));
     }
-    let Parity {
-        apart, distance, ..
-    } = parity;
-    if distance > TOLERANCE {
+    if furthest > TOLERANCE {
         bail!(
-            "ranks are {distance:.1e} from one rank with all their samples, and at most {TOLERANCE:.1e} is due to \
+            "ranks are {furthest:.1e} from one rank with all their samples, and at most {TOLERANCE:.1e} is due to \
              the order of additions"
         );
     }
@@ -116,7 +105,11 @@ pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
              at most {WAYS_TOLERANCE:.1e} is due to other kernels"
         );
     }
-    Ok(parity)
+    Ok(Parity {
+        parameters: alone.values.len(),
+        apart,
+        distance: furthest,
+    })
 }
 
 fn bits(learnt: &Learnt) -> impl Iterator<Item = u32> + '_ {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
 use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
-use crate::selftest::ranks::as_threads;
+use crate::bench::as_threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -14,7 +14,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns a rank of this host in a group that is formed already.
     pub(super) fn world(&self, group: ProcessGroup, local: LocalRank) -> anyhow::Result<World> {
         let occupancy = Occupancy::Oversubscribed;
         Ok(World::with_occupancy(group, local, self.kind, occupancy)?)

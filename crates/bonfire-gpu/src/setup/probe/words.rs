@@ -15,7 +15,7 @@ use bonfire_plan::Rank;
 
 use super::{FIX, INBOXES_END, Probe, ProbeError};
 use crate::device::sync::Waiting;
-use crate::error::CudaGroupError;
+use crate::error::Result;
 use crate::life::agree;
 use crate::setup::reach::{Refusal, gather};
 
@@ -40,7 +40,7 @@ const WRITERS: [Writer; 2] = [Writer::Stream, Writer::Kernel];
 
 impl Probe<'_> {
     /// The pairs between which words do not arrive, the same list on all ranks.
-    pub(crate) fn exchange_words(&self, me: Rank) -> Result<Vec<Refusal>, CudaGroupError> {
+    pub(crate) fn exchange_words(&self, me: Rank) -> Result<Vec<Refusal>> {
         let mut refusals = Vec::new();
         // Before any stream waits: the driver may wait for streams where it allocates.
         let copy = PinnedRegion::allocate(self.context, END - START);

@@ -1,6 +1,6 @@
 //! The page "The command bonfire" of the book: below a mark it is what clap says of every command.
 //!
-//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire reference` writes it anew. The commands of other builds
+//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire completions` writes it anew. The commands of other builds
 //! stay as they are.
 
 use std::fs;
@@ -13,7 +13,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/commands
 
 /// Nothing below it is written by hand.
 const MARK: &str =
-    "<!-- What follows is written by a test: crates/bonfire-cli/src/completions/reference.rs -->";
+    "<!-- What follows is written by a test: crates/bonfire-cli/src/completions/tests.rs -->";
 
 /// With this variable the page is written instead of compared.
 const WRITE: &str = "BONFIRE_WRITE";
