@@ -50,11 +50,10 @@ use scratch::Scratch;
 
 /// A rank's membership in a group of ranks that communicate.
 ///
-/// Every rank of the group must call the same operations, in the same order, with the same element
-/// type and lengths; what differs is found before any data is used and is an error on all ranks.
-/// Blocking and background operations of one rank run one after the other in the order of the
-/// calls. Results are the same bits on every rank, on every transport and in every run (see
-/// [`GroupOptions::algorithm`] for the one exception, a ring).
+/// Every rank of the group must call the same operations, in the same order, with the same element type and lengths;
+/// what differs is found before any data is used and is an error on all ranks. Blocking and background operations of
+/// one rank run one after the other in the order of the calls. Results are the same bits on every rank, on every
+/// transport and in every run (see [`GroupOptions::algorithm`] for the one exception, a ring).
 ///
 /// Clones are the same membership. When the last one is dropped the rank leaves the group: in peace,
 /// or, if the thread is panicking, as a failure of this rank on all others.
@@ -145,8 +144,7 @@ impl ProcessGroup {
     /// environment asks for goes before the options: see [`EnvSettings`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the
-    /// environment are bad.
+    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the environment are bad.
     pub fn local(
         world_size: WorldSize,
         options: GroupOptions,
@@ -345,8 +343,7 @@ impl ProcessGroup {
         }
     }
 
-    /// What this rank has sent and received since the group was formed. Waits for the
-    /// operation that is running.
+    /// What this rank has sent and received since the group was formed. Waits for the operation that is running.
     pub fn traffic(&self) -> Traffic {
         self.core.executor.lock().traffic()
     }
@@ -416,8 +413,7 @@ impl Drop for Member {
                 cause,
             });
         }
-        // Background operations already issued still run: the other ranks wait for them. Each ends
-        // by its deadline.
+        // Background operations already issued still run: the other ranks wait for them. Each ends by its deadline.
         *self.jobs.lock() = None;
         let communicator = self.communicator.lock().take();
         if let Some(communicator) = communicator

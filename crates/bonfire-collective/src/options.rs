@@ -43,9 +43,8 @@ pub enum OptionError {
 /// In which orders the ranks' values may be folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FoldOrder {
-    /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing
-    /// but the ranks' values. Sums of floats then use the algorithms that keep to that; whatever rounds
-    /// nothing uses any algorithm.
+    /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing but the ranks'
+    /// values. Sums of floats then use the algorithms that keep to that; whatever rounds nothing uses any algorithm.
     #[default]
     Canonical,
     /// In whatever fixed order is fastest by the measure of the links: the same bits on all ranks,
@@ -81,10 +80,9 @@ pub struct GroupOptions {
     /// Payload of one frame, in bytes. Default 256 KiB: a frame and what it is reduced into stay in
     /// a second-level cache.
     pub chunk_bytes: usize,
-    /// Connections of each link over TCP, 1 to 16, over which payloads of 32 KiB and more are divided.
-    /// What `BONFIRE_STREAMS` says goes before it. Default 1. More help where something on the way
-    /// limits each connection below what the interface can do, as clouds do and networks with several
-    /// equal paths; the book has figures.
+    /// Connections of each link over TCP, 1 to 16, over which payloads of 32 KiB and more are divided. What
+    /// `BONFIRE_STREAMS` says goes before it. Default 1. More help where something on the way limits each connection
+    /// below what the interface can do, as clouds do and networks with several equal paths; the book has figures.
     pub streams_per_link: u32,
     /// Which threads call the kernel for those connections. What `BONFIRE_STREAM_THREADS` says, `auto`, `on` or `off`, goes
     /// before it. Default [`StreamThreads::Auto`]. It may differ between ranks.
@@ -101,9 +99,8 @@ pub struct GroupOptions {
     /// Whether ranks must run the same build of their program. What `BONFIRE_BUILDS` says, `same` or `any`,
     /// goes before it. Default [`Builds::Same`].
     pub builds: Builds,
-    /// The folder in which each rank leaves its flight record when the group fails, for
-    /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
-    /// differ between ranks.
+    /// The folder in which each rank leaves its flight record when the group fails, for `bonfire inspect`. Without
+    /// one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may differ between ranks.
     pub flight_dir: Option<PathBuf>,
     /// How long a rank may send no heartbeat before it has failed for all others. Default 15 s; with
     /// `None` this rank sends none and expects none. Ranks send one every second, whatever their program does, so only a process that
@@ -243,9 +240,8 @@ pub enum RecordOnSignal {
     Never,
 }
 
-/// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping),
-/// and what a silent host is given, too; much less than an operation's timeout, whose error knows less of
-/// why.
+/// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping), and what a
+/// silent host is given, too; much less than an operation's timeout, whose error knows less of why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The smallest and the largest `chunk_bytes`.

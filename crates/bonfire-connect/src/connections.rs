@@ -7,8 +7,7 @@ use std::str::FromStr;
 use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
-/// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see
-/// [`Checksums`].
+/// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see [`Checksums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Connections {
     Off,
@@ -52,20 +51,18 @@ impl FromStr for Connections {
     }
 }
 
-/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and
-/// those to the store unless it serves on loopback; or every TCP connection. Connections within a
-/// host that do not use TCP (shared memory, Unix-domain sockets) never leave its kernel and never
-/// are.
+/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to the store
+/// unless it serves on loopback; or every TCP connection. Connections within a host that do not use TCP (shared
+/// memory, Unix-domain sockets) never leave its kernel and never are.
 pub type Tls = Connections;
 
 /// The links whose frames carry a CRC-32C of their header and one of their payload: none, those between
 /// hosts, or all that go over sockets, on one host as well.
 ///
-/// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of
-/// interfaces and switches that turns bits over gets past it now and then. Without a checksum of its own
-/// such a frame is a wrong sum, in silence, on all ranks or on some. With it the operation fails as
-/// `CollectiveError::Corrupted`. Connections that TLS encrypts need
-/// none: it authenticates every record. The book has what it costs.
+/// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of interfaces and
+/// switches that turns bits over gets past it now and then. Without a checksum of its own such a frame is a wrong
+/// sum, in silence, on all ranks or on some. With it the operation fails as `CollectiveError::Corrupted`. Connections
+/// that TLS encrypts need none: it authenticates every record. The book has what it costs.
 pub type Checksums = Connections;
 
 #[cfg(test)]

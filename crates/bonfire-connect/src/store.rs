@@ -1,7 +1,6 @@
 //! A small key-value store through which ranks find each other at set-up.
 //!
-//! It never carries data of the step path. Values are bytes; keys are text; nothing received is
-//! interpreted here.
+//! It never carries data of the step path. Values are bytes; keys are text; nothing received is interpreted here.
 
 mod client;
 mod long_wait;

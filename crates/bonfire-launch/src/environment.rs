@@ -1,9 +1,8 @@
 //! Who this process is: rank, world size and meeting point, from the environment of a launcher.
 //!
-//! The names are those of torchrun, so every launcher that can start such programs can start ours.
-//! What Slurm, Open MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`).
-//! The environment is parsed once, here; nothing else reads these variables, and the launcher
-//! writes them from the same type that parses them.
+//! The names are those of torchrun, so every launcher that can start such programs can start ours. What Slurm, Open
+//! MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`). The environment is parsed once,
+//! here; nothing else reads these variables, and the launcher writes them from the same type that parses them.
 
 mod cluster;
 mod error;
@@ -53,8 +52,7 @@ pub(crate) const GROUP_RANK: &str = "GROUP_RANK";
 pub(crate) const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 /// How often all ranks may be started anew; the launcher sets it, nothing here reads it.
 pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
-/// Text that joins the identity of this host: ranks with different values count as being on
-/// different hosts.
+/// Text that joins the identity of this host: ranks with different values count as being on different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
@@ -147,8 +145,7 @@ pub fn detect_rank_in(
         return explicit(&source).map(Some);
     }
     match Cluster::detect(&source)? {
-        // The only process of a step or a job, as a shell that Slurm gives to a user, may start
-        // ranks of its own.
+        // The only process of a step or a job, as a shell that Slurm gives to a user, may start ranks of its own.
         Some(cluster) if cluster.is_alone() && !is_worker => Ok(None),
         Some(cluster) => of_cluster(&source, cluster).map(Some),
         None if is_worker => explicit(&source).map(Some),
@@ -290,8 +287,7 @@ fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
         && shown.is_some_and(|list| listed_devices(&list) == 1)
 }
 
-/// The variables that make a child process the worker which this describes: what
-/// [`rank_from_env`] reads.
+/// The variables that make a child process the worker which this describes: what [`rank_from_env`] reads.
 pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
     let job_token = if rank.job_token.is_empty() {
         String::new()

@@ -128,8 +128,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell
-    /// would report it.
+    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell would report it.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Rank(failure) => failure.exit.code(),

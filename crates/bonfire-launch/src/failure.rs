@@ -163,11 +163,10 @@ impl std::error::Error for JobFailure {}
 
 /// The end that most likely caused the others.
 ///
-/// The earliest does, with three corrections. A rank that says that it failed because of a peer did not
-/// cause anything. A rank killed from outside is the culprit even when it was noticed last: its
-/// peers see its connections break before the kernel has taken the process apart. And where all blame
-/// a peer, the culprit is one that has not failed itself: it was stopped, or ended, `early`, as if all
-/// were done.
+/// The earliest does, with three corrections. A rank that says that it failed because of a peer did not cause
+/// anything. A rank killed from outside is the culprit even when it was noticed last: its peers see its connections
+/// break before the kernel has taken the process apart. And where all blame a peer, the culprit is one that has not
+/// failed itself: it was stopped, or ended, `early`, as if all were done.
 pub(crate) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEnd> {
     let first = ends.iter().map(|end| end.at).min()?;
     let early = early.filter(|early| early.at <= first + NOTICE_MAX);

@@ -79,8 +79,7 @@ pub struct LaunchFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     pub standalone: bool,
 
-    /// Start all ranks anew up to N times when one fails; the program resumes from its last
-    /// checkpoint
+    /// Start all ranks anew up to N times when one fails; the program resumes from its last checkpoint
     #[arg(
         long,
         alias = "max_restarts",
@@ -137,8 +136,7 @@ pub struct LaunchFlags {
     #[arg(long, value_name = "off|hosts|all")]
     pub tls: Option<Tls>,
 
-    /// Seconds that ranks have to end after SIGTERM, before SIGKILL; by default 10 after Ctrl-C and 3
-    /// after a failure
+    /// Seconds that ranks have to end after SIGTERM, before SIGKILL; by default 10 after Ctrl-C and 3 after a failure
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub shutdown_timeout: Option<u32>,
 
@@ -243,8 +241,7 @@ impl LaunchFlags {
             || self.log_options() != LogOptions::default()
     }
 
-    /// What the agent is to do: start `program` with `args` as the flags say, `count` ranks on this
-    /// host.
+    /// What the agent is to do: start `program` with `args` as the flags say, `count` ranks on this host.
     pub fn options(
         &self,
         program: impl Into<OsString>,

@@ -81,8 +81,7 @@ impl StopRequest {
         }
     }
 
-    /// A wish that nobody has: this rank only learns of those of the others. Signals are not
-    /// watched.
+    /// A wish that nobody has: this rank only learns of those of the others. Signals are not watched.
     pub fn never() -> Self {
         Self {
             asked: Arc::new(AtomicU8::new(NOT_ASKED)),
@@ -122,8 +121,7 @@ impl StopRequest {
     }
 }
 
-/// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else
-/// watches.
+/// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else watches.
 fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<InterruptWatch> {
     let (mut echoes, mut is_first) = (Echoes::default(), true);
     let watch = InterruptWatch::start(move |by| {

@@ -25,8 +25,7 @@ pub(crate) mod sealed {
 
     use crate::exec::fold::{FoldOptions, Operand};
 
-    /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the
-    /// type itself otherwise.
+    /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the type itself otherwise.
     pub trait Arithmetic: Copy + Zeroable {
         /// The type of partial results.
         type Partial: Pod;

@@ -1,9 +1,8 @@
 //! Which algorithm an operation uses.
 //!
-//! What somebody asked for is used where it exists. Otherwise the choice is the cheapest by the
-//! measured figures of the links, among those whose order of additions the options allow: under
-//! [`FoldOrder::Canonical`] the choice never changes the bits of a result, not between sizes, bucket
-//! layouts or transports.
+//! What somebody asked for is used where it exists. Otherwise the choice is the cheapest by the measured figures of
+//! the links, among those whose order of additions the options allow: under [`FoldOrder::Canonical`] the choice never
+//! changes the bits of a result, not between sizes, bucket layouts or transports.
 //!
 //! Every rank must choose alike. A choice depends on nothing but what all ranks know to be the same:
 //! the operation, the options, the hosts, and figures that they agreed on.

@@ -68,8 +68,7 @@ impl ProcessGroup {
     /// Goes on if all ranks can: gives every rank its value, or, if some have an error, every rank one that names
     /// the lowest of them. Every rank must call it.
     ///
-    /// It takes the time of a small all-reduce; where a rank has an error its text follows, of 4 KiB
-    /// at most.
+    /// It takes the time of a small all-reduce; where a rank has an error its text follows, of 4 KiB at most.
     ///
     /// ```
     /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }

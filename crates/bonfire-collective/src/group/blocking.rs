@@ -245,8 +245,7 @@ impl ProcessGroup {
         Ok(blocks.iter().map(<[u8]>::to_vec).collect())
     }
 
-    /// The blocks of all ranks, one after the other, on the root; `None` elsewhere. All must be
-    /// equally long.
+    /// The blocks of all ranks, one after the other, on the root; `None` elsewhere. All must be equally long.
     ///
     /// # Errors
     /// See [`CollectiveError`].
@@ -263,8 +262,7 @@ impl ProcessGroup {
         Ok(is_root.then_some(output))
     }
 
-    /// [`gather`](Self::gather) to `output`: on the root `world_size` times as long as `block`, empty
-    /// elsewhere.
+    /// [`gather`](Self::gather) to `output`: on the root `world_size` times as long as `block`, empty elsewhere.
     ///
     /// # Errors
     /// See [`CollectiveError`].
@@ -309,8 +307,7 @@ impl ProcessGroup {
         self.in_turn(|core| core.scatter(caller, root, input, output, Partition::Balanced))
     }
 
-    /// This rank's block of what the root has. The root, and only it, brings all blocks and the length
-    /// of each.
+    /// This rank's block of what the root has. The root, and only it, brings all blocks and the length of each.
     ///
     /// # Errors
     /// See [`CollectiveError`].

@@ -1,7 +1,6 @@
 //! Where the threads of one process find the links that the lowest of them made for all.
 //!
-//! Nobody waits here: the ranks agree through their old group that the links are there before they
-//! take them.
+//! Nobody waits here: the ranks agree through their old group that the links are there before they take them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -15,11 +15,10 @@ use crate::transport::topology::Topology;
 
 /// A group's place in its job, as one of its ranks knows it.
 ///
-/// A group has a number of its own, which is sent in every frame. The first group of a job is
-/// number 0. Of a group that a split makes, the lowest rank picks a number that it never picked
-/// before, and multiplies it by the size of the job and adds its own rank there: no two groups of a
-/// job get the same number, though nobody keeps a list (until 2^32 of them have been made, divided
-/// by the size of the job).
+/// A group has a number of its own, which is sent in every frame. The first group of a job is number 0. Of a group
+/// that a split makes, the lowest rank picks a number that it never picked before, and multiplies it by the size of
+/// the job and adds its own rank there: no two groups of a job get the same number, though nobody keeps a list (until
+/// 2^32 of them have been made, divided by the size of the job).
 #[derive(Clone, Debug)]
 pub(crate) struct Roster {
     pub(super) number: u32,

@@ -70,8 +70,7 @@ impl ProcessGroup {
         self.split_with(color, key, self.roster().options.clone())
     }
 
-    /// [`split`](Self::split) with other options than this group's; they must be the same on all
-    /// ranks of a color.
+    /// [`split`](Self::split) with other options than this group's; they must be the same on all ranks of a color.
     ///
     /// # Errors
     /// As [`split`](Self::split).

@@ -1,5 +1,4 @@
-//! Flight records: what each rank recorded, reported while it runs, and left in files when its
-//! group failed.
+//! Flight records: what each rank recorded, reported while it runs, and left in files when its group failed.
 //!
 //! A file is one JSON object, [`FlightRecord`]. It is written to a temporary name and renamed, so a file
 //! that is there is whole.
@@ -168,8 +167,7 @@ pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::R
 /// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank.
 ///
 /// # Errors
-/// If the folder cannot be read, or a file in it that is named like a flight record is none of this
-/// version.
+/// If the folder cannot be read, or a file in it that is named like a flight record is none of this version.
 pub fn read_flight_records(folder: &Path) -> io::Result<Vec<FlightRecord>> {
     let mut records = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -194,8 +194,7 @@ impl Recorder {
         Enqueued(self.exact_time().max(1))
     }
 
-    /// The operation that begins next was called then, or just now by default. Only who has the turn
-    /// may say so.
+    /// The operation that begins next was called then, or just now by default. Only who has the turn may say so.
     pub(crate) fn dequeue(&self, Enqueued(at): Enqueued) {
         self.enqueued.store(at, Ordering::Relaxed);
     }
@@ -221,8 +220,7 @@ impl Recorder {
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for
-    /// another rank.
+    /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for another rank.
     pub(crate) fn end(&self, collective: Collective, bytes: usize, waited: Duration) {
         // A stage of a pipeline waits for its neighbour, whose turn comes first, and not for a slow rank.
         if !waited.is_zero() && !collective.is_point_to_point() {

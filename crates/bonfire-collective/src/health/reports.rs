@@ -5,8 +5,7 @@
 //! thread that does so runs while the program hangs, so the only ranks without a report are those
 //! whose process is stopped or dead or cannot be reached.
 //!
-//! A group that runs can be asked for the same: each process then sends the asker its ranks'
-//! records.
+//! A group that runs can be asked for the same: each process then sends the asker its ranks' records.
 
 mod running;
 mod status;

@@ -1,11 +1,10 @@
 //! Who keeps the others waiting, found out before it is fatal.
 //!
-//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one
-//! that is waited for. Operations of two ranks do not count: in a pipeline each rank waits for its
-//! turn. Each rank adds up for how long it waits and sends the sum with its heartbeats; rank 0
-//! compares the sums over a window of time. No clocks of different hosts are compared. A difference
-//! is time lost only as far as nothing else was done meanwhile: where communication runs beside
-//! computation, it is the most that can be lost.
+//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one that is waited
+//! for. Operations of two ranks do not count: in a pipeline each rank waits for its turn. Each rank adds up for how
+//! long it waits and sends the sum with its heartbeats; rank 0 compares the sums over a window of time. No clocks of
+//! different hosts are compared. A difference is time lost only as far as nothing else was done meanwhile: where
+//! communication runs beside computation, it is the most that can be lost.
 //!
 //! Pure: the time is an argument, and each sum comes with the time in which it was made.
 
@@ -53,8 +52,7 @@ pub struct StragglerReport {
     pub step: Option<u64>,
     /// The slow ranks, the slowest first; none if all keep pace.
     pub stragglers: Vec<Straggler>,
-    /// The part of the time that each rank spent in operations once it had begun to wait there, in rank
-    /// order.
+    /// The part of the time that each rank spent in operations once it had begun to wait there, in rank order.
     pub waiting: Vec<f64>,
 }
 
@@ -63,8 +61,7 @@ pub struct StragglerReport {
 pub struct Straggler {
     /// The number of the slow rank.
     pub rank: Rank,
-    /// The part of the time that the others wait longer than this one: what it costs at most that this
-    /// rank is slow.
+    /// The part of the time that the others wait longer than this one: what it costs at most that this rank is slow.
     pub lost_share: f64,
 }
 

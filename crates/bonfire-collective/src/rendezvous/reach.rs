@@ -1,9 +1,8 @@
 //! Which hosts of the job reach which, tried before anything waits for a connection.
 //!
-//! A host that has several interfaces, or a firewall, can reach the store and yet not its peers. Then
-//! connecting would try until the deadline of set-up, and name one pair. Instead the first rank of
-//! every host connects to the first rank of every other host once, rank 0 gathers who could, and all
-//! ranks get the same matrix.
+//! A host that has several interfaces, or a firewall, can reach the store and yet not its peers. Then connecting
+//! would try until the deadline of set-up, and name one pair. Instead the first rank of every host connects to the
+//! first rank of every other host once, rank 0 gathers who could, and all ranks get the same matrix.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

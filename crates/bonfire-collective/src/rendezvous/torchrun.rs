@@ -1,5 +1,4 @@
-//! A note in the store that torchrun's agent serves at `MASTER_PORT`, through which ranks find rank
-//! 0's own store.
+//! A note in the store that torchrun's agent serves at `MASTER_PORT`, through which ranks find rank 0's own store.
 //!
 //! It speaks as much of the protocol of `c10d::TCPStore` (`torch/csrc/distributed/c10d`) as one note
 //! needs: numbers in the machine's order, texts behind their length in 64 bits, keys behind a slash.

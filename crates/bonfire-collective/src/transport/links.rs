@@ -225,8 +225,7 @@ impl Links {
         Ok(arrival)
     }
 
-    /// Waits until there is a frame from `peer` or, if it is the one that is due, `payload_bytes` of
-    /// its payload.
+    /// Waits until there is a frame from `peer` or, if it is the one that is due, `payload_bytes` of its payload.
     pub(crate) fn wait_for_part(
         &mut self,
         peer: Rank,

@@ -11,9 +11,8 @@ use super::{Frame, Links, SLOTS};
 /// goes from one core to the other.
 const SHORT_BYTES: usize = LABEL_BYTES - AGREED_BYTES;
 
-/// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache
-/// line. Nobody reads that rest unless the ranks disagree, so its lines stay with the core that wrote
-/// them.
+/// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache line. Nobody reads
+/// that rest unless the ranks disagree, so its lines stay with the core that wrote them.
 const PAYLOAD_AT: usize = (HEADER_BYTES - AGREED_BYTES).next_multiple_of(64);
 
 // So that a short payload is aligned for every element type.

@@ -139,8 +139,7 @@ impl SocketLink {
         self.flows.iter().map(|flow| &flow.carrier)
     }
 
-    /// The streams that had no room when they were last written to, and do not report when they
-    /// have.
+    /// The streams that had no room when they were last written to, and do not report when they have.
     pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Carrier> {
         let blocked = self.flows.iter().filter(|flow| flow.blocked);
         let silent = blocked.filter(|flow| !flow.carrier.reports_room());
@@ -235,8 +234,7 @@ impl SocketLink {
         Receipt::Bytes(came)
     }
 
-    /// What is there of the payload of the next frame, if that is the frame that is due and more of
-    /// it is to come.
+    /// What is there of the payload of the next frame, if that is the frame that is due and more of it is to come.
     pub(super) fn arrived(&self, due: &Due<'_>) -> Option<&[u8]> {
         if self.fault.is_some() {
             return None;

@@ -1,9 +1,8 @@
 //! How a payload is divided among the streams of a link.
 //!
-//! A large payload is cut into as many pieces as there are streams, and piece number i goes over stream
-//! number i, frame after frame. So the header, which goes over the first stream, says all that a
-//! receiver needs to know of the others: they carry nothing but pieces. A small payload is one piece,
-//! and goes behind its header.
+//! A large payload is cut into as many pieces as there are streams, and piece number i goes over stream number i,
+//! frame after frame. So the header, which goes over the first stream, says all that a receiver needs to know of the
+//! others: they carry nothing but pieces. A small payload is one piece, and goes behind its header.
 
 use std::ops::Range;
 

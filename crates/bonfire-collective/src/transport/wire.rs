@@ -163,10 +163,9 @@ pub(crate) fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError
     Ok((operation, payload_bytes))
 }
 
-// Checksums, on links that ask for them: CRC-32C (Castagnoli, as in RFC 3720) of the payload, and behind it
-// CRC-32C of the header up to there. So a length or an operation that was changed on the way is not
-// believed either. Every change of up to three bits of a frame of any length in use is found, of more
-// all but one in 2^32.
+// Checksums, on links that ask for them: CRC-32C (Castagnoli, as in RFC 3720) of the payload, and behind it CRC-32C
+// of the header up to there. So a length or an operation that was changed on the way is not believed either. Every
+// change of up to three bits of a frame of any length in use is found, of more all but one in 2^32.
 
 /// Where the sum of the header is: at its end.
 const HEADER_SUM_AT: usize = HEADER_BYTES - size_of::<u32>();

@@ -7,11 +7,10 @@ use crate::platform::net::{self, SilenceLimits, Socket, SocketRef, TcpStream, Un
 use crate::secure::lobby::Limited;
 use crate::secure::tls::{BINDING_BYTES, TlsStream};
 
-/// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into
-/// the end of a buffer is woken for every little piece, and one that grows (as the kernel's own do)
-/// lets the bytes under way leave the caches. Measured at 16 MiB on two cores, 2026-11-21: 2.4 to
-/// 2.6 GB/s with this and 128 to 256 KiB chunks, 1.7 to 2.6 without. Between hosts the kernel
-/// chooses, for it measures the round trip.
+/// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into the end of a
+/// buffer is woken for every little piece, and one that grows (as the kernel's own do) lets the bytes under way leave
+/// the caches. Measured at 16 MiB on two cores, 2026-11-21: 2.4 to 2.6 GB/s with this and 128 to 256 KiB chunks, 1.7
+/// to 2.6 without. Between hosts the kernel chooses, for it measures the round trip.
 const SAME_HOST_BUFFER_BYTES: usize = 1 << 20;
 
 /// Longer than switches take to find another way, much shorter than the default deadline of an

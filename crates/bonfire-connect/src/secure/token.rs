@@ -1,10 +1,9 @@
 //! The secret that every process of one job shares.
 //!
-//! The launcher draws it and hands it down through the environment, or an administrator puts it into a
-//! file that only the user can read; it is never on a command line, where
-//! every user of the host could read it. A connection must prove that it knows the token before
-//! anything else it says is read, so neither a stranger nor a second job on the same host can join
-//! by accident. The token never appears in a log: its `Debug` form hides it.
+//! The launcher draws it and hands it down through the environment, or an administrator puts it into a file that only
+//! the user can read; it is never on a command line, where every user of the host could read it. A connection must
+//! prove that it knows the token before anything else it says is read, so neither a stranger nor a second job on the
+//! same host can join by accident. The token never appears in a log: its `Debug` form hides it.
 
 use std::fmt;
 use std::fs::File;

@@ -1,8 +1,7 @@
 //! Where the store is: on the host of rank 0, by its name or address.
 //!
-//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready
-//! and the name servers know it. So a name is looked up again and again, and only what cannot be a
-//! name is refused at once.
+//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready and the name
+//! servers know it. So a name is looked up again and again, and only what cannot be a name is refused at once.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};

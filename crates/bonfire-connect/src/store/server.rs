@@ -51,9 +51,8 @@ impl TcpStoreServer {
         Self::bind_with(address, token, Tls::Off)
     }
 
-    /// Serves on the first of the addresses of `host` that is this host's. The name is looked up until
-    /// `timeout`. A host's name may mean its own loopback address on that host; clients on other hosts
-    /// would wait for it in vain.
+    /// Serves on the first of the addresses of `host` that is this host's. The name is looked up until `timeout`. A
+    /// host's name may mean its own loopback address on that host; clients on other hosts would wait for it in vain.
     pub fn bind_host(
         host: &str,
         port: u16,

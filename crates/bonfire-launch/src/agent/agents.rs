@@ -1,8 +1,7 @@
 //! What the agents of several hosts report to each other, through the store that host 0's agent
 //! serves: that they belong together, that a rank has failed, and how each host's ranks ended.
 //!
-//! All agents come to the same verdict, because all judge the same reports. Nothing here touches a
-//! process.
+//! All agents come to the same verdict, because all judge the same reports. Nothing here touches a process.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -144,8 +143,7 @@ impl Agents {
         self.pulse.watch(attempt, on_failure)
     }
 
-    /// Reports to the others how this host's ranks ended, waits for their ends, and judges all of
-    /// them.
+    /// Reports to the others how this host's ranks ended, waits for their ends, and judges all of them.
     pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces, signals: &Signals) -> End {
         let bad = end.result.is_err();
         self.leave_flights(attempt, &end.flights);

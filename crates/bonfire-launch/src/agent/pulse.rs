@@ -1,5 +1,4 @@
-//! The thread with which this host's agent shows the others that it is there, and learns of
-//! failures on other hosts.
+//! The thread with which this host's agent shows the others that it is there, and learns of failures on other hosts.
 //!
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.

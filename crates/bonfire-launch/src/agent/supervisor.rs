@@ -482,8 +482,7 @@ fn wait_for(
     on_end: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
-        // A child that cannot be waited for was reaped: the supervisor is gone, and with it
-        // the receiver of the news.
+        // A child that cannot be waited for was reaped: the supervisor is gone, and with it the receiver of the news.
         if watch.wait().is_ok() {
             on_end();
         }

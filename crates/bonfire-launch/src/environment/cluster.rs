@@ -146,8 +146,7 @@ impl Cluster {
         }))
     }
 
-    /// An index alone makes no rank: the pods of an indexed job may have nothing to do with each
-    /// other.
+    /// An index alone makes no rank: the pods of an indexed job may have nothing to do with each other.
     fn kubernetes<F: Fn(&str) -> Option<OsString>>(
         source: &Source<F>,
     ) -> Result<Option<Self>, EnvError> {
@@ -207,8 +206,7 @@ impl Cluster {
         self.launcher != Launcher::Kubernetes
     }
 
-    /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank
-    /// reaches all.
+    /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank reaches all.
     pub(super) fn agree_with<F: Fn(&str) -> Option<OsString>>(
         &self,
         source: &Source<F>,

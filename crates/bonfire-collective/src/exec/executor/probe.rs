@@ -1,9 +1,8 @@
 //! What the links of a group cost, measured when a choice first depends on it.
 //!
-//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a
-//! pair asks and holds the clock: pings for the latency, then some frames in a row for the
-//! throughput. Then every rank sends every other what it measured, and all take the worst, so all
-//! know the same.
+//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a pair asks and holds
+//! the clock: pings for the latency, then some frames in a row for the throughput. Then every rank sends every other
+//! what it measured, and all take the worst, so all know the same.
 //!
 //! The frames carry the header of the operation that needs the figures: a rank that is in another
 //! operation is found out here as it would be there.

@@ -1,6 +1,5 @@
-//! A frame that is waited for, used once and released need not lie anywhere as a whole: where it is
-//! copied, its link may receive it straight into its place; where it is folded, the fold may begin
-//! with what is there.
+//! A frame that is waited for, used once and released need not lie anywhere as a whole: where it is copied, its link
+//! may receive it straight into its place; where it is folded, the fold may begin with what is there.
 //!
 //! Only a frame whose header says that it is the one due is used so. For every other, and on links
 //! that only have whole frames, the steps run one by one, with their checks.

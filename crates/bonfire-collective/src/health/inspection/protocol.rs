@@ -1,7 +1,6 @@
 //! What is asked and answered at the socket of a running process.
 //!
-//! The asker writes one JSON value and closes its half; the process writes one JSON value and closes the
-//! connection.
+//! The asker writes one JSON value and closes its half; the process writes one JSON value and closes the connection.
 
 use std::ffi::OsString;
 use std::fmt;
