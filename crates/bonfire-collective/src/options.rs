@@ -23,8 +23,6 @@ use bonfire_connect::connections::{Checksums, Tls};
 
 /// The variable that names the folder for flight records, where the program's options do not.
 pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
-
-/// Streams that one link may have.
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// An option is out of range.
@@ -32,10 +30,8 @@ pub(crate) const STREAMS_MAX: usize = 16;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
-    /// The chunk size is out of range.
     #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
     ChunkBytes { found: usize },
-    /// The number of streams is out of range.
     #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
     Streams { found: u32 },
 }
@@ -111,118 +107,37 @@ pub struct GroupOptions {
     pub record_on_signal: RecordOnSignal,
 }
 
-impl GroupOptions {
-    /// The same with another [`timeout`](Self::timeout).
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
+/// Methods that change one option.
+macro_rules! with {
+    ($($with:ident($option:ident: $type:ty);)+) => {
+        impl GroupOptions {$(
+            #[doc = concat!("The same with another [`", stringify!($option), "`](Self::", stringify!($option), ").")]
+            #[must_use]
+            pub fn $with(mut self, $option: $type) -> Self {
+                self.$option = $option;
+                self
+            }
+        )+}
+    };
+}
 
-    /// The same with another [`startup_timeout`](Self::startup_timeout).
-    #[must_use]
-    pub fn with_startup_timeout(mut self, startup_timeout: Duration) -> Self {
-        self.startup_timeout = startup_timeout;
-        self
-    }
-
-    /// The same with another [`algorithm`](Self::algorithm).
-    #[must_use]
-    pub fn with_algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
-    /// The same with another [`overrides`](Self::overrides).
-    #[must_use]
-    pub fn with_overrides(mut self, overrides: AlgorithmOverrides) -> Self {
-        self.overrides = overrides;
-        self
-    }
-
-    /// The same with another [`order`](Self::order).
-    #[must_use]
-    pub fn with_order(mut self, order: FoldOrder) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// The same with another [`transport`](Self::transport).
-    #[must_use]
-    pub fn with_transport(mut self, transport: Option<TransportKind>) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// The same with another [`chunk_bytes`](Self::chunk_bytes).
-    #[must_use]
-    pub fn with_chunk_bytes(mut self, chunk_bytes: usize) -> Self {
-        self.chunk_bytes = chunk_bytes;
-        self
-    }
-
-    /// The same with another [`streams_per_link`](Self::streams_per_link).
-    #[must_use]
-    pub fn with_streams_per_link(mut self, streams_per_link: u32) -> Self {
-        self.streams_per_link = streams_per_link;
-        self
-    }
-
-    /// The same with another [`stream_threads`](Self::stream_threads).
-    #[must_use]
-    pub fn with_stream_threads(mut self, stream_threads: StreamThreads) -> Self {
-        self.stream_threads = stream_threads;
-        self
-    }
-
-    /// The same with another [`tls`](Self::tls).
-    #[must_use]
-    pub fn with_tls(mut self, tls: Tls) -> Self {
-        self.tls = tls;
-        self
-    }
-
-    /// The same with another [`checksums`](Self::checksums).
-    #[must_use]
-    pub fn with_checksums(mut self, checksums: Checksums) -> Self {
-        self.checksums = checksums;
-        self
-    }
-
-    /// The same with another [`call_sites`](Self::call_sites).
-    #[must_use]
-    pub fn with_call_sites(mut self, call_sites: CallSites) -> Self {
-        self.call_sites = call_sites;
-        self
-    }
-
-    /// The same with another [`builds`](Self::builds).
-    #[must_use]
-    pub fn with_builds(mut self, builds: Builds) -> Self {
-        self.builds = builds;
-        self
-    }
-
-    /// The same with another [`flight_dir`](Self::flight_dir).
-    #[must_use]
-    pub fn with_flight_dir(mut self, flight_dir: Option<PathBuf>) -> Self {
-        self.flight_dir = flight_dir;
-        self
-    }
-
-    /// The same with another [`heartbeat_timeout`](Self::heartbeat_timeout).
-    #[must_use]
-    pub fn with_heartbeat_timeout(mut self, heartbeat_timeout: Option<Duration>) -> Self {
-        self.heartbeat_timeout = heartbeat_timeout;
-        self
-    }
-
-    /// The same with another [`record_on_signal`](Self::record_on_signal).
-    #[must_use]
-    pub fn with_record_on_signal(mut self, record_on_signal: RecordOnSignal) -> Self {
-        self.record_on_signal = record_on_signal;
-        self
-    }
+with! {
+    with_timeout(timeout: Duration);
+    with_startup_timeout(startup_timeout: Duration);
+    with_algorithm(algorithm: Option<Algorithm>);
+    with_overrides(overrides: AlgorithmOverrides);
+    with_order(order: FoldOrder);
+    with_transport(transport: Option<TransportKind>);
+    with_chunk_bytes(chunk_bytes: usize);
+    with_streams_per_link(streams_per_link: u32);
+    with_stream_threads(stream_threads: StreamThreads);
+    with_tls(tls: Tls);
+    with_checksums(checksums: Checksums);
+    with_call_sites(call_sites: CallSites);
+    with_builds(builds: Builds);
+    with_flight_dir(flight_dir: Option<PathBuf>);
+    with_heartbeat_timeout(heartbeat_timeout: Option<Duration>);
+    with_record_on_signal(record_on_signal: RecordOnSignal);
 }
 
 /// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
@@ -243,8 +158,6 @@ pub enum RecordOnSignal {
 /// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping), and what a
 /// silent host is given, too; much less than an operation's timeout, whose error knows less of why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The smallest and the largest `chunk_bytes`.
 const CHUNK_BYTES_MIN: usize = 64;
 const CHUNK_BYTES_MAX: usize = 64 << 20;
 
@@ -305,7 +218,6 @@ impl GroupOptions {
         self.overrides.of(collective).or(in_code)
     }
 
-    /// `streams_per_link`, if it is in range.
     pub(crate) fn streams_checked(&self) -> Result<u8, OptionError> {
         let found = self.streams_per_link;
         u8::try_from(found)

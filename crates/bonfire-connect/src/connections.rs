@@ -1,10 +1,7 @@
 //! A choice of connections, for what costs something on each.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
-use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 /// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see [`Checksums`].
@@ -17,16 +14,6 @@ pub enum Connections {
 }
 
 impl Connections {
-    const ALL: [Self; 3] = [Self::Off, Self::Hosts, Self::All];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Hosts => "hosts",
-            Self::All => "all",
-        }
-    }
-
     /// Whether connections to a store that serves at `ip` are among them. Both ends know the address.
     pub(crate) fn cover_store(self, ip: IpAddr) -> bool {
         match self {
@@ -37,19 +24,7 @@ impl Connections {
     }
 }
 
-impl fmt::Display for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Connections {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find("choice of connections", text, &Self::ALL)
-    }
-}
+bonfire_plan::named!(Connections as "choice of connections" { Off = "off", Hosts = "hosts", All = "all" });
 
 /// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to the store
 /// unless it serves on loopback; or every TCP connection. Connections within a host that do not use TCP (shared

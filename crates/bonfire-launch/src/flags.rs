@@ -18,7 +18,6 @@ use crate::ranks::{RankCount, RankCountError, VISIBLE_DEVICES};
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
-
 /// Variables that number the hosts of a job that a cluster started once per host.
 const NODE_NUMBERS: [&str; 2] = ["SLURM_NODEID", "JOB_COMPLETION_INDEX"];
 
@@ -164,19 +163,14 @@ pub struct Endpoint {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FlagError {
-    /// A host's number without several hosts.
     #[error("--node-rank is {0}, but --nnodes is 1")]
     NodeRankOfOne(u32),
-    /// Several hosts, and only one.
     #[error("--standalone is for one host, but --nnodes is {0}")]
     StandaloneOfSeveral(NonZeroU32),
-    /// Nobody knows where host 0 is.
     #[error("several nodes need --master-addr: the name or address of node 0")]
     NoMasterAddr,
-    /// Nobody knows where on host 0 the ranks meet.
     #[error("several nodes need --master-port: a free port on node 0")]
     NoMasterPort,
-    /// A variable that is not a number.
     #[error("{variable} must be a whole number, not \"{value}\"")]
     NotANumber {
         variable: &'static str,
@@ -185,7 +179,6 @@ pub enum FlagError {
     /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// A variable that is not a number of ranks.
     #[error("{variable} is \"{value}\"")]
     RankCount {
         variable: &'static str,

@@ -37,12 +37,10 @@ pub(crate) struct Roster {
 /// How the ranks of the group can meet again.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// They are threads of this process.
     Threads(Arc<LinkPool>),
     Processes(Arc<Home>),
 }
 
-/// A group of some of the ranks, in their new order.
 pub(super) struct Part {
     pub(super) number: u32,
     /// The new ranks' numbers in the group that they come from.
@@ -72,7 +70,6 @@ impl Roster {
         }
     }
 
-    /// Of a part of this group.
     pub(super) fn part(&self, part: Part) -> Self {
         Self {
             number: part.number,

@@ -16,17 +16,13 @@ use serde::{Deserialize, Serialize};
 
 /// How long sums are compared over: many heartbeats, few enough that news is new.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-
 /// A rank is slow from this part of the time on that the others lose by it. Less comes and goes with
 /// what else a machine does.
 const LOST_SHARE_MIN: f64 = 0.1;
-
 /// Time between two lines that say so.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
-
 /// The part of the ranks that wait less than what counts as usual.
 const USUAL_QUANTILE: f64 = 0.75;
-
 /// Slow ranks that are named one by one.
 const NAMED_MAX: usize = 4;
 

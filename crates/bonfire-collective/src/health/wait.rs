@@ -12,7 +12,6 @@ use bonfire_connect::platform::clock;
 
 /// Longest nap before a wait looks at its deadline and at the group's health again.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
-
 /// How long an eager wait lasts before its first nap: about what going to sleep and being woken
 /// costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of the two.
 ///
@@ -22,11 +21,9 @@ pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
 /// at 26 or 65 us for a small all-reduce over shared memory, or at 4 to 7 us, as it fell out. With this they need 4
 /// to 7 us always; over TCP 40 to 50 instead of 40 to 80 (2026-11-21).
 const EAGER_TIME: Duration = Duration::from_micros(100);
-
 /// Looks between two readings of the clock. A reading costs as much as a look at memory, and a tenth
 /// of a look at a socket.
 const LOOKS_PER_READING: u32 = 16;
-
 /// If a wait did not look for this long, this process stood still, as after Ctrl-Z, and with it
 /// most likely the rank that is waited for. That counts for no deadline.
 const OWN_GAP: Duration = Duration::from_secs(2);

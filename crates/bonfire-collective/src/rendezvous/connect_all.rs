@@ -34,7 +34,6 @@ use pending::PendingConnections;
 
 /// A stranger who connects and says nothing, or says it slowly, is heard for this long at most.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Pause before a connection that was refused is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 

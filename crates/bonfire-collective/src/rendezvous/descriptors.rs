@@ -29,7 +29,6 @@ use bonfire_connect::secure::stream::Stream;
 
 /// A descriptor of a ring is sent beside one byte of data.
 const RING: u8 = b'R';
-
 /// As [`RING`], of an arena.
 const ARENA: u8 = b'A';
 

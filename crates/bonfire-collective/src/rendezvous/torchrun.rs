@@ -12,15 +12,12 @@ use crate::options::place::RankEnv;
 
 /// What a client says first.
 const MAGIC: u32 = 0x3C85_F7CE;
-
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
 const GET: u8 = 3;
 const CHECK: u8 = 5;
-
 /// The answer to `CHECK` when all keys are there.
 const READY: u8 = 0;
-
 /// How long torchrun's store may take over anything.
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -142,9 +142,7 @@ impl Inbox {
     }
 
     /// Gives the slot of the oldest frame back. What lay behind the newest one may become a frame by this.
-    ///
-    /// # Panics
-    /// If there is no frame.
+    /// Panics if there is no frame.
     pub(crate) fn release(&mut self) -> Result<(), FrameError> {
         assert!(self.frames > 0, "release without a frame");
         let was_full = self.is_full();
@@ -231,9 +229,7 @@ impl Inbox {
 
     /// The payload of the frame that is [`arriving`](Self::arriving) goes to `target` from now on:
     /// what is there is copied, the rest is for [`fill_diverted`](Self::fill_diverted).
-    ///
-    /// # Panics
-    /// If no frame is arriving or `target` is not as long as its payload.
+    /// Panics if no frame is arriving or `target` is not as long as its payload.
     pub(crate) fn divert(&mut self, target: &mut [u8]) {
         assert!(self.arriving().is_some(), "only a frame is diverted");
         let stripes = self.stripes(self.oldest);
@@ -271,9 +267,7 @@ impl Inbox {
 
     /// Reads once, to the `target` of [`divert`](Self::divert), from a stream that is [wanted](Self::wants); the
     /// number of bytes that came. 0 is the end of the stream. The diversion ends with the payload.
-    ///
-    /// # Panics
-    /// If nothing is diverted, or to a target of another length.
+    /// Panics if nothing is diverted, or to a target of another length.
     pub(crate) fn fill_diverted(
         &mut self,
         stream: usize,
@@ -313,11 +307,8 @@ impl Inbox {
         Ok(read)
     }
 
-    /// Reads once, from a stream that is [wanted](Self::wants); the number of bytes that came. 0 is
-    /// the end of the stream.
-    ///
-    /// # Panics
-    /// If the inbox is full, or a frame is being diverted, or nothing is wanted of the stream.
+    /// Reads once, from a stream that is [wanted](Self::wants); the number of bytes that came. 0 is the end of the
+    /// stream. Panics if the inbox is full, or a frame is being diverted, or nothing is wanted of the stream.
     pub(crate) fn fill(
         &mut self,
         stream: usize,

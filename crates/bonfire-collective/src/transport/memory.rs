@@ -10,7 +10,6 @@ use super::{Frame, Links, SLOTS};
 /// Payload that fits a slot's label behind what ranks compare: with it, a frame is one cache line that
 /// goes from one core to the other.
 const SHORT_BYTES: usize = LABEL_BYTES - AGREED_BYTES;
-
 /// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache line. Nobody reads
 /// that rest unless the ranks disagree, so its lines stay with the core that wrote them.
 const PAYLOAD_AT: usize = (HEADER_BYTES - AGREED_BYTES).next_multiple_of(64);
@@ -65,7 +64,6 @@ impl MemoryLink {
         true
     }
 
-    /// The oldest frame that was not released.
     #[inline]
     pub(super) fn front(&self) -> Option<Frame<'_>> {
         let frame = self.inbox.front()?;

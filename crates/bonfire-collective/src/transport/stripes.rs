@@ -11,7 +11,6 @@ use crate::options::STREAMS_MAX;
 
 /// Payloads are not cut into shorter pieces: each costs a system call at either end.
 pub(crate) const PIECE_BYTES_MIN: usize = 16 << 10;
-
 /// Pieces begin on cache lines, and so on whole elements.
 const LINE_BYTES: usize = 64;
 

@@ -13,7 +13,6 @@ use crate::secure::token::JobToken;
 
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
-
 pub(crate) const TLS_CHOICE: &str = "--tls or BONFIRE_TLS";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

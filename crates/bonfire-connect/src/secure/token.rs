@@ -18,7 +18,6 @@ use crate::platform::random;
 
 /// The length of a token in bytes, that of the hash it keys.
 const TOKEN_BYTES: usize = 32;
-
 /// More than a token and the white space around it; a longer file is not a token.
 const FILE_BYTES_MAX: u64 = 256;
 
@@ -75,10 +74,9 @@ impl JobToken {
             return Err(not_hex());
         }
         let mut bytes = [0; TOKEN_BYTES];
+        let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(not_hex);
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = hex_digit(pair[0]).ok_or_else(not_hex)?;
-            let low = hex_digit(pair[1]).ok_or_else(not_hex)?;
-            *byte = high << 4 | low;
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
         }
         Ok(Self { bytes })
     }
@@ -98,9 +96,8 @@ impl JobToken {
             return Err(TokenError::Exposed { path, mode });
         }
         let mut text = String::new();
-        let limit = FILE_BYTES_MAX;
         Read::by_ref(&mut file)
-            .take(limit)
+            .take(FILE_BYTES_MAX)
             .read_to_string(&mut text)
             .map_err(unreadable)?;
         Self::from_hex(text.trim())
@@ -146,15 +143,6 @@ impl fmt::Debug for JobToken {
         } else {
             "JobToken(hidden)"
         })
-    }
-}
-
-fn hex_digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
     }
 }
 

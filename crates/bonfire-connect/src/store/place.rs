@@ -12,10 +12,8 @@ use crate::platform::{clock, thread};
 
 /// Pause before a name is looked up again: each rank asks, and one server answers all of them.
 pub(super) const LOOKUP_PAUSE: Duration = Duration::from_millis(500);
-
 /// Longest name of a host (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
-
 /// Longest part of it between two dots.
 const LABEL_BYTES_MAX: usize = 63;
 

@@ -32,7 +32,6 @@ use crate::output::{
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
-
 /// How long the last output of ended ranks may take. Only a process that left its rank's group and
 /// kept its output open makes this matter.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
@@ -68,7 +67,6 @@ impl End {
     }
 }
 
-/// What the ranks of an attempt are started with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup<'a> {
     pub(super) options: &'a AgentOptions,
@@ -77,7 +75,6 @@ pub(super) struct Setup<'a> {
     pub(super) signals: &'a Signals,
 }
 
-/// One rank's process and the threads that serve it.
 struct RankProcess {
     rank: Rank,
     child: ChildProcess,
@@ -364,7 +361,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether all ranks that still run are stopped.
     fn nobody_can_end(&self) -> bool {
         let mut running = self.running.iter();
         running.all(|&local_rank| self.ranks[local_rank].child.is_stopped())

@@ -13,10 +13,8 @@ use bonfire_plan::Rank;
 
 /// Time between two beats of a rank.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-
 /// A rank that was silent for this long is looked at more closely.
 const QUIET: Duration = Duration::from_secs(3);
-
 /// If the thread that listens did not run for so long, the silence is its own.
 const OWN_GAP: Duration = Duration::from_secs(2);
 

@@ -130,7 +130,7 @@ impl Recorder {
                 number,
                 began_ago: ago(&current.step_began),
             }),
-            phase: self.names().text_of(phase).map(|name| PhaseProgress {
+            phase: self.names.lock().text_of(phase).map(|name| PhaseProgress {
                 name,
                 began_ago: ago(&current.phase_began),
             }),

@@ -24,10 +24,8 @@ pub(super) struct Hello {
 
 /// Group, rank, purpose and number of the stream.
 const TEXT_BYTES: usize = 10;
-
 /// The same with a CRC-32C of it.
 const HELLO_BYTES: usize = TEXT_BYTES + size_of::<u32>();
-
 const WELCOME: u8 = b'w';
 const CONFIRMED: u8 = b'c';
 const READY: u8 = b'r';

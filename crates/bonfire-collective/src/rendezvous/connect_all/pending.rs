@@ -12,6 +12,7 @@ use super::{ConnectAll, Connections, Guard};
 use crate::health::control::Early;
 use crate::health::failure::Failure;
 use crate::health::reports::RankReport;
+use crate::rendezvous::error::Result;
 use crate::rendezvous::{ConnectError, Deadline};
 use bonfire_connect::platform::net::{await_news, is_exhaustion};
 use bonfire_connect::platform::thread;
@@ -19,17 +20,13 @@ use bonfire_connect::store::LongWait;
 
 /// Longest sleep while waiting for a connection.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
-
 /// Longest sleep while connections are proving themselves.
 const TALK_SLICE: Duration = Duration::from_millis(2);
-
 /// How long a rank waits for others before it says so to those that are there, and then says whether
 /// that has changed.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
-
 /// Longest time between two looks at the connections that are there, and at the guard.
 const LOOK_AFTER: Duration = Duration::from_millis(20);
-
 /// How long a rank that gives up hears those that are proving themselves.
 const PARTING_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -79,7 +76,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         listeners: &Listeners,
         deadline: Deadline,
         guard: Guard<'_>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<()> {
         let mut report = Deadline::after(REPORT_AFTER);
         let mut look = Deadline::after(Duration::ZERO);
         let mut shortage = LongWait::begin();
@@ -151,7 +148,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
     }
 
     /// Hears those that are there: one that is lost or has given up need not be waited for.
-    fn receive(&mut self, deadline: Deadline) -> Result<(), ConnectError> {
+    fn receive(&mut self, deadline: Deadline) -> Result<()> {
         let control = &mut self.there.control;
         let open = control.iter().enumerate();
         let (places, handles): (Vec<usize>, Vec<_>) = open
@@ -181,7 +178,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         self.reported = missing;
     }
 
-    pub(super) fn broadcast_outcome(&mut self, gathered: &Result<(), ConnectError>) {
+    pub(super) fn broadcast_outcome(&mut self, gathered: &Result<()>) {
         let failure = match gathered {
             Ok(()) if self.reported.is_empty() => return,
             Ok(()) => {
@@ -233,11 +230,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                 reason: self.dialer.reason(hello),
             };
         }
-        ConnectError::Missing {
-            missing,
-            world_size: WorldSize::new(all.addresses.len() as u32)
-                .expect("this rank is in the world"),
-            waited: deadline.waited(),
-        }
+        let world_size = WorldSize::new(all.addresses.len() as u32);
+        deadline.missed(missing, world_size.expect("this rank is in the world"))
     }
 }
