@@ -44,8 +44,15 @@ pub(crate) struct Request {
     pub(crate) reduce: Option<ReduceOp>,
     pub(crate) count: usize,
     pub(crate) partition: Partition,
+    pub(crate) caller: Caller,
+}
+
+/// Who asks, and how it waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
     pub(crate) call_site: &'static Location<'static>,
     pub(crate) name: Name,
+    /// What the ranks compare of the name.
     pub(crate) agreed: u32,
     pub(crate) step: Option<u32>,
     pub(crate) eagerness: Eagerness,
@@ -160,7 +167,7 @@ impl Executor {
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE)?;
         }
-        let limits = WaitLimits::new(request.timeout, request.eagerness, poison);
+        let limits = WaitLimits::new(request.caller.timeout, request.caller.eagerness, poison);
         if let Some(view) = view::<T>(request.collective, &mut memory)
             && self.may_share(request, size_of_val(view.target))
             && self.run_shared(request, view, &limits)?
@@ -186,7 +193,7 @@ impl Executor {
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
         let (operation, header) = (&prepared.operation, prepared.header);
-        let mut run = Run::new(self, operation, header, seq, request.step, &limits);
+        let mut run = Run::new(self, operation, header, seq, request.caller.step, &limits);
         let mut steps = &prepared.steps[..];
         while let Some(step) = steps.first() {
             let mut done = run.use_frame(steps, request.reduce, &mut space)?;
@@ -258,11 +265,11 @@ impl Executor {
             let limits = limits.with_eagerness(self.eagerness);
             let header = wire::encode_header(&operation, 0);
             // Who waits for another rank's measurement has entered the operation, and must be seen to.
-            let call = self.recorder.learn(operation.clone(), request.name);
+            let call = self.recorder.learn(operation.clone(), request.caller.name);
             let bytes = request.count * size_of::<T>();
             self.recorder.begin(call, seq, bytes);
             let figures =
-                Run::new(self, &operation, header, seq, request.step, &limits).measure()?;
+                Run::new(self, &operation, header, seq, request.caller.step, &limits).measure()?;
             self.recorder.withdraw();
             self.selector.learn(figures);
         }
@@ -294,7 +301,7 @@ impl Executor {
 
     /// An operation of no particular number.
     fn operation<T: Element>(&mut self, request: &Request, algorithm: Algorithm) -> Operation {
-        let call_site = CallSite::new(request.call_site);
+        let call_site = CallSite::new(request.caller.call_site);
         let layout = match self.options.call_sites {
             CallSites::Named => 0,
             CallSites::Compared => call_site.hash(),
@@ -308,7 +315,7 @@ impl Executor {
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: request.count as u64,
-            layout: layout ^ request.agreed,
+            layout: layout ^ request.caller.agreed,
             call_site,
         }
     }

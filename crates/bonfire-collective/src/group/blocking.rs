@@ -6,9 +6,8 @@ use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::ProcessGroup;
-use super::operations::Caller;
 use crate::Element;
-use crate::exec::executor::Memory;
+use crate::exec::executor::{Caller, Memory};
 use crate::group::blocks::Blocks;
 use crate::health::wait::Eagerness;
 use crate::rendezvous::group_error::Result;

@@ -4,30 +4,15 @@
 //! nothing of this rank comes in between.
 
 use std::ops::Range;
-use std::panic::Location;
-use std::time::Duration;
 
 use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::Core;
 use crate::Element;
-use crate::exec::executor::{Memory, Request};
+use crate::exec::executor::{Caller, Memory, Request};
 use crate::group::blocks::Blocks;
-use crate::health::recorder::Name;
-use crate::health::wait::Eagerness;
 use crate::rendezvous::group_error::Result;
-
-/// Who asks, and how it waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
-    pub(super) call_site: &'static Location<'static>,
-    pub(super) name: Name,
-    pub(super) agreed: u32,
-    pub(super) step: Option<u32>,
-    pub(super) eagerness: Eagerness,
-    pub(super) timeout: Duration,
-}
 
 impl Caller {
     pub(super) fn request(self, collective: Collective, count: usize) -> Request {
@@ -36,12 +21,7 @@ impl Caller {
             reduce: None,
             count,
             partition: Partition::Balanced,
-            call_site: self.call_site,
-            name: self.name,
-            agreed: self.agreed,
-            step: self.step,
-            eagerness: self.eagerness,
-            timeout: self.timeout,
+            caller: self,
         }
     }
 

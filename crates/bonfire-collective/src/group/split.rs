@@ -37,8 +37,9 @@ impl ProcessGroup {
     ///
     /// It shares this one's fate: the first failure in either, or in another group that was made from them, is the
     /// failure of all, on all their ranks. Whoever is to blame is named by the rank in the group that
-    /// returns the error, or where it has no such rank by [`FailedElsewhere`](crate::CollectiveError::FailedElsewhere). A group that is
-    /// split from a [`detached`](Self::detached) handle lives by itself.
+    /// returns the error, or where it has no such rank by
+    /// [`FailedElsewhere`](crate::CollectiveError::FailedElsewhere). A group that is split from a
+    /// [`detached`](Self::detached) handle lives by itself.
     ///
     /// ```
     /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }

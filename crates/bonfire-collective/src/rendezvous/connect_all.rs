@@ -88,7 +88,7 @@ impl ConnectAll<'_> {
             let mut pending = PendingConnections::new(self, dialer, acceptor, dialers);
             let gathered = pending.gather(scope, &listeners, deadline, guard);
             pending.broadcast_outcome(&gathered);
-            gathered.map(|()| pending.into_connections())
+            gathered.map(|()| pending.there)
         })
     }
 
@@ -138,11 +138,6 @@ impl ConnectAll<'_> {
             Some(TransportKind::Shm) => Reading::Later,
             _ => Reading::Now,
         }
-    }
-
-    /// What the others receive when this rank gives up, if that is anybody's fault.
-    fn failure(&self, error: &ConnectError) -> Option<Failure> {
-        failure_for_peers(self.me, self.group, error)
     }
 
     fn is_sealed(&self, peer: Rank) -> bool {

@@ -185,8 +185,10 @@ impl Links {
             let departed = limits.has_departed(peer);
             let link = self.link_mut(peer);
             let sent = match &mut link.kind {
-                LinkKind::Memory(memory) if memory.try_put(header, payload) => Progress::Done,
-                LinkKind::Memory(_) => Progress::Bytes(0),
+                LinkKind::Memory(memory) => match memory.try_put(header, payload) {
+                    Some(()) => Progress::Done,
+                    None => Progress::Bytes(0),
+                },
                 LinkKind::Socket(socket) => socket.send(peer, header, payload)?,
             };
             let Progress::Bytes(went) = sent else {

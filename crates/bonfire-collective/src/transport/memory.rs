@@ -40,11 +40,9 @@ impl MemoryLink {
         Ok([one, other])
     }
 
-    /// Copies a frame into the next slot and publishes it, or returns false while none is free.
-    pub(super) fn try_put(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> bool {
-        let Some(slot) = self.outbox.free_slot() else {
-            return false;
-        };
+    /// Copies a frame into the next slot and publishes it; nothing while none is free.
+    pub(super) fn try_put(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Option<()> {
+        let slot = self.outbox.free_slot()?;
         let end = PAYLOAD_AT + payload.len();
         assert!(
             end <= slot.bytes.len(),
@@ -61,7 +59,7 @@ impl MemoryLink {
             slot.bytes[PAYLOAD_AT..end].copy_from_slice(payload);
         }
         self.outbox.publish(end);
-        true
+        Some(())
     }
 
     #[inline]

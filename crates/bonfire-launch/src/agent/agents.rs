@@ -50,7 +50,6 @@ impl Seat {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Agents {
     seat: Seat,
     store: TcpStore,

@@ -18,7 +18,6 @@ use crate::environment::{JOB_TOKEN, job_token_from_env};
 use crate::error::LaunchError;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
-#[derive(Debug)]
 pub(super) struct Meeting {
     /// The agents of the other hosts, if there are any. Goes before the server that it talks to.
     agents: Option<Agents>,

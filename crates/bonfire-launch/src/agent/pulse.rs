@@ -3,11 +3,11 @@
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use bonfire_collective::{Store, StoreError, TcpStore};
 use bonfire_sys::lock::Mutex;
@@ -20,19 +20,16 @@ const SILENCE_MAX: i64 = 15;
 const CLOCK: &str = "node-clock";
 
 /// Beats until it is dropped.
-#[derive(Debug)]
 pub(super) struct Pulse {
     post: Arc<Post>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Watches for failures until it is dropped.
-#[derive(Debug)]
 pub(super) struct Watch {
     post: Arc<Post>,
 }
 
-#[derive(Debug)]
 struct Post {
     stop: AtomicBool,
     duty: Mutex<Duty>,
@@ -45,14 +42,6 @@ struct Duty {
     on_failure: Option<Box<dyn FnOnce() + Send>>,
     /// Host 0 does not answer any more.
     is_lost: bool,
-}
-
-impl fmt::Debug for Duty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Duty")
-            .field("attempt", &self.attempt)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Pulse {

@@ -67,7 +67,7 @@ impl End {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Setup<'a> {
     pub(super) options: &'a AgentOptions,
     pub(super) logs: &'a Logs,

@@ -60,15 +60,15 @@ pub(super) struct Key {
 impl Key {
     pub(super) fn new<T: Element>(request: &Request, place: Place) -> Self {
         Self {
-            call_site: ptr::from_ref::<Location<'static>>(request.call_site).addr(),
+            call_site: ptr::from_ref::<Location<'static>>(request.caller.call_site).addr(),
             place,
             collective: request.collective,
             reduce: request.reduce,
             dtype: T::DTYPE,
             count: request.count,
             partition: request.partition.clone(),
-            name: request.name,
-            agreed: request.agreed,
+            name: request.caller.name,
+            agreed: request.caller.agreed,
         }
     }
 }

@@ -48,7 +48,7 @@ impl Executor {
         let mut board = self.board.take().expect("may_share has seen it");
         let (operation, header) = (&prepared.operation, prepared.header);
         let mut attempt = Attempt {
-            run: Run::new(self, operation, header, seq, request.step, limits),
+            run: Run::new(self, operation, header, seq, request.caller.step, limits),
             prepared: &prepared,
             request,
         };

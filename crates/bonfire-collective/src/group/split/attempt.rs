@@ -15,11 +15,11 @@ use bonfire_plan::{LinkFigures, Partition, Rank, WorldSize};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::operations::Caller;
 use super::super::roster::{Origin, Part};
 use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
+use crate::exec::executor::Caller;
 use crate::health::failure::Failure;
 use crate::health::recorder::Name;
 use crate::rendezvous::group_error::Result;

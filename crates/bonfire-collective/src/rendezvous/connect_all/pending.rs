@@ -8,7 +8,7 @@ use super::acceptor::Acceptor;
 use super::dialer::Dialer;
 use super::hello::Hello;
 use super::listeners::Listeners;
-use super::{ConnectAll, Connections, Guard};
+use super::{ConnectAll, Connections, Guard, failure_for_peers};
 use crate::health::control::Early;
 use crate::health::failure::Failure;
 use crate::health::reports::RankReport;
@@ -36,7 +36,7 @@ pub(super) struct PendingConnections<'scope, 'a> {
     acceptor: &'scope Acceptor<'a>,
     /// What is not there yet.
     expected: Vec<Hello>,
-    there: Connections,
+    pub(super) there: Connections,
     /// The ranks that this rank has reported as awaited.
     reported: Vec<Rank>,
     /// Those that make connections or hear one. Each connection proves itself on a thread of its own, so
@@ -63,10 +63,6 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
             dialers,
             accepting: Vec::new(),
         }
-    }
-
-    pub(super) fn into_connections(self) -> Connections {
-        self.there
     }
 
     /// Until everybody expected is there.
@@ -118,8 +114,10 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                     thread::sleep(TALK_SLICE);
                 }
                 Err(source) => {
-                    let call = "accept";
-                    return Err(ConnectError::System { call, source });
+                    return Err(ConnectError::System {
+                        call: "accept",
+                        source,
+                    });
                 }
             }
             let mut come = self.acceptor.take_proven();
@@ -128,12 +126,12 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                 // Whoever is there already is dropped without a word.
                 if let Some(index) = self.expected.iter().position(|one| *one == hello) {
                     self.expected.swap_remove(index);
-                    let system = |source| ConnectError::System {
+                    let reading = self.all.reading(hello.rank);
+                    let added = self.there.add(hello, stream, reading);
+                    added.map_err(|source| ConnectError::System {
                         call: "dup",
                         source,
-                    };
-                    let reading = self.all.reading(hello.rank);
-                    self.there.add(hello, stream, reading).map_err(system)?;
+                    })?;
                 }
             }
         }
@@ -185,7 +183,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                 let joined = self.there.control.iter();
                 return joined.for_each(Early::send_joined);
             }
-            Err(error) => self.all.failure(error),
+            Err(error) => failure_for_peers(self.all.me, self.all.group, error),
         };
         if let Some(failure) = failure {
             self.take_those_under_way();
