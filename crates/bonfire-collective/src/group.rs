@@ -20,15 +20,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use bonfire_plan::{Algorithm, Rank, WorldSize};
+use bonfire_plan::{Algorithm, LinkFigures, Rank, WorldSize};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
-use crate::exec::executor::{Executor, ExecutorConfig, Figures};
+use crate::exec::executor::{Executor, ExecutorConfig};
 use crate::group::buffer::GroupBuffer;
 use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
-use crate::health::failure::Failure;
 use crate::health::flight::RecordTarget;
 use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
@@ -43,6 +42,7 @@ use bonfire_connect::platform::host;
 use bonfire_connect::platform::sync::{Mutex, SyncSender, Ticket, Turnstile, sync_channel};
 use bonfire_connect::platform::thread::{self, JoinHandle};
 
+use crate::rendezvous::group_error::Result;
 pub use agreement::{Agreement, Disagreement, Proposal};
 pub use observing::Inside;
 use roster::{Origin, Roster};
@@ -50,11 +50,10 @@ use scratch::Scratch;
 
 /// A rank's membership in a group of ranks that communicate.
 ///
-/// Every rank of the group must call the same operations, in the same order, with the same element
-/// type and lengths; what differs is found before any data is used and is an error on all ranks.
-/// Blocking and background operations of one rank run one after the other in the order of the
-/// calls. Results are the same bits on every rank, on every transport and in every run (see
-/// [`GroupOptions::algorithm`] for the one exception, a ring).
+/// Every rank of the group must call the same operations, in the same order, with the same element type and lengths;
+/// what differs is found before any data is used and is an error on all ranks. Blocking and background operations of
+/// one rank run one after the other in the order of the calls. Results are the same bits on every rank, on every
+/// transport and in every run (see [`GroupOptions::algorithm`] for the one exception, a ring).
 ///
 /// Clones are the same membership. When the last one is dropped the rank leaves the group: in peace,
 /// or, if the thread is panicking, as a failure of this rank on all others.
@@ -92,7 +91,6 @@ struct Member {
 /// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
 /// message that carries it must fit a socket's buffer.
 const CAUSE_BYTES_MAX: usize = 4 << 10;
-
 /// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
 const JOBS_MAX: usize = 1024;
 
@@ -115,29 +113,26 @@ struct Core {
     arena: Option<Arena>,
     scratch: Mutex<Scratch>,
     poison: Arc<Poison>,
-    /// Of the groups that end with this one.
     domain: Arc<Domain>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
-    /// The thread of the work in the background.
     communicator: OnceLock<ThreadId>,
 }
 
 #[derive(Debug)]
 struct Parts {
-    pub(crate) me: Rank,
-    pub(crate) world_size: WorldSize,
+    me: Rank,
+    world_size: WorldSize,
     /// Who the ranks are, and how they meet again.
-    pub(crate) roster: Roster,
-    /// What the links cost, if that is known.
-    pub(crate) figures: Option<Figures>,
-    pub(crate) links: Links,
+    roster: Roster,
+    figures: Option<LinkFigures>,
+    links: Links,
     /// How ranks reach each other's memory, where they can.
-    pub(crate) sharing: Option<Sharing>,
-    pub(crate) control: Option<Control>,
-    pub(crate) poison: Arc<Poison>,
-    pub(crate) domain: Arc<Domain>,
-    pub(crate) chunk_bytes: usize,
+    sharing: Option<Sharing>,
+    control: Option<Control>,
+    poison: Arc<Poison>,
+    domain: Arc<Domain>,
+    chunk_bytes: usize,
 }
 
 impl ProcessGroup {
@@ -145,12 +140,8 @@ impl ProcessGroup {
     /// environment asks for goes before the options: see [`EnvSettings`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the
-    /// environment are bad.
-    pub fn local(
-        world_size: WorldSize,
-        options: GroupOptions,
-    ) -> Result<Vec<Self>, CollectiveError> {
+    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the environment are bad.
+    pub fn local(world_size: WorldSize, options: GroupOptions) -> Result<Vec<Self>> {
         let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
         let options = options.with(&settings);
         let chunk_bytes = options
@@ -191,7 +182,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
-    pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
+    pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self> {
         let options = options.with(&env.settings);
         let Met {
             topology,
@@ -218,18 +209,8 @@ impl ProcessGroup {
     fn new(parts: Parts, options: GroupOptions) -> Result<Self, ConnectError> {
         let timeout = options.timeout;
         let cores = host::cores();
-        let Parts {
-            me,
-            world_size,
-            roster,
-            links,
-            sharing,
-            poison,
-            domain,
-            chunk_bytes,
-            ..
-        } = parts;
-        let (board, arena) = match sharing {
+        let (me, world_size, roster) = (parts.me, parts.world_size, parts.roster);
+        let (board, arena) = match parts.sharing {
             Some(Sharing { board, arena }) => (Some(board), arena),
             None => (None, None),
         };
@@ -250,18 +231,18 @@ impl ProcessGroup {
             recorder: Arc::clone(&recorder),
             target,
         };
-        poison.reports().add(me, rank_recorder);
+        parts.poison.reports().add(me, rank_recorder);
         let bond = Bond {
-            domain: Arc::clone(&domain),
+            domain: Arc::clone(&parts.domain),
             number: roster.number,
             members: roster.members().into(),
             peers: parts.control.as_ref().map(Control::peers),
         };
-        Domain::join(&poison, bond);
+        Domain::join(&parts.poison, bond);
         if let Origin::Processes(home) = &roster.origin
             && let Some(inspection) = &home.inspection
         {
-            inspection.add(&poison);
+            inspection.add(&parts.poison);
         }
         let config = ExecutorConfig {
             me,
@@ -271,17 +252,18 @@ impl ProcessGroup {
             figures: parts.figures,
             recorder: Arc::clone(&recorder),
         };
+        let executor = Executor::new(config, parts.links, board, options, parts.chunk_bytes);
         let core = Arc::new(Core {
             me,
             world_size,
             eagerness,
             turnstile: Turnstile::default(),
-            executor: Mutex::new(Executor::new(config, links, board, options, chunk_bytes)),
+            executor: Mutex::new(executor),
             roster,
             scratch: Mutex::new(Scratch::new(arena.clone())),
             arena,
-            poison,
-            domain,
+            poison: parts.poison,
+            domain: parts.domain,
             recorder,
             control: Mutex::new(parts.control),
             communicator: OnceLock::new(),
@@ -296,9 +278,8 @@ impl ProcessGroup {
                 // Without this thread, the tickets of the jobs behind this one are never used, and
                 // everybody waits for their turns.
                 if catch_unwind(AssertUnwindSafe(job.run)).is_err() {
-                    let cause =
-                        "a buffer panicked in the background when it was dropped".to_owned();
-                    let _ = core_there.end(Failure::Peer { rank: me, cause });
+                    let cause = "a buffer panicked in the background when it was dropped";
+                    let _ = core_there.refuse(cause);
                 }
             }
         })
@@ -338,15 +319,14 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Buffer`] if there is no memory for it. The group continues.
-    pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>, CollectiveError> {
+    pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>> {
         match &self.core.arena {
             Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),
             None => Ok(GroupBuffer::own(len)),
         }
     }
 
-    /// What this rank has sent and received since the group was formed. Waits for the
-    /// operation that is running.
+    /// What this rank has sent and received since the group was formed. Waits for the operation that is running.
     pub fn traffic(&self) -> Traffic {
         self.core.executor.lock().traffic()
     }
@@ -362,13 +342,9 @@ impl ProcessGroup {
     /// [share its fate](Self::split); where this rank is not in one of them, it is
     /// [`CollectiveError::FailedElsewhere`]. The first failure counts; later ones change nothing.
     pub fn abort(&self, cause: &str) {
-        let core = &self.core;
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
         // What this rank did is part of what went wrong, and its process may end at once.
-        let _ = core.end(Failure::Peer {
-            rank: core.me,
-            cause: cause.to_owned(),
-        });
+        let _ = self.core.refuse(cause);
     }
 
     /// Leaves this group and those that [share its fate](Self::split), even if there are other handles of them: a
@@ -387,10 +363,7 @@ impl ProcessGroup {
     }
 
     /// Runs `body` after all operations issued before; in work in the background, in the turn of that.
-    fn in_turn<R>(
-        &self,
-        body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
+    fn in_turn<R>(&self, body: impl FnOnce(&Core) -> Result<R>) -> Result<R> {
         let core = &self.core;
         // Most find nobody before them, and need no look at the clock.
         let enqueued = if core.turnstile.is_idle() {
@@ -410,14 +383,9 @@ impl ProcessGroup {
 impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let cause = "it panicked".to_owned();
-            let _ = self.core.end(Failure::Peer {
-                rank: self.core.me,
-                cause,
-            });
+            let _ = self.core.refuse("it panicked");
         }
-        // Background operations already issued still run: the other ranks wait for them. Each ends
-        // by its deadline.
+        // Background operations already issued still run: the other ranks wait for them. Each ends by its deadline.
         *self.jobs.lock() = None;
         let communicator = self.communicator.lock().take();
         if let Some(communicator) = communicator

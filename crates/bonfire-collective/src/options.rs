@@ -23,8 +23,6 @@ use bonfire_connect::connections::{Checksums, Tls};
 
 /// The variable that names the folder for flight records, where the program's options do not.
 pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
-
-/// Streams that one link may have.
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// An option is out of range.
@@ -32,10 +30,8 @@ pub(crate) const STREAMS_MAX: usize = 16;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
-    /// The chunk size is out of range.
     #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
     ChunkBytes { found: usize },
-    /// The number of streams is out of range.
     #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
     Streams { found: u32 },
 }
@@ -43,9 +39,8 @@ pub enum OptionError {
 /// In which orders the ranks' values may be folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FoldOrder {
-    /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing
-    /// but the ranks' values. Sums of floats then use the algorithms that keep to that; whatever rounds
-    /// nothing uses any algorithm.
+    /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing but the ranks'
+    /// values. Sums of floats then use the algorithms that keep to that; whatever rounds nothing uses any algorithm.
     #[default]
     Canonical,
     /// In whatever fixed order is fastest by the measure of the links: the same bits on all ranks,
@@ -81,10 +76,9 @@ pub struct GroupOptions {
     /// Payload of one frame, in bytes. Default 256 KiB: a frame and what it is reduced into stay in
     /// a second-level cache.
     pub chunk_bytes: usize,
-    /// Connections of each link over TCP, 1 to 16, over which payloads of 32 KiB and more are divided.
-    /// What `BONFIRE_STREAMS` says goes before it. Default 1. More help where something on the way
-    /// limits each connection below what the interface can do, as clouds do and networks with several
-    /// equal paths; the book has figures.
+    /// Connections of each link over TCP, 1 to 16, over which payloads of 32 KiB and more are divided. What
+    /// `BONFIRE_STREAMS` says goes before it. Default 1. More help where something on the way limits each connection
+    /// below what the interface can do, as clouds do and networks with several equal paths; the book has figures.
     pub streams_per_link: u32,
     /// Which threads call the kernel for those connections. What `BONFIRE_STREAM_THREADS` says, `auto`, `on` or `off`, goes
     /// before it. Default [`StreamThreads::Auto`]. It may differ between ranks.
@@ -101,9 +95,8 @@ pub struct GroupOptions {
     /// Whether ranks must run the same build of their program. What `BONFIRE_BUILDS` says, `same` or `any`,
     /// goes before it. Default [`Builds::Same`].
     pub builds: Builds,
-    /// The folder in which each rank leaves its flight record when the group fails, for
-    /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
-    /// differ between ranks.
+    /// The folder in which each rank leaves its flight record when the group fails, for `bonfire inspect`. Without
+    /// one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may differ between ranks.
     pub flight_dir: Option<PathBuf>,
     /// How long a rank may send no heartbeat before it has failed for all others. Default 15 s; with
     /// `None` this rank sends none and expects none. Ranks send one every second, whatever their program does, so only a process that
@@ -114,118 +107,37 @@ pub struct GroupOptions {
     pub record_on_signal: RecordOnSignal,
 }
 
-impl GroupOptions {
-    /// The same with another [`timeout`](Self::timeout).
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
+/// Methods that change one option.
+macro_rules! with {
+    ($($with:ident($option:ident: $type:ty);)+) => {
+        impl GroupOptions {$(
+            #[doc = concat!("The same with another [`", stringify!($option), "`](Self::", stringify!($option), ").")]
+            #[must_use]
+            pub fn $with(mut self, $option: $type) -> Self {
+                self.$option = $option;
+                self
+            }
+        )+}
+    };
+}
 
-    /// The same with another [`startup_timeout`](Self::startup_timeout).
-    #[must_use]
-    pub fn with_startup_timeout(mut self, startup_timeout: Duration) -> Self {
-        self.startup_timeout = startup_timeout;
-        self
-    }
-
-    /// The same with another [`algorithm`](Self::algorithm).
-    #[must_use]
-    pub fn with_algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
-    /// The same with another [`overrides`](Self::overrides).
-    #[must_use]
-    pub fn with_overrides(mut self, overrides: AlgorithmOverrides) -> Self {
-        self.overrides = overrides;
-        self
-    }
-
-    /// The same with another [`order`](Self::order).
-    #[must_use]
-    pub fn with_order(mut self, order: FoldOrder) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// The same with another [`transport`](Self::transport).
-    #[must_use]
-    pub fn with_transport(mut self, transport: Option<TransportKind>) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// The same with another [`chunk_bytes`](Self::chunk_bytes).
-    #[must_use]
-    pub fn with_chunk_bytes(mut self, chunk_bytes: usize) -> Self {
-        self.chunk_bytes = chunk_bytes;
-        self
-    }
-
-    /// The same with another [`streams_per_link`](Self::streams_per_link).
-    #[must_use]
-    pub fn with_streams_per_link(mut self, streams_per_link: u32) -> Self {
-        self.streams_per_link = streams_per_link;
-        self
-    }
-
-    /// The same with another [`stream_threads`](Self::stream_threads).
-    #[must_use]
-    pub fn with_stream_threads(mut self, stream_threads: StreamThreads) -> Self {
-        self.stream_threads = stream_threads;
-        self
-    }
-
-    /// The same with another [`tls`](Self::tls).
-    #[must_use]
-    pub fn with_tls(mut self, tls: Tls) -> Self {
-        self.tls = tls;
-        self
-    }
-
-    /// The same with another [`checksums`](Self::checksums).
-    #[must_use]
-    pub fn with_checksums(mut self, checksums: Checksums) -> Self {
-        self.checksums = checksums;
-        self
-    }
-
-    /// The same with another [`call_sites`](Self::call_sites).
-    #[must_use]
-    pub fn with_call_sites(mut self, call_sites: CallSites) -> Self {
-        self.call_sites = call_sites;
-        self
-    }
-
-    /// The same with another [`builds`](Self::builds).
-    #[must_use]
-    pub fn with_builds(mut self, builds: Builds) -> Self {
-        self.builds = builds;
-        self
-    }
-
-    /// The same with another [`flight_dir`](Self::flight_dir).
-    #[must_use]
-    pub fn with_flight_dir(mut self, flight_dir: Option<PathBuf>) -> Self {
-        self.flight_dir = flight_dir;
-        self
-    }
-
-    /// The same with another [`heartbeat_timeout`](Self::heartbeat_timeout).
-    #[must_use]
-    pub fn with_heartbeat_timeout(mut self, heartbeat_timeout: Option<Duration>) -> Self {
-        self.heartbeat_timeout = heartbeat_timeout;
-        self
-    }
-
-    /// The same with another [`record_on_signal`](Self::record_on_signal).
-    #[must_use]
-    pub fn with_record_on_signal(mut self, record_on_signal: RecordOnSignal) -> Self {
-        self.record_on_signal = record_on_signal;
-        self
-    }
+with! {
+    with_timeout(timeout: Duration);
+    with_startup_timeout(startup_timeout: Duration);
+    with_algorithm(algorithm: Option<Algorithm>);
+    with_overrides(overrides: AlgorithmOverrides);
+    with_order(order: FoldOrder);
+    with_transport(transport: Option<TransportKind>);
+    with_chunk_bytes(chunk_bytes: usize);
+    with_streams_per_link(streams_per_link: u32);
+    with_stream_threads(stream_threads: StreamThreads);
+    with_tls(tls: Tls);
+    with_checksums(checksums: Checksums);
+    with_call_sites(call_sites: CallSites);
+    with_builds(builds: Builds);
+    with_flight_dir(flight_dir: Option<PathBuf>);
+    with_heartbeat_timeout(heartbeat_timeout: Option<Duration>);
+    with_record_on_signal(record_on_signal: RecordOnSignal);
 }
 
 /// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
@@ -243,12 +155,9 @@ pub enum RecordOnSignal {
     Never,
 }
 
-/// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping),
-/// and what a silent host is given, too; much less than an operation's timeout, whose error knows less of
-/// why.
+/// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping), and what a
+/// silent host is given, too; much less than an operation's timeout, whose error knows less of why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The smallest and the largest `chunk_bytes`.
 const CHUNK_BYTES_MIN: usize = 64;
 const CHUNK_BYTES_MAX: usize = 64 << 20;
 
@@ -309,7 +218,6 @@ impl GroupOptions {
         self.overrides.of(collective).or(in_code)
     }
 
-    /// `streams_per_link`, if it is in range.
     pub(crate) fn streams_checked(&self) -> Result<u8, OptionError> {
         let found = self.streams_per_link;
         u8::try_from(found)

@@ -49,25 +49,21 @@ pub(crate) use formation::{Formation, Formed};
 pub use reach::Reach;
 
 use address::Card;
+use error::Result;
 use store_client::connect_to_store;
 use watch::Watch;
 
 /// The counter in the store of how often the launcher has started all ranks anew.
 pub const RESTARTS_KEY: &str = "restarts";
-
 /// How often a rank that waits for others looks whether they have begun anew without it.
 const STALE_LOOK: Duration = Duration::from_secs(2);
-
 /// How long a rank that serves the store stays after its own failure.
 const LINGER: Duration = Duration::from_secs(3);
-
 /// How often it looks whether the others have left.
 const LEAVE_LOOK: Duration = Duration::from_millis(10);
-
 /// For those who wait without end; a clock has no room for more than some centuries.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// What set-up must finish by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     end: Instant,
@@ -88,8 +84,13 @@ impl Deadline {
         self.end.saturating_duration_since(clock::now())
     }
 
-    pub(crate) fn waited(&self) -> Duration {
-        clock::since(self.started)
+    /// The error that these ranks have not come by now.
+    fn missed(&self, missing: Vec<Rank>, world_size: WorldSize) -> ConnectError {
+        ConnectError::Missing {
+            missing,
+            world_size,
+            waited: clock::since(self.started),
+        }
     }
 }
 
@@ -107,13 +108,12 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Whether streams of links have threads here.
     pub(crate) fn has_stream_threads(&self, options: &GroupOptions, streams: u8) -> bool {
         let cores = host::cores();
         options.stream_threads.are_on(streams, cores, self.ranks)
     }
 
-    pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
+    pub(crate) fn listen(&self) -> Result<(Listeners, Address)> {
         let (listeners, tcp) = Listeners::open(self.interface)?;
         let address = Address {
             host: self.host.clone(),
@@ -133,7 +133,7 @@ pub(crate) struct Met {
     pub(crate) chunk_bytes: usize,
 }
 
-pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, ConnectError> {
+pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met> {
     let chunk_bytes = options.chunk_bytes_checked()?;
     let streams = options.streams_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
@@ -197,8 +197,7 @@ fn files_of_peers(world_size: WorldSize) -> u64 {
     3 * (u64::from(world_size.get()) - 1)
 }
 
-/// An error if this process cannot open that many files.
-fn check_open_files(world_size: WorldSize) -> Result<(), ConnectError> {
+fn check_open_files(world_size: WorldSize) -> Result<()> {
     let needed = files_of_peers(world_size);
     let left = host::open_files_left();
     if needed > left {
@@ -222,13 +221,12 @@ fn inspection(env: &RankEnv, options: &GroupOptions) -> Option<Arc<Inspection>> 
     opened.inspect_err(warn).ok().map(Arc::new)
 }
 
-/// Publishes this rank's address and waits for everybody's, in rank order.
 fn publish(
     env: &RankEnv,
     store: &TcpStore,
     mine: &Card,
     deadline: Deadline,
-) -> Result<Vec<Address>, ConnectError> {
+) -> Result<Vec<Address>> {
     refuse_stale(env, store)?;
     if store.add(&key(env, &format!("claim/{}", env.rank)), 1)? != 1 {
         return Err(ConnectError::RankTaken { rank: env.rank });
@@ -247,11 +245,7 @@ fn publish(
             match store.get(&address_key(rank), left.min(STALE_LOOK)) {
                 Ok(bytes) => break bytes,
                 Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => {
-                    return Err(ConnectError::Missing {
-                        missing: missing(),
-                        world_size: env.world_size,
-                        waited: deadline.waited(),
-                    });
+                    return Err(deadline.missed(missing(), env.world_size));
                 }
                 // The others may have begun anew without this rank, which then waits for nobody.
                 Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
@@ -273,7 +267,7 @@ fn key(env: &RankEnv, name: &str) -> String {
 }
 
 /// An error if the job has begun a later attempt than the one that this rank belongs to.
-fn refuse_stale(env: &RankEnv, store: &TcpStore) -> Result<(), ConnectError> {
+fn refuse_stale(env: &RankEnv, store: &TcpStore) -> Result<()> {
     let current = store.add(RESTARTS_KEY, 0)?;
     if current > i64::from(env.restart_count) {
         return Err(ConnectError::StaleAttempt {

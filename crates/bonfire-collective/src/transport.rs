@@ -8,8 +8,8 @@ mod frame;
 mod inbox;
 mod links;
 mod memory;
-mod readiness;
 #[cfg(test)]
+#[path = "transport/tests/sample.rs"]
 mod sample;
 mod sharing;
 mod socket;

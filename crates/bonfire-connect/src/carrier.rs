@@ -17,6 +17,17 @@ pub enum Carrier {
     Relayed(Relay),
 }
 
+/// Calls on what a carrier is.
+macro_rules! on {
+    ($self:ident, $carrier:ident => $call:expr) => {
+        match $self {
+            Self::Own($carrier) => $call,
+            #[cfg(not(laboratory))]
+            Self::Relayed($carrier) => $call,
+        }
+    };
+}
+
 impl Carrier {
     pub fn own(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking()?;
@@ -38,54 +49,30 @@ impl Carrier {
 
 impl Socket for Carrier {
     fn socket(&self) -> SocketRef<'_> {
-        match self {
-            Self::Own(stream) => stream.socket(),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.socket(),
-        }
+        on!(self, carrier => carrier.socket())
     }
 }
 
 impl Read for Carrier {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Own(stream) => stream.read(bytes),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.read(bytes),
-        }
+        on!(self, carrier => carrier.read(bytes))
     }
 
     fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Own(stream) => stream.read_vectored(parts),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.read_vectored(parts),
-        }
+        on!(self, carrier => carrier.read_vectored(parts))
     }
 }
 
 impl Write for Carrier {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Own(stream) => stream.write(bytes),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.write(bytes),
-        }
+        on!(self, carrier => carrier.write(bytes))
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Own(stream) => stream.write_vectored(parts),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.write_vectored(parts),
-        }
+        on!(self, carrier => carrier.write_vectored(parts))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Own(stream) => stream.flush(),
-            #[cfg(not(laboratory))]
-            Self::Relayed(relay) => relay.flush(),
-        }
+        on!(self, carrier => carrier.flush())
     }
 }

@@ -1,14 +1,10 @@
 //! A choice of connections, for what costs something on each.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
-use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
-/// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see
-/// [`Checksums`].
+/// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see [`Checksums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Connections {
     Off,
@@ -18,16 +14,6 @@ pub enum Connections {
 }
 
 impl Connections {
-    const ALL: [Self; 3] = [Self::Off, Self::Hosts, Self::All];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Hosts => "hosts",
-            Self::All => "all",
-        }
-    }
-
     /// Whether connections to a store that serves at `ip` are among them. Both ends know the address.
     pub(crate) fn cover_store(self, ip: IpAddr) -> bool {
         match self {
@@ -38,34 +24,20 @@ impl Connections {
     }
 }
 
-impl fmt::Display for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+bonfire_plan::named!(Connections as "choice of connections" { Off = "off", Hosts = "hosts", All = "all" });
 
-impl FromStr for Connections {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find("choice of connections", text, &Self::ALL)
-    }
-}
-
-/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and
-/// those to the store unless it serves on loopback; or every TCP connection. Connections within a
-/// host that do not use TCP (shared memory, Unix-domain sockets) never leave its kernel and never
-/// are.
+/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to the store
+/// unless it serves on loopback; or every TCP connection. Connections within a host that do not use TCP (shared
+/// memory, Unix-domain sockets) never leave its kernel and never are.
 pub type Tls = Connections;
 
 /// The links whose frames carry a CRC-32C of their header and one of their payload: none, those between
 /// hosts, or all that go over sockets, on one host as well.
 ///
-/// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of
-/// interfaces and switches that turns bits over gets past it now and then. Without a checksum of its own
-/// such a frame is a wrong sum, in silence, on all ranks or on some. With it the operation fails as
-/// `CollectiveError::Corrupted`. Connections that TLS encrypts need
-/// none: it authenticates every record. The book has what it costs.
+/// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of interfaces and
+/// switches that turns bits over gets past it now and then. Without a checksum of its own such a frame is a wrong
+/// sum, in silence, on all ranks or on some. With it the operation fails as `CollectiveError::Corrupted`. Connections
+/// that TLS encrypts need none: it authenticates every record. The book has what it costs.
 pub type Checksums = Connections;
 
 #[cfg(test)]

@@ -20,13 +20,10 @@ use crate::secure::stream::Stream;
 
 /// As long as a piece of a chunk of the default size on four streams.
 const BLOCK_BYTES: usize = 64 << 10;
-
 /// Blocks of each direction: one that the thread moves, and some that wait.
 const BLOCKS: usize = 4;
-
 /// How long a thread looks for work before it sleeps: to wake it costs as much.
 const SPIN: Duration = Duration::from_micros(50);
-
 /// Every wait has a deadline; bells end sleeps.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
@@ -320,10 +317,7 @@ impl Mover {
     }
 
     fn receive(&mut self) -> io::Result<bool> {
-        let Some(filled) = &self.filled else {
-            return Ok(false);
-        };
-        let Some(block) = &mut self.free else {
+        let (Some(filled), Some(block)) = (&self.filled, &mut self.free) else {
             return Ok(false);
         };
         let Some(count) = ready(self.stream.read(&mut block.bytes))? else {

@@ -1,7 +1,6 @@
 //! A small key-value store through which ranks find each other at set-up.
 //!
-//! It never carries data of the step path. Values are bytes; keys are text; nothing received is
-//! interpreted here.
+//! It never carries data of the step path. Values are bytes; keys are text; nothing received is interpreted here.
 
 mod client;
 mod long_wait;
@@ -23,7 +22,6 @@ pub use place::Clients;
 pub use server::TcpStoreServer;
 
 pub const KEY_BYTES_MAX: usize = 1 << 10;
-
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 pub trait Store: Send + Sync {
@@ -95,10 +93,8 @@ pub enum StoreError {
         waited: Duration,
         source: io::Error,
     },
-    /// The store at that address belongs to another job.
     #[error("the store at {address} does not know this job's token: another job is there")]
     WrongToken { address: String },
-    /// One end encrypts and the other does not.
     #[error(
         "this end of the connection to the store at {address} uses {here}, the other {there}: give \
          the launcher and all ranks the same {TLS_CHOICE}"

@@ -1,9 +1,8 @@
 //! Who this process is: rank, world size and meeting point, from the environment of a launcher.
 //!
-//! The names are those of torchrun, so every launcher that can start such programs can start ours.
-//! What Slurm, Open MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`).
-//! The environment is parsed once, here; nothing else reads these variables, and the launcher
-//! writes them from the same type that parses them.
+//! The names are those of torchrun, so every launcher that can start such programs can start ours. What Slurm, Open
+//! MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`). The environment is parsed once,
+//! here; nothing else reads these variables, and the launcher writes them from the same type that parses them.
 
 mod cluster;
 mod error;
@@ -53,31 +52,22 @@ pub(crate) const GROUP_RANK: &str = "GROUP_RANK";
 pub(crate) const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 /// How often all ranks may be started anew; the launcher sets it, nothing here reads it.
 pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
-/// Text that joins the identity of this host: ranks with different values count as being on
-/// different hosts.
+/// Text that joins the identity of this host: ranks with different values count as being on different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
-
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
-
 /// The path of the launcher's terminal, for the rank that may draw on it; see
 /// [`claim_terminal`](crate::claim_terminal).
 pub(crate) const TERMINAL: &str = "BONFIRE_TERMINAL";
-
 /// The process of the launcher that started this one.
 pub(crate) const LAUNCHER: &str = "BONFIRE_LAUNCHER";
-
 /// The variables that make a process a worker. The address, the port and the token are not among
 /// them, because a user may export those for the launcher.
 const WORKER_VARIABLES: [&str; 4] = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE];
-
 /// The variables that say that `WORKER_VARIABLES` come from an agent, whatever else is set around it.
 const AGENT_VARIABLES: [&str; 2] = [AGENT_STORE, RUN_ID];
-
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
 const HOST_ID_BYTES_MAX: usize = 64;
-
-/// The longest name of a job, in bytes.
 const JOB_ID_BYTES_MAX: usize = 256;
 
 /// Where a rank is among all, and among those of its host.
@@ -141,14 +131,13 @@ pub fn detect_rank() -> Result<Option<RankEnv>, EnvError> {
 pub fn detect_rank_in(
     lookup: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<RankEnv>, EnvError> {
-    let source = Source { lookup };
+    let source = Source { lookup: &lookup };
     let is_worker = source.has_any(&WORKER_VARIABLES);
     if is_worker && source.has_any(&AGENT_VARIABLES) {
         return explicit(&source).map(Some);
     }
     match Cluster::detect(&source)? {
-        // The only process of a step or a job, as a shell that Slurm gives to a user, may start
-        // ranks of its own.
+        // The only process of a step or a job, as a shell that Slurm gives to a user, may start ranks of its own.
         Some(cluster) if cluster.is_alone() && !is_worker => Ok(None),
         Some(cluster) => of_cluster(&source, cluster).map(Some),
         None if is_worker => explicit(&source).map(Some),
@@ -167,7 +156,7 @@ pub fn detect_rank_in(
 /// Kubernetes each rank to have a pod of its own; without `LOCAL_RANK` the hosts are taken to
 /// hold equally many consecutive ranks, as torchrun places them.
 fn rank_from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<RankEnv, EnvError> {
-    let source = Source { lookup };
+    let source = Source { lookup: &lookup };
     if source.has_any(&WORKER_VARIABLES) && source.has_any(&AGENT_VARIABLES) {
         return explicit(&source);
     }
@@ -177,7 +166,7 @@ fn rank_from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<RankEnv
     }
 }
 
-fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankEnv, EnvError> {
+fn explicit(source: &Source<'_>) -> Result<RankEnv, EnvError> {
     let rank = source.required_number(RANK, 0..=u32::MAX - 1)?;
     let world_size = source.required_number(WORLD_SIZE, 1..=u32::MAX)?;
     let alone_in_pod = source.has_any(&[KUBERNETES]) && !source.has_any(&AGENT_VARIABLES);
@@ -212,11 +201,7 @@ fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<RankE
     Ok(env)
 }
 
-/// What a cluster's variables say.
-fn of_cluster<F: Fn(&str) -> Option<OsString>>(
-    source: &Source<F>,
-    cluster: Cluster,
-) -> Result<RankEnv, EnvError> {
+fn of_cluster(source: &Source<'_>, cluster: Cluster) -> Result<RankEnv, EnvError> {
     cluster.agree_with(source)?;
     let place = cluster.place();
     let exported = source.has_any(&[MASTER_ADDR]) && source.has_any(&[MASTER_PORT]);
@@ -239,10 +224,7 @@ fn of_cluster<F: Fn(&str) -> Option<OsString>>(
 }
 
 /// A worker at a checked place, with what does not depend on the launcher.
-fn at<F: Fn(&str) -> Option<OsString>>(
-    source: &Source<F>,
-    place: Place,
-) -> Result<RankEnv, EnvError> {
+fn at(source: &Source<'_>, place: Place) -> Result<RankEnv, EnvError> {
     let Place {
         rank,
         world_size,
@@ -270,7 +252,7 @@ fn at<F: Fn(&str) -> Option<OsString>>(
         restart_count: 0,
         host_id: source.host_id()?,
         launcher_id: source.text(LAUNCHER).and_then(|id| id.parse().ok()),
-        settings: EnvSettings::from_lookup(&source.lookup)?,
+        settings: EnvSettings::from_lookup(source.lookup)?,
     })
 }
 
@@ -281,7 +263,7 @@ pub fn sees_own_devices() -> bool {
 }
 
 fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
-    let source = Source { lookup };
+    let source = Source { lookup: &lookup };
     let shown = source.text("CUDA_VISIBLE_DEVICES");
     // Other cluster launchers hand on what the user has exported.
     let is_bound = source.has_any(&["SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
@@ -290,8 +272,7 @@ fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
         && shown.is_some_and(|list| listed_devices(&list) == 1)
 }
 
-/// The variables that make a child process the worker which this describes: what
-/// [`rank_from_env`] reads.
+/// The variables that make a child process the worker which this describes: what [`rank_from_env`] reads.
 pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
     let job_token = if rank.job_token.is_empty() {
         String::new()
@@ -328,7 +309,7 @@ pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
 /// launchers of several hosts come to share one.
 pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     let token = Source {
-        lookup: process_variable,
+        lookup: &process_variable,
     }
     .job_token()?;
     Ok((!token.is_empty()).then_some(token))

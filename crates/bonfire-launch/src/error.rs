@@ -18,13 +18,11 @@ use crate::failure::{Exit, JobFailure};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// A rank failed; the others were ended.
     #[error(transparent)]
     Rank(Box<JobFailure>),
     /// The user or the system asked the agent to end; all ranks were ended.
     #[error("interrupted by {by}; all ranks have ended")]
     Interrupted { by: Interrupt },
-    /// The program does not exist.
     #[error("there is no program {}: check the spelling, or give its path", .program.display())]
     NoProgram { program: PathBuf },
     /// The program exists, and what is to run it does not.
@@ -36,17 +34,14 @@ pub enum LaunchError {
         program: PathBuf,
         interpreter: String,
     },
-    /// The program exists but cannot be started.
     #[error("cannot start {} as rank {rank}", .program.display())]
     Spawn {
         program: PathBuf,
         rank: u32,
         source: io::Error,
     },
-    /// This host's number is not one of the job's.
     #[error("the node rank is {node_rank}, but there are {nnodes} nodes: node ranks count from 0")]
     NodeRankOutOfRange { node_rank: u32, nnodes: NonZeroU32 },
-    /// More ranks than a world can have.
     #[error("{nnodes} nodes of {nproc_per_node} ranks are more ranks than a job can have")]
     WorldTooLarge {
         nnodes: NonZeroU32,
@@ -61,7 +56,6 @@ pub enum LaunchError {
     /// The ranks of several hosts must agree on a port beforehand.
     #[error("a job on several nodes needs a port: give the same --master-port on every node")]
     NoPort,
-    /// The store cannot be served.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A variable that the agent reads is wrong.
@@ -70,19 +64,16 @@ pub enum LaunchError {
     /// A variable that the agent reads is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Another agent says that it is this host of the job.
     #[error(
         "there is another node {node_rank} in this job: give every host its own --node-rank, and \
          every job its own --master-port; after the end of a launcher start all hosts again"
     )]
     NodeTaken { node_rank: u32 },
-    /// An agent of another host never came.
     #[error(
         "node {node} did not come within {} s: start the same command on every host, each with \
          its own --node-rank", .waited.as_secs()
     )]
     NodeMissing { node: u32, waited: Duration },
-    /// Two agents were started differently.
     #[error("node {node_rank} has {what} {ours}, but node {other} has {theirs}: make them equal")]
     NodesDisagree {
         node_rank: u32,
@@ -91,35 +82,27 @@ pub enum LaunchError {
         other: u32,
         theirs: String,
     },
-    /// Two agents are different builds.
     #[error(
         "the launcher of node {node_rank} is {ours}, but that of node {other} is {theirs}: start copies of one \
          build everywhere, or set BONFIRE_BUILDS=any if these are to work together"
     )]
     LaunchersDiffer {
         node_rank: u32,
-        /// The file of its launcher, and which build that is.
         ours: String,
         other: u32,
-        /// The file of the other's launcher, and which build that is.
         theirs: String,
     },
     /// The launcher of a host, or ssh on the way to it, ended badly; it has said why.
     #[error("host {host}: ssh, or the launcher there, {exit}")]
     Host { host: String, exit: Exit },
-    /// The agent of another host stopped answering.
     #[error("node {node} is lost: its launcher no longer answers")]
     NodeLost { node: u32 },
-    /// The agent of another host could not start its ranks.
     #[error("node {node} cannot continue: {reason}")]
     NodeUnable { node: u32, reason: String },
-    /// The agent of another host was asked to end.
     #[error("node {node} was interrupted; all ranks have ended")]
     NodeInterrupted { node: u32 },
-    /// No folder or file for the output of ranks.
     #[error("cannot keep the output of the ranks in files; see --log-dir")]
     Logs(#[source] io::Error),
-    /// No job token could be made.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The operating system refused what the agent needs, such as a thread.
@@ -128,8 +111,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell
-    /// would report it.
+    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell would report it.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Rank(failure) => failure.exit.code(),

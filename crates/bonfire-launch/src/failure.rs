@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 /// The exit code of a worker that failed only because another rank did, so that the agent does not
 /// take it for the culprit. It is `EX_TEMPFAIL` of `sysexits.h`.
 pub const PEER_FAILED_EXIT_CODE: u8 = 75;
-
 /// The end of such a worker.
 pub(crate) const PEER_FAILED: Exit = Exit::Code(PEER_FAILED_EXIT_CODE as i32);
-
 /// How much later an end may be noticed than one that it caused: the kernel notifies peers while
 /// the process still ends, and each end is noticed by a thread of its own, which needs a core.
 const NOTICE_MAX: Duration = Duration::from_millis(1500);
@@ -38,7 +36,7 @@ pub enum Exit {
 }
 
 /// The rank that brought the job down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFailure {
     /// The number of that rank.
     pub rank: Rank,
@@ -163,11 +161,10 @@ impl std::error::Error for JobFailure {}
 
 /// The end that most likely caused the others.
 ///
-/// The earliest does, with three corrections. A rank that says that it failed because of a peer did not
-/// cause anything. A rank killed from outside is the culprit even when it was noticed last: its
-/// peers see its connections break before the kernel has taken the process apart. And where all blame
-/// a peer, the culprit is one that has not failed itself: it was stopped, or ended, `early`, as if all
-/// were done.
+/// The earliest does, with three corrections. A rank that says that it failed because of a peer did not cause
+/// anything. A rank killed from outside is the culprit even when it was noticed last: its peers see its connections
+/// break before the kernel has taken the process apart. And where all blame a peer, the culprit is one that has not
+/// failed itself: it was stopped, or ended, `early`, as if all were done.
 pub(crate) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEnd> {
     let first = ends.iter().map(|end| end.at).min()?;
     let early = early.filter(|early| early.at <= first + NOTICE_MAX);

@@ -18,7 +18,6 @@ use crate::ranks::{RankCount, RankCountError, VISIBLE_DEVICES};
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
-
 /// Variables that number the hosts of a job that a cluster started once per host.
 const NODE_NUMBERS: [&str; 2] = ["SLURM_NODEID", "JOB_COMPLETION_INDEX"];
 
@@ -79,8 +78,7 @@ pub struct LaunchFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     pub standalone: bool,
 
-    /// Start all ranks anew up to N times when one fails; the program resumes from its last
-    /// checkpoint
+    /// Start all ranks anew up to N times when one fails; the program resumes from its last checkpoint
     #[arg(
         long,
         alias = "max_restarts",
@@ -137,8 +135,7 @@ pub struct LaunchFlags {
     #[arg(long, value_name = "off|hosts|all")]
     pub tls: Option<Tls>,
 
-    /// Seconds that ranks have to end after SIGTERM, before SIGKILL; by default 10 after Ctrl-C and 3
-    /// after a failure
+    /// Seconds that ranks have to end after SIGTERM, before SIGKILL; by default 10 after Ctrl-C and 3 after a failure
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub shutdown_timeout: Option<u32>,
 
@@ -166,19 +163,14 @@ pub struct Endpoint {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FlagError {
-    /// A host's number without several hosts.
     #[error("--node-rank is {0}, but --nnodes is 1")]
     NodeRankOfOne(u32),
-    /// Several hosts, and only one.
     #[error("--standalone is for one host, but --nnodes is {0}")]
     StandaloneOfSeveral(NonZeroU32),
-    /// Nobody knows where host 0 is.
     #[error("several nodes need --master-addr: the name or address of node 0")]
     NoMasterAddr,
-    /// Nobody knows where on host 0 the ranks meet.
     #[error("several nodes need --master-port: a free port on node 0")]
     NoMasterPort,
-    /// A variable that is not a number.
     #[error("{variable} must be a whole number, not \"{value}\"")]
     NotANumber {
         variable: &'static str,
@@ -187,7 +179,6 @@ pub enum FlagError {
     /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// A variable that is not a number of ranks.
     #[error("{variable} is \"{value}\"")]
     RankCount {
         variable: &'static str,
@@ -243,8 +234,7 @@ impl LaunchFlags {
             || self.log_options() != LogOptions::default()
     }
 
-    /// What the agent is to do: start `program` with `args` as the flags say, `count` ranks on this
-    /// host.
+    /// What the agent is to do: start `program` with `args` as the flags say, `count` ranks on this host.
     pub fn options(
         &self,
         program: impl Into<OsString>,

@@ -14,7 +14,6 @@ use crate::failure::{Exit, JobFailure, PEER_FAILED};
 
 /// The most groups that are reported.
 const GROUPS_MAX: usize = 4;
-
 /// How much of a failure distinguishes it from others.
 const KNOWN_AGAIN_BYTES: usize = 200;
 

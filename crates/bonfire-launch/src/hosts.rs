@@ -15,7 +15,6 @@ pub use self::remote::HostsOfFile;
 
 /// Set where the launcher of a host was itself started over ssh, which then starts nobody further.
 pub(crate) const STARTED_OVER_SSH: &str = "BONFIRE_STARTED_OVER_SSH";
-
 /// What this host is called where no file names it, in DeepSpeed's words.
 const THIS_HOST: &str = "localhost";
 
@@ -87,29 +86,23 @@ pub(crate) struct Host {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostsError {
-    /// The file cannot be read.
     #[error("cannot read the hostfile {}", .path.display())]
     Read {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A line of the file makes no sense.
     #[error("line {line} of the hostfile is \"{text}\": expected HOST slots=N, each host once")]
     Line {
         /// The number of the line, from 1.
         line: usize,
         text: String,
     },
-    /// A choice of hosts makes no sense.
     #[error("\"{text}\" is not a choice of hosts: expected HOST@HOST:0,2")]
     Choice { text: String },
-    /// A host, or a slot of it, is chosen and not in the file.
     #[error("{chosen} is not in the hostfile, which has {there}")]
     Unknown { chosen: String, there: String },
-    /// No host or GPU is left.
     #[error("no host is left: the hostfile has none, or none is chosen")]
     Empty,
-    /// Hosts differ in the number of their ranks.
     #[error(
         "{first} has {slots} ranks and {other} has {other_slots}: every host needs equally many; choose with \
          --include, --exclude or --num_gpus"
@@ -120,7 +113,6 @@ pub enum HostsError {
         other: String,
         other_slots: usize,
     },
-    /// There is no file of hosts.
     #[error(
         "--include names {0}, which only a --hostfile can say how to reach; without one it is for localhost"
     )]

@@ -52,12 +52,10 @@ impl Echoes {
 #[derive(Debug)]
 #[must_use = "the signals are watched only while this lives"]
 pub struct StopRequest {
-    /// The number of the signal.
     asked: Arc<AtomicU8>,
     _watch: Option<InterruptWatch>,
 }
 
-/// No signal has this number.
 const NOT_ASKED: u8 = 0;
 
 impl StopRequest {
@@ -81,8 +79,7 @@ impl StopRequest {
         }
     }
 
-    /// A wish that nobody has: this rank only learns of those of the others. Signals are not
-    /// watched.
+    /// A wish that nobody has: this rank only learns of those of the others. Signals are not watched.
     pub fn never() -> Self {
         Self {
             asked: Arc::new(AtomicU8::new(NOT_ASKED)),
@@ -106,9 +103,6 @@ impl StopRequest {
 
     /// The lowest rank that was asked to stop, if any was. All ranks call it between the same two steps and
     /// get the same answer. It costs an [`agree`](bonfire_collective::ProcessGroup::agree).
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
     pub fn agreed(
         &self,
@@ -122,8 +116,7 @@ impl StopRequest {
     }
 }
 
-/// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else
-/// watches.
+/// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else watches.
 fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<InterruptWatch> {
     let (mut echoes, mut is_first) = (Echoes::default(), true);
     let watch = InterruptWatch::start(move |by| {
@@ -144,7 +137,6 @@ fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<In
         .ok()
 }
 
-/// The exit code of a process that a signal has ended.
 fn code(signal: u8) -> u8 {
     128 + signal
 }

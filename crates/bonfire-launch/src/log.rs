@@ -14,7 +14,6 @@ use crate::environment::draws_on;
 
 /// The variable that chooses what is logged: a level, or levels of targets, as in `warn,bonfire=debug`.
 const FILTER_VARIABLE: &str = "BONFIRE_LOG";
-
 /// With this nothing is logged, and the place of the process's log is left free.
 const OFF: &str = "off";
 
@@ -57,7 +56,6 @@ impl Lines {
     }
 }
 
-/// The number that a terminal has for the colour of a level.
 fn color(level: Level) -> u8 {
     match level {
         Level::ERROR => 31,

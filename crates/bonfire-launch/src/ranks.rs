@@ -7,7 +7,6 @@ use std::thread;
 
 use thiserror::Error;
 
-/// The variable that shows GPUs to a program.
 pub(crate) const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The number of ranks on a host as a user asks for it, in torchrun's words.

@@ -1,9 +1,8 @@
 //! The rank's side of drawing on the launcher's terminal.
 //!
-//! The launcher reads the output of all ranks through pipes, line by line, so that no two write
-//! over each other; a program that draws on all of the screen needs the terminal itself. The
-//! launcher gives rank 0 its path, and takes no part in what happens there; it looks whether
-//! somebody draws, and holds back the lines of the others meanwhile.
+//! The launcher reads the output of all ranks through pipes, line by line, so that no two write over each other; a
+//! program that draws on all of the screen needs the terminal itself. The launcher gives rank 0 its path, and takes
+//! no part in what happens there; it looks whether somebody draws, and holds back the lines of the others meanwhile.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -8,8 +8,7 @@ use clap::error::{ContextKind, ErrorKind};
 /// The exit code of a wrong command line, as of other Unix tools.
 const USAGE_EXIT_CODE: i32 = 2;
 
-/// Parses the command line of this process as [`Parser::parse`] does, but says what is wrong with it
-/// in one line.
+/// Parses the command line of this process as [`Parser::parse`] does, but says what is wrong with it in one line.
 pub fn parse_args<P: Parser>() -> P {
     parse_args_from(std::env::args_os()).unwrap_or_else(|wrong| {
         eprintln!("error: {wrong}");

@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../../crates/bonfire-collective/src/transport/inbox.rs"]
 mod inbox;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
-#[path = "../../../crates/bonfire-collective/src/transport/sample.rs"]
+#[path = "../../../crates/bonfire-collective/src/transport/tests/sample.rs"]
 mod sample;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../../crates/bonfire-collective/src/transport/stripes.rs"]

@@ -25,10 +25,8 @@ pub(crate) mod sealed {
 
     use crate::exec::fold::{FoldOptions, Operand};
 
-    /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the
-    /// type itself otherwise.
+    /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the type itself otherwise.
     pub trait Arithmetic: Copy + Zeroable {
-        /// The type of partial results.
         type Partial: Pod;
 
         /// The type as memory that another rank may write: itself if any bytes are a value of it.
@@ -49,8 +47,8 @@ pub(crate) mod sealed {
         /// Integers are divided towards zero.
         fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
 
-        /// [`fold`](crate::exec::fold::fold()) of this type, compiled once, in this crate: the crates
-        /// that use groups would else each compile every reduction of every type.
+        /// [`fold`](crate::exec::fold::fold()) of this type, compiled once, in this crate: the crates that use groups
+        /// would else each compile every reduction of every type.
         fn fold(target: &mut [Self], operands: &[Operand<'_, Self>], options: FoldOptions);
 
         /// [`fold_views`](crate::exec::fold::fold_views()) of this type, compiled likewise.
@@ -96,33 +94,26 @@ macro_rules! float_pick {
     };
 }
 
+macro_rules! operations {
+    ($partial:ty: $($name:ident |$left:ident, $right:ident| $result:expr;)+) => {$(
+        #[inline(always)]
+        fn $name($left: $partial, $right: $partial) -> $partial {
+            $result
+        }
+    )+};
+}
+
 /// What every float does in the type of its partial results.
 macro_rules! float_arithmetic {
     ($partial:ty) => {
-        #[inline(always)]
-        fn sum(left: $partial, right: $partial) -> $partial {
-            left + right
-        }
-        #[inline(always)]
-        fn product(left: $partial, right: $partial) -> $partial {
-            left * right
-        }
-        #[inline(always)]
-        fn min(left: $partial, right: $partial) -> $partial {
-            float_pick!(left, right, $partial, <, |left, right| left | right)
-        }
-        #[inline(always)]
-        fn max(left: $partial, right: $partial) -> $partial {
-            float_pick!(left, right, $partial, >, |left, right| left & right)
-        }
-        fn and(_: $partial, _: $partial) -> $partial {
-            panic!("{NO_BITS}")
-        }
-        fn or(_: $partial, _: $partial) -> $partial {
-            panic!("{NO_BITS}")
-        }
-        fn xor(_: $partial, _: $partial) -> $partial {
-            panic!("{NO_BITS}")
+        operations! { $partial:
+            sum |left, right| left + right;
+            product |left, right| left * right;
+            min |left, right| float_pick!(left, right, $partial, <, |left, right| left | right);
+            max |left, right| float_pick!(left, right, $partial, >, |left, right| left & right);
+            and |_left, _right| panic!("{NO_BITS}");
+            or |_left, _right| panic!("{NO_BITS}");
+            xor |_left, _right| panic!("{NO_BITS}");
         }
         #[inline(always)]
         fn divide(partial: $partial, by: u32) -> $partial {
@@ -152,29 +143,32 @@ macro_rules! folds {
     };
 }
 
-/// A type of which any bytes are a value.
-macro_rules! plain {
-    ($type:ty) => {
-        type Plain = $type;
-
-        #[inline]
-        fn as_plain(elements: &mut [$type]) -> Option<&mut [$type]> {
-            Some(elements)
-        }
-    };
-}
-
-macro_rules! float {
-    ($type:ty, $dtype:ident) => {
+/// A number, of which any bytes are a value.
+macro_rules! number {
+    ($type:ty, $dtype:ident, $partial:ty, { $($arithmetic:tt)* }) => {
         impl Element for $type {
             const DTYPE: DType = DType::$dtype;
         }
 
         impl sealed::Arithmetic for $type {
-            type Partial = $type;
-            plain!($type);
-            folds!($type);
+            type Partial = $partial;
+            type Plain = $type;
 
+            #[inline]
+            fn as_plain(elements: &mut [$type]) -> Option<&mut [$type]> {
+                Some(elements)
+            }
+
+            folds!($type);
+            $($arithmetic)*
+        }
+    };
+}
+
+/// A number whose partial results are of its own type.
+macro_rules! exact {
+    ($type:ty, $dtype:ident, { $($arithmetic:tt)* }) => {
+        number!($type, $dtype, $type, {
             #[inline(always)]
             fn widen(self) -> $type {
                 self
@@ -183,22 +177,22 @@ macro_rules! float {
             fn narrow(partial: $type) -> $type {
                 partial
             }
+            $($arithmetic)*
+        });
+    };
+}
+
+macro_rules! float {
+    ($type:ty, $dtype:ident) => {
+        exact!($type, $dtype, {
             float_arithmetic!($type);
-        }
+        });
     };
 }
 
 macro_rules! half_float {
     ($type:ty, $dtype:ident) => {
-        impl Element for $type {
-            const DTYPE: DType = DType::$dtype;
-        }
-
-        impl sealed::Arithmetic for $type {
-            type Partial = f32;
-            plain!($type);
-            folds!($type);
-
+        number!($type, $dtype, f32, {
             #[inline(always)]
             fn widen(self) -> f32 {
                 self.to_f32()
@@ -214,63 +208,28 @@ macro_rules! half_float {
                 elements.convert_from_f32_slice(partials);
             }
             float_arithmetic!(f32);
-        }
+        });
     };
 }
 
 macro_rules! integer {
     ($type:ty, $dtype:ident) => {
-        impl Element for $type {
-            const DTYPE: DType = DType::$dtype;
-        }
-
-        impl sealed::Arithmetic for $type {
-            type Partial = $type;
-            plain!($type);
-            folds!($type);
-
-            #[inline(always)]
-            fn widen(self) -> $type {
-                self
-            }
-            #[inline(always)]
-            fn narrow(partial: $type) -> $type {
-                partial
-            }
-            #[inline(always)]
-            fn sum(left: $type, right: $type) -> $type {
-                left.wrapping_add(right)
-            }
-            #[inline(always)]
-            fn product(left: $type, right: $type) -> $type {
-                left.wrapping_mul(right)
-            }
-            #[inline(always)]
-            fn min(left: $type, right: $type) -> $type {
-                Ord::min(left, right)
-            }
-            #[inline(always)]
-            fn max(left: $type, right: $type) -> $type {
-                Ord::max(left, right)
-            }
-            #[inline(always)]
-            fn and(left: $type, right: $type) -> $type {
-                left & right
-            }
-            #[inline(always)]
-            fn or(left: $type, right: $type) -> $type {
-                left | right
-            }
-            #[inline(always)]
-            fn xor(left: $type, right: $type) -> $type {
-                left ^ right
+        exact!($type, $dtype, {
+            operations! { $type:
+                sum |left, right| left.wrapping_add(right);
+                product |left, right| left.wrapping_mul(right);
+                min |left, right| Ord::min(left, right);
+                max |left, right| Ord::max(left, right);
+                and |left, right| left & right;
+                or |left, right| left | right;
+                xor |left, right| left ^ right;
             }
             #[inline(always)]
             fn divide(partial: $type, by: u32) -> $type {
                 // A group of 256 and more ranks cannot be a u8; its mean of u8 sums is 0 anyway.
                 <$type>::try_from(by).map_or(0, |by| partial / by)
             }
-        }
+        });
     };
 }
 
@@ -310,32 +269,14 @@ impl sealed::Arithmetic for bool {
     fn narrow(partial: u8) -> bool {
         partial != 0
     }
-    fn sum(_: u8, _: u8) -> u8 {
-        panic!("ReduceOp::supports refuses sums of bool")
-    }
-    #[inline(always)]
-    fn product(left: u8, right: u8) -> u8 {
-        left & right
-    }
-    #[inline(always)]
-    fn min(left: u8, right: u8) -> u8 {
-        left & right
-    }
-    #[inline(always)]
-    fn max(left: u8, right: u8) -> u8 {
-        left | right
-    }
-    #[inline(always)]
-    fn and(left: u8, right: u8) -> u8 {
-        left & right
-    }
-    #[inline(always)]
-    fn or(left: u8, right: u8) -> u8 {
-        left | right
-    }
-    #[inline(always)]
-    fn xor(left: u8, right: u8) -> u8 {
-        left ^ right
+    operations! { u8:
+        sum |_left, _right| panic!("ReduceOp::supports refuses sums of bool");
+        product |left, right| left & right;
+        min |left, right| left & right;
+        max |left, right| left | right;
+        and |left, right| left & right;
+        or |left, right| left | right;
+        xor |left, right| left ^ right;
     }
     fn divide(_: u8, _: u32) -> u8 {
         panic!("ReduceOp::supports refuses means of bool")

@@ -15,9 +15,10 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::transport::wire;
-use bonfire_plan::{Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, WorldSize};
-use bonfire_plan::{CallSite, Operation};
+use bonfire_plan::{
+    Algorithm, CallSite, Collective, LinkFigures, Operation, Partition, PlanError, Rank, ReduceOp,
+    WorldSize,
+};
 use bonfire_sys::streaming;
 use bonfire_sys::window::{Board, View};
 
@@ -30,47 +31,39 @@ use crate::health::wait::{Eagerness, WaitLimits};
 use crate::options::GroupOptions;
 use crate::options::call_sites::CallSites;
 use crate::transport::topology::Topology;
-use crate::transport::{Links, Traffic};
+use crate::transport::{Links, Traffic, wire};
 
 pub(crate) use memory::Memory;
 use memory::Space;
 use plans::{Key, Place, Plans, Prepared};
-pub(crate) use probe::{Figures, LinkCost};
 use run::Run;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) collective: Collective,
     pub(crate) reduce: Option<ReduceOp>,
-    /// The elements of the collective; see [`Collective`].
     pub(crate) count: usize,
     pub(crate) partition: Partition,
+    pub(crate) caller: Caller,
+}
+
+/// Who asks, and how it waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
     pub(crate) call_site: &'static Location<'static>,
     pub(crate) name: Name,
-    /// Part of what the ranks compare.
+    /// What the ranks compare of the name.
     pub(crate) agreed: u32,
-    /// Also part of what the ranks compare.
     pub(crate) step: Option<u32>,
     pub(crate) eagerness: Eagerness,
     pub(crate) timeout: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(crate) enum RunError {
-    Usage(PlanError),
-    Failed(Failure),
-}
-
-impl From<PlanError> for RunError {
-    fn from(error: PlanError) -> Self {
-        Self::Usage(error)
-    }
-}
-
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
+    Usage(#[from] PlanError),
+    Failed(#[from] Failure),
 }
 
 /// Which rank of which group an executor works for.
@@ -83,8 +76,7 @@ pub(crate) struct ExecutorConfig {
     /// How this rank waits when it has nothing else to do.
     pub(crate) eagerness: Eagerness,
     /// What the links cost, where that is known from a group with the same kind of links.
-    pub(crate) figures: Option<Figures>,
-    /// Where it is written down what this rank does.
+    pub(crate) figures: Option<LinkFigures>,
     pub(crate) recorder: Arc<Recorder>,
 }
 
@@ -117,7 +109,6 @@ pub(crate) struct Executor {
     /// Bytes of the results of all ranks from which on they go past the caches, if they replace no input.
     streams_from: usize,
     plans: Plans,
-    /// Of the last operation that this rank completed.
     last_algorithm: Option<Algorithm>,
     recorder: Arc<Recorder>,
 }
@@ -130,39 +121,32 @@ impl Executor {
         options: GroupOptions,
         chunk_bytes: usize,
     ) -> Self {
-        let ExecutorConfig {
-            me,
-            topology,
-            group,
-            eagerness,
-            figures,
-            recorder,
-        } = config;
-        let mut selector = Selector::new(me, topology, options.clone(), chunk_bytes);
-        if let Some(figures) = figures {
+        let me = config.me;
+        let mut selector = Selector::new(me, config.topology, options.clone(), chunk_bytes);
+        if let Some(figures) = config.figures {
             selector.learn(figures);
         }
         let (world_size, hosts) = (selector.world_size(), selector.hosts());
         Self {
             me,
             world_size,
-            group,
+            group: config.group,
             seq: 0,
             pairs: vec![PairSeqs::default(); world_size.len()],
             options,
             selector,
-            eagerness,
+            eagerness: config.eagerness,
             links,
             board,
             streams_from: streaming::bytes_min(),
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
             last_algorithm: None,
-            recorder,
+            recorder: config.recorder,
             chunk_bytes,
         }
     }
 
-    pub(crate) fn figures(&self) -> Option<Figures> {
+    pub(crate) fn figures(&self) -> Option<LinkFigures> {
         self.selector.figures()
     }
 
@@ -183,7 +167,7 @@ impl Executor {
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE)?;
         }
-        let limits = WaitLimits::new(request.timeout, request.eagerness, poison);
+        let limits = WaitLimits::new(request.caller.timeout, request.caller.eagerness, poison);
         if let Some(view) = view::<T>(request.collective, &mut memory)
             && self.may_share(request, size_of_val(view.target))
             && self.run_shared(request, view, &limits)?
@@ -208,7 +192,8 @@ impl Executor {
         let bytes = request.count * size_of::<T>();
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
-        let mut run = Run::new(self, &prepared, seq, request.step, &limits);
+        let (operation, header) = (&prepared.operation, prepared.header);
+        let mut run = Run::new(self, operation, header, seq, request.caller.step, &limits);
         let mut steps = &prepared.steps[..];
         while let Some(step) = steps.first() {
             let mut done = run.use_frame(steps, request.reduce, &mut space)?;
@@ -280,11 +265,11 @@ impl Executor {
             let limits = limits.with_eagerness(self.eagerness);
             let header = wire::encode_header(&operation, 0);
             // Who waits for another rank's measurement has entered the operation, and must be seen to.
-            let call = self.recorder.learn(operation.clone(), request.name);
+            let call = self.recorder.learn(operation.clone(), request.caller.name);
             let bytes = request.count * size_of::<T>();
             self.recorder.begin(call, seq, bytes);
             let figures =
-                Run::of(self, &operation, header, seq, request.step, &limits).measure()?;
+                Run::new(self, &operation, header, seq, request.caller.step, &limits).measure()?;
             self.recorder.withdraw();
             self.selector.learn(figures);
         }
@@ -316,7 +301,7 @@ impl Executor {
 
     /// An operation of no particular number.
     fn operation<T: Element>(&mut self, request: &Request, algorithm: Algorithm) -> Operation {
-        let call_site = CallSite::new(request.call_site);
+        let call_site = CallSite::new(request.caller.call_site);
         let layout = match self.options.call_sites {
             CallSites::Named => 0,
             CallSites::Compared => call_site.hash(),
@@ -330,7 +315,7 @@ impl Executor {
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: request.count as u64,
-            layout: layout ^ request.agreed,
+            layout: layout ^ request.caller.agreed,
             call_site,
         }
     }

@@ -67,9 +67,7 @@ pub struct FoldOptions {
 }
 
 /// `target[i] = operands[0][i] op operands[1][i] op ...`, left to right.
-///
-/// # Panics
-/// If an operand has another length than the target, or there is none.
+/// Panics if an operand has another length than the target, or there is none.
 pub(crate) fn fold<T: Element>(
     target: &mut [T],
     operands: &[Operand<'_, T>],
@@ -91,11 +89,8 @@ pub(crate) fn fold<T: Element>(
     ));
 }
 
-/// The fold of what `sources` bring, written to the targets of `targets`: both are places in `views`,
-/// whose slices have one length.
-///
-/// # Panics
-/// If there is no source.
+/// The fold of what `sources` bring, written to the targets of `targets`: both are places in `views`, whose slices
+/// have one length. Panics if there is no source.
 pub(crate) fn fold_views<T: Element>(
     views: &mut [View<'_, T>],
     sources: &[Rank],
@@ -304,7 +299,6 @@ fn fold_pair<T: Element>(
     }
 }
 
-/// Folds one more operand into the partial results.
 #[inline(always)]
 fn add<T: Element>(
     partial: &mut [T::Partial],

@@ -1,30 +1,24 @@
 //! Which algorithm an operation uses.
 //!
-//! What somebody asked for is used where it exists. Otherwise the choice is the cheapest by the
-//! measured figures of the links, among those whose order of additions the options allow: under
-//! [`FoldOrder::Canonical`] the choice never changes the bits of a result, not between sizes, bucket
-//! layouts or transports.
+//! What somebody asked for is used where it exists. Otherwise the choice is the cheapest by the measured figures of
+//! the links, among those whose order of additions the options allow: under [`FoldOrder::Canonical`] the choice never
+//! changes the bits of a result, not between sizes, bucket layouts or transports.
 //!
 //! Every rank must choose alike. A choice depends on nothing but what all ranks know to be the same:
 //! the operation, the options, the hosts, and figures that they agreed on.
-
-mod estimate;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 
 use bonfire_plan::{
-    Algorithm, Collective, DType, Hosts, Order, Partition, Rank, ReduceOp, Schedule, ScheduleShape,
-    WorldSize,
+    Algorithm, Collective, DType, Hosts, LinkCosts, LinkFigures, Order, Partition, Rank, ReduceOp,
+    Schedule, ScheduleShape, WorldSize, estimate,
 };
 use foldhash::fast::FixedState;
 
-use crate::exec::executor::Figures;
 use crate::options::{FoldOrder, GroupOptions};
 use crate::transport::topology::Topology;
-
-use estimate::estimate;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question<'a> {
@@ -56,7 +50,7 @@ pub(crate) struct Selector {
     hosts: Hosts,
     options: GroupOptions,
     chunk_bytes: usize,
-    figures: Option<Figures>,
+    figures: Option<LinkFigures>,
     choices: HashMap<Class, Algorithm, FixedState>,
 }
 
@@ -122,27 +116,22 @@ impl Selector {
     }
 
     /// The figures that the ranks agreed on.
-    pub(crate) fn learn(&mut self, mut figures: Figures) {
+    pub(crate) fn learn(&mut self, mut figures: LinkFigures) {
         if self.hosts.host_count() > 1 {
             // No message takes longer within a host than between hosts. One that did waited for a core.
             let (intra, inter) = (&mut figures.intra_host, figures.inter_host);
-            intra.seconds = intra.seconds.min(inter.seconds);
+            intra.alpha_s = intra.alpha_s.min(inter.alpha_s);
         }
-        let Figures {
-            intra_host,
-            inter_host,
-            ..
-        } = figures;
+        let [intra, inter] = [figures.intra_host, figures.inter_host].map(|link: LinkCosts| {
+            let (latency, per_byte) = (link.alpha_s * 1e6, link.beta_s_per_byte * 1e9);
+            format!("{latency:.2} us and {per_byte:.3} ns per byte")
+        });
         let me = self.me;
-        tracing::debug!(
-            target: "bonfire",
-            "rank {me}: links on a host take {intra_host}; between hosts {inter_host}"
-        );
+        tracing::debug!(target: "bonfire", "rank {me}: links on a host take {intra}; between hosts {inter}");
         self.figures = Some(figures);
     }
 
-    /// The figures that [`learn`](Self::learn) received.
-    pub(crate) fn figures(&self) -> Option<Figures> {
+    pub(crate) fn figures(&self) -> Option<LinkFigures> {
         self.figures
     }
 
@@ -188,7 +177,7 @@ impl Selector {
             .into_iter()
             .map(|algorithm| {
                 let shape = self.shape(question, count, algorithm);
-                (algorithm, estimate(&shape, &figures, dtype))
+                (algorithm, estimate(&shape, dtype, &figures))
             })
             .collect();
         // Stable, so all ranks take the same of equals.
@@ -243,8 +232,7 @@ impl Selector {
             algorithm,
             world_size: self.world_size,
             count,
-            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / question.dtype.size_bytes())
-                .expect("a chunk holds at least one element of every type"),
+            chunk_elems_max: chunk_elems(self.chunk_bytes, question.dtype),
             partition: question.partition.clone(),
             hosts: self.hosts.clone(),
         }
@@ -269,6 +257,11 @@ impl Selector {
     }
 }
 
+pub(crate) fn chunk_elems(chunk_bytes: usize, dtype: DType) -> NonZeroUsize {
+    NonZeroUsize::new(chunk_bytes / dtype.size_bytes())
+        .expect("a chunk holds at least one element of every type")
+}
+
 struct Estimates(Vec<(Algorithm, f64)>);
 
 impl fmt::Display for Estimates {
@@ -281,7 +274,6 @@ impl fmt::Display for Estimates {
     }
 }
 
-/// Displays bytes in a readable unit.
 struct Size(u128);
 
 impl fmt::Display for Size {

@@ -9,8 +9,8 @@ use bonfire_plan::{Rank, ReduceOp};
 
 use super::{CAUSE_BYTES_MAX, ProcessGroup};
 use crate::CollectiveError;
+use crate::rendezvous::group_error::Result;
 
-/// No rank has this number.
 const NOBODY: u32 = u32::MAX;
 
 /// What a rank would do between two steps, if it were alone.
@@ -68,8 +68,7 @@ impl ProcessGroup {
     /// Goes on if all ranks can: gives every rank its value, or, if some have an error, every rank one that names
     /// the lowest of them. Every rank must call it.
     ///
-    /// It takes the time of a small all-reduce; where a rank has an error its text follows, of 4 KiB
-    /// at most.
+    /// It takes the time of a small all-reduce; where a rank has an error its text follows, of 4 KiB at most.
     ///
     /// ```
     /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
@@ -91,9 +90,6 @@ impl ProcessGroup {
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    /// [`Disagreement`].
     #[track_caller]
     pub fn agree_on<T, E: fmt::Display + fmt::Debug>(
         &self,
@@ -116,10 +112,7 @@ impl ProcessGroup {
 
     /// The lowest rank that gives a reason, and its reason.
     #[track_caller]
-    fn lowest_reason(
-        &self,
-        own: Option<String>,
-    ) -> Result<Option<(Rank, String)>, CollectiveError> {
+    fn lowest_reason(&self, own: Option<String>) -> Result<Option<(Rank, String)>> {
         let caller = self.caller();
         let me = self.rank();
         let mut lowest = [if own.is_some() { me.get() } else { NOBODY }];
@@ -169,11 +162,8 @@ impl ProcessGroup {
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn agree(&self, proposal: Proposal) -> Result<Agreement, CollectiveError> {
+    pub fn agree(&self, proposal: Proposal) -> Result<Agreement> {
         let caller = self.caller();
         let me = self.rank().get();
         let mut lowest = [

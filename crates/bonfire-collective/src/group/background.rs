@@ -6,9 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Job, ProcessGroup};
-use crate::CollectiveError;
 use crate::group::work::{Completion, Work};
-use crate::health::failure::Failure;
+use crate::rendezvous::group_error::Result;
 
 impl ProcessGroup {
     /// Does `body` with `buffer` in the background, after all operations issued so far and before all that
@@ -35,7 +34,7 @@ impl ProcessGroup {
     pub fn background<B: Send + 'static>(
         &self,
         mut buffer: B,
-        body: impl FnOnce(&Self, &mut B) -> Result<(), CollectiveError> + Send + 'static,
+        body: impl FnOnce(&Self, &mut B) -> Result<()> + Send + 'static,
     ) -> Work<B> {
         let (work, completion): (Work<B>, Completion<B>) = Work::new(self.rank());
         let group = Self {
@@ -46,12 +45,8 @@ impl ProcessGroup {
         };
         let run = move || {
             let body = || body(&group, &mut buffer);
-            let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-                Err(group.core.end(Failure::Peer {
-                    rank: group.rank(),
-                    cause: "it panicked in the background".to_owned(),
-                }))
-            });
+            let result = catch_unwind(AssertUnwindSafe(body))
+                .unwrap_or_else(|_| Err(group.core.refuse("it panicked in the background")));
             completion.complete(result.map(|()| buffer));
         };
         match &self.member {

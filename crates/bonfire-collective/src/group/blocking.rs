@@ -1,15 +1,16 @@
-//! The operations that return when they are done.
+//! The operations that return when they are done. The errors of all are in [`CollectiveError`](crate::CollectiveError).
 
 use std::time::Duration;
 
-use bonfire_plan::{Partition, Rank, ReduceOp, shard_range};
+use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::ProcessGroup;
-use super::operations::Caller;
+use crate::Element;
+use crate::exec::executor::{Caller, Memory};
 use crate::group::blocks::Blocks;
 use crate::health::wait::Eagerness;
-use crate::{CollectiveError, Element};
+use crate::rendezvous::group_error::Result;
 
 impl ProcessGroup {
     /// The same membership, whose operations may take `timeout` each instead of
@@ -43,14 +44,9 @@ impl ProcessGroup {
 
     /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.
     ///
-    /// # Errors
-    /// See [`CollectiveError`]; after an error the content of `data` is unspecified.
+    /// After an error the content of `data` is unspecified.
     #[track_caller]
-    pub fn all_reduce<T: Element>(
-        &self,
-        data: &mut [T],
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], reduce: ReduceOp) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.all_reduce(caller, data, reduce))
     }
@@ -58,86 +54,69 @@ impl ProcessGroup {
     /// [`all_reduce`](Self::all_reduce) of `input`, which stays as it is, to `output`, which is as long.
     /// The bits are the same, and some ranks may call one and some the other.
     ///
-    /// # Errors
-    /// See [`CollectiveError`]; after an error the content of `output` is unspecified.
+    /// After an error the content of `output` is unspecified.
     #[track_caller]
     pub fn all_reduce_into<T: Element>(
         &self,
         input: &[T],
         output: &mut [T],
         reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.all_reduce_into(caller, input, output, reduce))
+        self.in_turn(|core| {
+            core.require_len("all_reduce_into", "an output", output.len(), input.len())?;
+            let request = caller.reduction(Collective::AllReduce, reduce, input.len());
+            core.run(&request, Memory::Apart { input, output })
+        })
     }
 
     /// [`all_reduce`](Self::all_reduce) of many tensors as one operation: for small ones, the latency
     /// of one. The result is the same, bit for bit.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
     pub fn all_reduce_coalesced<T: Element + Pod>(
         &self,
         tensors: &mut [&mut [T]],
         reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.all_reduce_coalesced(caller, tensors, reduce))
     }
 
     /// Reduces to the root: its `data` becomes the reduction over all ranks. On the other ranks the
     /// content is unspecified afterwards.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn reduce<T: Element>(
-        &self,
-        data: &mut [T],
-        root: Rank,
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    pub fn reduce<T: Element>(&self, data: &mut [T], root: Rank, reduce: ReduceOp) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.reduce(caller, data, root, reduce))
+        let request = caller.reduction(Collective::Reduce { root }, reduce, data.len());
+        self.in_turn(|core| core.run(&request, Memory::InPlace(data)))
     }
 
     /// Gives every rank the elements of `root`.
     ///
     /// # Errors
-    /// [`CollectiveError::Usage`] if there is no such rank; else see [`CollectiveError`].
+    /// [`Usage`](crate::CollectiveError::Usage) if there is no such rank.
     #[track_caller]
-    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<(), CollectiveError> {
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.broadcast(caller, data, root))
     }
 
     /// Reduces `data` over all ranks and returns this rank's shard of it: the elements
     /// [`shard_range(data.len(), world_size, rank)`](shard_range).
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        data: &[T],
-        reduce: ReduceOp,
-    ) -> Result<Vec<T>, CollectiveError> {
+    pub fn reduce_scatter<T: Element>(&self, data: &[T], reduce: ReduceOp) -> Result<Vec<T>> {
         let caller = self.caller();
         self.in_turn(|core| core.reduced_block(caller, data, reduce, Partition::Balanced))
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) to `output`, which has the length of this rank's shard.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
     pub fn reduce_scatter_into<T: Element + Pod>(
         &self,
         data: &[T],
         output: &mut [T],
         reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let caller = self.caller();
         let own = shard_range(data.len(), self.world_size(), self.rank()).as_range();
         self.in_turn(|core| {
@@ -153,15 +132,12 @@ impl ProcessGroup {
 
     /// [`reduce_scatter`](Self::reduce_scatter) without a copy: this rank's shard of `data` becomes the
     /// reduction, the rest of `data` is unspecified.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
     pub fn reduce_scatter_in_place<T: Element>(
         &self,
         data: &mut [T],
         reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.reduce_scatter(caller, data, reduce, Partition::Balanced))
     }
@@ -170,40 +146,30 @@ impl ProcessGroup {
     /// their sum is the length of `data`.
     ///
     /// # Errors
-    /// [`CollectiveError::Usage`] if `lengths` do not fit; else see [`CollectiveError`].
+    /// [`Usage`](crate::CollectiveError::Usage) if `lengths` do not fit.
     #[track_caller]
     pub fn reduce_scatter_v<T: Element>(
         &self,
         data: &[T],
         lengths: &[usize],
         reduce: ReduceOp,
-    ) -> Result<Vec<T>, CollectiveError> {
+    ) -> Result<Vec<T>> {
         let caller = self.caller();
         let partition = Partition::Ragged(lengths.into());
         self.in_turn(|core| core.reduced_block(caller, data, reduce, partition))
     }
 
     /// The `shard` of every rank, one after the other in rank order. All must be equally long.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>, CollectiveError> {
+    pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>> {
         let mut output = vec![T::zeroed(); shard.len() * self.world_size().len()];
         self.all_gather_into(shard, &mut output)?;
         Ok(output)
     }
 
     /// [`all_gather`](Self::all_gather) to `output`, which is `world_size` times as long as `shard`.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_gather_into<T: Element>(
-        &self,
-        shard: &[T],
-        output: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_gather_into<T: Element>(&self, shard: &[T], output: &mut [T]) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| {
             let needed = shard.len() * core.world_size.len();
@@ -216,46 +182,29 @@ impl ProcessGroup {
 
     /// Fills `data` with the shards of all ranks; each brings its own at
     /// [`shard_range(data.len(), world_size, rank)`](shard_range) of `data`.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), CollectiveError> {
+    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.all_gather(caller, data, Partition::Balanced))
     }
 
     /// The block of every rank; they may differ in length.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_gather_v<T: Element>(&self, block: &[T]) -> Result<Blocks<T>, CollectiveError> {
+    pub fn all_gather_v<T: Element>(&self, block: &[T]) -> Result<Blocks<T>> {
         let caller = self.caller();
         self.in_turn(|core| core.all_gather_v(caller, block))
     }
 
     /// Every rank's bytes in rank order; they may differ in length. For set-up: it allocates.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let blocks = self.all_gather_v(bytes)?;
         Ok(blocks.iter().map(<[u8]>::to_vec).collect())
     }
 
-    /// The blocks of all ranks, one after the other, on the root; `None` elsewhere. All must be
-    /// equally long.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
+    /// The blocks of all ranks, one after the other, on the root; `None` elsewhere. All must be equally long.
     #[track_caller]
-    pub fn gather<T: Element>(
-        &self,
-        block: &[T],
-        root: Rank,
-    ) -> Result<Option<Vec<T>>, CollectiveError> {
+    pub fn gather<T: Element>(&self, block: &[T], root: Rank) -> Result<Option<Vec<T>>> {
         let is_root = self.rank() == root;
         let blocks = if is_root { self.world_size().len() } else { 0 };
         let mut output = vec![T::zeroed(); block.len() * blocks];
@@ -263,103 +212,76 @@ impl ProcessGroup {
         Ok(is_root.then_some(output))
     }
 
-    /// [`gather`](Self::gather) to `output`: on the root `world_size` times as long as `block`, empty
-    /// elsewhere.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
+    /// [`gather`](Self::gather) to `output`: on the root `world_size` times as long as `block`, empty elsewhere.
     #[track_caller]
-    pub fn gather_into<T: Element>(
-        &self,
-        block: &[T],
-        output: &mut [T],
-        root: Rank,
-    ) -> Result<(), CollectiveError> {
+    pub fn gather_into<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.gather(caller, root, block, output, Partition::Balanced))
     }
 
     /// [`gather`](Self::gather) of blocks that may differ in length.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn gather_v<T: Element>(
-        &self,
-        block: &[T],
-        root: Rank,
-    ) -> Result<Option<Blocks<T>>, CollectiveError> {
+    pub fn gather_v<T: Element>(&self, block: &[T], root: Rank) -> Result<Option<Blocks<T>>> {
         let caller = self.caller();
         self.in_turn(|core| core.gather_v(caller, root, block))
     }
 
     /// Gives rank r the r-th block of the root's `input`, which is `world_size` times as long as
     /// `output`; elsewhere `input` is empty.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
     pub fn scatter_into<T: Element>(
         &self,
         input: &[T],
         output: &mut [T],
         root: Rank,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let caller = self.caller();
         self.in_turn(|core| core.scatter(caller, root, input, output, Partition::Balanced))
     }
 
-    /// This rank's block of what the root has. The root, and only it, brings all blocks and the length
-    /// of each.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
+    /// This rank's block of what the root has. The root, and only it, brings all blocks and the length of each.
     #[track_caller]
     pub fn scatter_v<T: Element>(
         &self,
         blocks: Option<(&[T], &[usize])>,
         root: Rank,
-    ) -> Result<Vec<T>, CollectiveError> {
+    ) -> Result<Vec<T>> {
         let caller = self.caller();
         self.in_turn(|core| core.scatter_v(caller, root, blocks))
     }
 
     /// Sends the r-th block of `data` to rank r and puts the block that rank r sent in its place. All
     /// blocks are equally long.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_to_all<T: Element>(&self, data: &mut [T]) -> Result<(), CollectiveError> {
+    pub fn all_to_all<T: Element>(&self, data: &mut [T]) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.all_to_all(caller, data))
+        self.in_turn(|core| {
+            core.require_blocks("all_to_all", data.len())?;
+            let count = data.len() * core.world_size.len();
+            let request = caller.request(Collective::AllToAll, count);
+            core.run(&request, Memory::InPlace(data))
+        })
     }
 
     /// [`all_to_all`](Self::all_to_all) of `input`, which stays as it is, to `output`.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_to_all_into<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_to_all_into<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.all_to_all_into(caller, input, output))
+        self.in_turn(|core| {
+            core.require_blocks("all_to_all_into", input.len())?;
+            core.require_len("all_to_all_into", "an output", output.len(), input.len())?;
+            let own = core.own_block(&Partition::Balanced, input.len());
+            output[own.clone()].copy_from_slice(&input[own]);
+            let count = input.len() * core.world_size.len();
+            let request = caller.request(Collective::AllToAll, count);
+            core.run(&request, Memory::Apart { input, output })
+        })
     }
 
     /// [`all_to_all`](Self::all_to_all) with blocks of any lengths: `lengths[r]` elements of `input` go
     /// to rank r. What comes back says how many came from each rank.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn all_to_all_v<T: Element>(
-        &self,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<Blocks<T>, CollectiveError> {
+    pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<Blocks<T>> {
         let caller = self.caller();
         self.in_turn(|core| core.all_to_all_v(caller, input, lengths))
     }
@@ -369,46 +291,50 @@ impl ProcessGroup {
     /// let them [`exchange`](Self::exchange).
     ///
     /// # Errors
-    /// [`CollectiveError::Usage`] if `target` is this rank or none; else see [`CollectiveError`].
+    /// [`Usage`](crate::CollectiveError::Usage) if `target` is this rank or none.
     #[track_caller]
-    pub fn send<T: Element>(&self, data: &[T], target: Rank) -> Result<(), CollectiveError> {
+    pub fn send<T: Element>(&self, data: &[T], target: Rank) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.send(caller, data, target))
+        let source = self.rank();
+        let request = caller.request(Collective::Transfer { source, target }, data.len());
+        let (input, output) = (data, &mut [][..]);
+        self.in_turn(|core| core.run(&request, Memory::Apart { input, output }))
     }
 
     /// Receives what `source` sends with [`send`](Self::send).
     ///
     /// # Errors
-    /// [`CollectiveError::Usage`] if `source` is this rank or none; else see [`CollectiveError`].
+    /// [`Usage`](crate::CollectiveError::Usage) if `source` is this rank or none.
     #[track_caller]
-    pub fn recv<T: Element>(&self, data: &mut [T], source: Rank) -> Result<(), CollectiveError> {
+    pub fn recv<T: Element>(&self, data: &mut [T], source: Rank) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.recv(caller, data, source))
+        let target = self.rank();
+        let request = caller.request(Collective::Transfer { source, target }, data.len());
+        let (input, output) = (&[][..], data);
+        self.in_turn(|core| core.run(&request, Memory::Apart { input, output }))
     }
 
     /// Sends `input` to `peer` and receives as much from it, both at once. The peer must do the same.
     ///
     /// # Errors
-    /// [`CollectiveError::Usage`] if `peer` is this rank or none; else see [`CollectiveError`].
+    /// [`Usage`](crate::CollectiveError::Usage) if `peer` is this rank or none.
     #[track_caller]
-    pub fn exchange<T: Element>(
-        &self,
-        peer: Rank,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn exchange<T: Element>(&self, peer: Rank, input: &[T], output: &mut [T]) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.exchange(caller, peer, input, output))
+        let (first, second) = (self.rank().min(peer), self.rank().max(peer));
+        let request = caller.request(Collective::Exchange { first, second }, input.len());
+        self.in_turn(|core| {
+            core.require_len("exchange", "an output", output.len(), input.len())?;
+            core.run(&request, Memory::Apart { input, output })
+        })
     }
 
     /// Returns once every rank has called it.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn barrier(&self) -> Result<(), CollectiveError> {
+    pub fn barrier(&self) -> Result<()> {
         let caller = self.caller();
-        self.in_turn(|core| core.barrier(caller))
+        let request = caller.request(Collective::Barrier, 0);
+        self.in_turn(|core| core.run::<u8>(&request, Memory::InPlace(&mut [])))
     }
 
     #[track_caller]

@@ -4,8 +4,7 @@ use bonfire_plan::{Partition, Rank};
 
 use crate::Element;
 
-/// What a gathering operation with variable counts gives: the block of each rank, in one buffer, in
-/// rank order.
+/// What a gathering operation with variable counts gives: the block of each rank, in one buffer, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks<T> {
     data: Vec<T>,

@@ -8,14 +8,12 @@ use bytemuck::Pod;
 
 use crate::Element;
 
-/// Elements in memory that the other ranks of a group can reach, so that a collective reduces them in
-/// place and copies nothing. Made by [`ProcessGroup::buffer`](crate::ProcessGroup::buffer); used like
-/// a slice.
+/// Elements in memory that the other ranks of a group can reach, so that a collective reduces them in place and
+/// copies nothing. Made by [`ProcessGroup::buffer`](crate::ProcessGroup::buffer); used like a slice.
 ///
-/// In a group of threads every slice is such memory. In a group of processes of one host the buffer
-/// lies in a region that all of them map; any part of it may be passed to an operation. Where ranks
-/// are on several hosts it is ordinary memory. If some ranks pass such memory and others do not, the
-/// operation copies; the result is the same.
+/// In a group of threads every slice is such memory. In a group of processes of one host the buffer lies in a region
+/// that all of them map; any part of it may be passed to an operation. Where ranks are on several hosts it is
+/// ordinary memory. If some ranks pass such memory and others do not, the operation copies; the result is the same.
 pub struct GroupBuffer<T>(Memory<T>);
 
 enum Memory<T> {

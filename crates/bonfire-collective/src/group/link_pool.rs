@@ -1,7 +1,6 @@
 //! Where the threads of one process find the links that the lowest of them made for all.
 //!
-//! Nobody waits here: the ranks agree through their old group that the links are there before they
-//! take them.
+//! Nobody waits here: the ranks agree through their old group that the links are there before they take them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::health::failure::Failure;
 use crate::health::poison::Poison;
 use crate::rendezvous::ConnectError;
 use crate::transport::{Links, Sharing, local_links};
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 
 /// What one rank of a group of threads takes.
 #[derive(Debug)]
@@ -61,14 +60,17 @@ impl LinkPool {
                 })
             })
             .collect();
-        let earlier = self.groups().insert(group, GroupLinks { sets, poison });
+        let earlier = self
+            .groups
+            .lock()
+            .insert(group, GroupLinks { sets, poison });
         assert!(earlier.is_none(), "group {group} has links already");
         Ok(())
     }
 
     /// The links of `rank`, which it takes once; `None` if the group was abandoned.
     pub(super) fn take(&self, group: u32, rank: Rank) -> Option<LinkSet> {
-        let mut groups = self.groups();
+        let mut groups = self.groups.lock();
         let links = groups.get_mut(&group)?;
         let set = links.sets[rank.index()].take();
         if links.sets.iter().all(Option::is_none) {
@@ -79,18 +81,13 @@ impl LinkPool {
 
     /// Fails the group for those that have taken their links, and drops the others.
     pub(super) fn abandon(&self, group: u32, failure: Failure) {
-        if let Some(links) = self.groups().remove(&group) {
+        if let Some(links) = self.groups.lock().remove(&group) {
             links.poison.set(failure);
         }
     }
 
     pub(super) fn shared_values(&self) -> &SharedValues {
         &self.shared_values
-    }
-
-    fn groups(&self) -> MutexGuard<'_, HashMap<u32, GroupLinks>> {
-        // Each call leaves the groups complete, so a panic elsewhere does not spoil them.
-        self.groups.lock()
     }
 }
 
@@ -110,7 +107,7 @@ mod tests {
         assert!(pool.take(7, Rank::new(1)).is_some());
         assert!(pool.take(7, Rank::new(1)).is_none());
         assert!(pool.take(7, Rank::new(0)).is_some());
-        assert!(pool.groups().is_empty());
+        assert!(pool.groups.lock().is_empty());
     }
 
     #[test]

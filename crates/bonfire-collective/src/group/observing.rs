@@ -1,5 +1,4 @@
-//! What a program reports about itself to users who watch the job, and what it learns about the
-//! others.
+//! What a program reports about itself to users who watch the job, and what it learns about the others.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -25,9 +24,8 @@ impl Drop for Inside {
 }
 
 impl ProcessGroup {
-    /// The same membership, whose operations go by this name in what the flight recorder reports
-    /// after a failure: a layer, a bucket, a phase. Make it once and keep it: names are not
-    /// forgotten.
+    /// The same membership, whose operations go by this name in what the flight recorder reports after a failure: a
+    /// layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
     pub fn named(&self, name: &str) -> Self {
         Self {
             name: self.core.recorder.name(name),
@@ -45,16 +43,14 @@ impl ProcessGroup {
         }
     }
 
-    /// Says that this rank's program begins step `step`, for those who ask what it does: `bonfire
-    /// inspect`, SIGUSR1, and the report after a failure. Costs some nanoseconds; call it in every
-    /// step. `Ddp` does.
+    /// Says that this rank's program begins step `step`, for those who ask what it does: `bonfire inspect`, SIGUSR1,
+    /// and the report after a failure. Costs some nanoseconds; call it in every step. `Ddp` does.
     pub fn progress(&self, step: u64) {
         self.core.recorder.set_step(step);
     }
 
-    /// Says that this rank's program begins to do this, such as `"data loading"`, until it says
-    /// something else, for the same people. Costs less than a microsecond; a program has some dozens of
-    /// phases at most.
+    /// Says that this rank's program begins to do this, such as `"data loading"`, until it says something else, for
+    /// the same people. Costs less than a microsecond; a program has some dozens of phases at most.
     pub fn phase(&self, name: &str) {
         let recorder = &self.core.recorder;
         recorder.set_phase(recorder.name(name));

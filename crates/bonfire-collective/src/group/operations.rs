@@ -1,50 +1,36 @@
-//! What each operation does, in terms of plans: in the turn of the caller.
+//! What operations of several steps, or of several callers, do in the turn of the caller.
 //!
 //! Operations that need lengths from other ranks exchange them first, within the same turn, so that
 //! nothing of this rank comes in between.
 
 use std::ops::Range;
-use std::panic::Location;
-use std::time::Duration;
 
 use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::Core;
-use crate::exec::executor::{Memory, Request};
+use crate::Element;
+use crate::exec::executor::{Caller, Memory, Request};
 use crate::group::blocks::Blocks;
-use crate::health::recorder::Name;
-use crate::health::wait::Eagerness;
-use crate::{CollectiveError, Element};
-
-/// Who asks, and how it waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
-    pub(super) call_site: &'static Location<'static>,
-    pub(super) name: Name,
-    pub(super) agreed: u32,
-    pub(super) step: Option<u32>,
-    pub(super) eagerness: Eagerness,
-    pub(super) timeout: Duration,
-}
+use crate::rendezvous::group_error::Result;
 
 impl Caller {
-    fn request(self, collective: Collective, count: usize) -> Request {
+    pub(super) fn request(self, collective: Collective, count: usize) -> Request {
         Request {
             collective,
             reduce: None,
             count,
             partition: Partition::Balanced,
-            call_site: self.call_site,
-            name: self.name,
-            agreed: self.agreed,
-            step: self.step,
-            eagerness: self.eagerness,
-            timeout: self.timeout,
+            caller: self,
         }
     }
 
-    fn reduction(self, collective: Collective, reduce: ReduceOp, count: usize) -> Request {
+    pub(super) fn reduction(
+        self,
+        collective: Collective,
+        reduce: ReduceOp,
+        count: usize,
+    ) -> Request {
         Request {
             reduce: Some(reduce),
             ..self.request(collective, count)
@@ -52,29 +38,15 @@ impl Caller {
     }
 }
 
-type Done = Result<(), CollectiveError>;
-
 impl Core {
     pub(super) fn all_reduce<T: Element>(
         &self,
         caller: Caller,
         data: &mut [T],
         reduce: ReduceOp,
-    ) -> Done {
+    ) -> Result<()> {
         let request = caller.reduction(Collective::AllReduce, reduce, data.len());
         self.run(&request, Memory::InPlace(data))
-    }
-
-    pub(super) fn all_reduce_into<T: Element>(
-        &self,
-        caller: Caller,
-        input: &[T],
-        output: &mut [T],
-        reduce: ReduceOp,
-    ) -> Done {
-        self.require_len("all_reduce_into", "an output", output.len(), input.len())?;
-        let request = caller.reduction(Collective::AllReduce, reduce, input.len());
-        self.run(&request, Memory::Apart { input, output })
     }
 
     /// One operation for all tensors: packs them into a buffer that is kept.
@@ -83,7 +55,7 @@ impl Core {
         caller: Caller,
         tensors: &mut [&mut [T]],
         reduce: ReduceOp,
-    ) -> Done {
+    ) -> Result<()> {
         let len = tensors.iter().map(|tensor| tensor.len()).sum();
         self.with_scratch(len, |packed: &mut [T]| {
             let mut rest = &mut *packed;
@@ -103,18 +75,12 @@ impl Core {
         })
     }
 
-    pub(super) fn reduce<T: Element>(
+    pub(super) fn broadcast<T: Element>(
         &self,
         caller: Caller,
         data: &mut [T],
         root: Rank,
-        reduce: ReduceOp,
-    ) -> Done {
-        let request = caller.reduction(Collective::Reduce { root }, reduce, data.len());
-        self.run(&request, Memory::InPlace(data))
-    }
-
-    pub(super) fn broadcast<T: Element>(&self, caller: Caller, data: &mut [T], root: Rank) -> Done {
+    ) -> Result<()> {
         let request = caller.request(Collective::Broadcast { root }, data.len());
         self.run(&request, Memory::InPlace(data))
     }
@@ -126,7 +92,7 @@ impl Core {
         data: &mut [T],
         reduce: ReduceOp,
         partition: Partition,
-    ) -> Done {
+    ) -> Result<()> {
         let request = Request {
             partition,
             ..caller.reduction(Collective::ReduceScatter, reduce, data.len())
@@ -141,7 +107,7 @@ impl Core {
         data: &[T],
         reduce: ReduceOp,
         partition: Partition,
-    ) -> Result<Vec<T>, CollectiveError> {
+    ) -> Result<Vec<T>> {
         let mut data = data.to_vec();
         self.reduce_scatter(caller, &mut data, reduce, partition.clone())?;
         let own = self.own_block(&partition, data.len());
@@ -156,7 +122,7 @@ impl Core {
         caller: Caller,
         data: &mut [T],
         partition: Partition,
-    ) -> Done {
+    ) -> Result<()> {
         let request = Request {
             partition,
             ..caller.request(Collective::AllGather, data.len())
@@ -169,7 +135,7 @@ impl Core {
         &self,
         caller: Caller,
         block: &[T],
-    ) -> Result<Blocks<T>, CollectiveError> {
+    ) -> Result<Blocks<T>> {
         let mut blocks = Blocks::zeroed(self.lengths(caller, block.len())?);
         blocks.of_mut(self.me).copy_from_slice(block);
         let partition = blocks.partition();
@@ -178,7 +144,7 @@ impl Core {
     }
 
     /// This number of every rank, in rank order.
-    fn lengths(&self, caller: Caller, mine: usize) -> Result<Vec<usize>, CollectiveError> {
+    fn lengths(&self, caller: Caller, mine: usize) -> Result<Vec<usize>> {
         let mut lengths = vec![0_u64; self.world_size.len()];
         lengths[self.me.index()] = mine as u64;
         self.all_gather(caller, &mut lengths, Partition::Balanced)?;
@@ -193,7 +159,7 @@ impl Core {
         block: &[T],
         output: &mut [T],
         partition: Partition,
-    ) -> Done {
+    ) -> Result<()> {
         let count = self.count(&partition, block.len());
         let needed = if self.me == root { count } else { 0 };
         self.require_len("gather", "an output", output.len(), needed)?;
@@ -213,7 +179,7 @@ impl Core {
         caller: Caller,
         root: Rank,
         block: &[T],
-    ) -> Result<Option<Blocks<T>>, CollectiveError> {
+    ) -> Result<Option<Blocks<T>>> {
         let lengths = self.lengths(caller, block.len())?;
         let partition = Partition::Ragged(lengths.as_slice().into());
         let mut blocks = (self.me == root).then(|| Blocks::zeroed(lengths));
@@ -230,7 +196,7 @@ impl Core {
         input: &[T],
         output: &mut [T],
         partition: Partition,
-    ) -> Done {
+    ) -> Result<()> {
         let count = self.count(&partition, output.len());
         let needed = if self.me == root { count } else { 0 };
         self.require_len("scatter", "an input", input.len(), needed)?;
@@ -244,13 +210,12 @@ impl Core {
         self.run(&request, Memory::Apart { input, output })
     }
 
-    /// The root says how long each block is.
     pub(super) fn scatter_v<T: Element>(
         &self,
         caller: Caller,
         root: Rank,
         blocks: Option<(&[T], &[usize])>,
-    ) -> Result<Vec<T>, CollectiveError> {
+    ) -> Result<Vec<T>> {
         let mut lengths = vec![0_u64; self.world_size.len()];
         let (input, given) = match blocks {
             Some(blocks) if self.me == root => blocks,
@@ -270,45 +235,21 @@ impl Core {
         Ok(output)
     }
 
-    pub(super) fn all_to_all<T: Element>(&self, caller: Caller, data: &mut [T]) -> Done {
-        let ranks = self.world_size.len();
-        self.require_blocks("all_to_all", data.len())?;
-        let request = caller.request(Collective::AllToAll, data.len() * ranks);
-        self.run(&request, Memory::InPlace(data))
-    }
-
-    pub(super) fn all_to_all_into<T: Element>(
-        &self,
-        caller: Caller,
-        input: &[T],
-        output: &mut [T],
-    ) -> Done {
-        let ranks = self.world_size.len();
-        self.require_blocks("all_to_all_into", input.len())?;
-        self.require_len("all_to_all_into", "an output", output.len(), input.len())?;
-        let own = self.own_block(&Partition::Balanced, input.len());
-        output[own.clone()].copy_from_slice(&input[own]);
-        let request = caller.request(Collective::AllToAll, input.len() * ranks);
-        self.run(&request, Memory::Apart { input, output })
-    }
-
     pub(super) fn all_to_all_v<T: Element>(
         &self,
         caller: Caller,
         input: &[T],
         lengths: &[usize],
-    ) -> Result<Blocks<T>, CollectiveError> {
+    ) -> Result<Blocks<T>> {
         let (ranks, me) = (self.world_size.len(), self.me.index());
         self.require_len("all_to_all_v", "block lengths", lengths.len(), ranks)?;
         let total = lengths.iter().sum();
         self.require_len("all_to_all_v", "an input", input.len(), total)?;
         let mut matrix = vec![0_u64; ranks * ranks];
-        let row = me * ranks..(me + 1) * ranks;
-        let wide = lengths.iter().map(|&len| len as u64);
-        matrix[row]
-            .iter_mut()
-            .zip(wide)
-            .for_each(|(to, from)| *to = from);
+        let row = &mut matrix[me * ranks..(me + 1) * ranks];
+        for (to, &len) in row.iter_mut().zip(lengths) {
+            *to = len as u64;
+        }
         self.all_gather(caller, &mut matrix, Partition::Balanced)?;
         let matrix: Vec<usize> = matrix.into_iter().map(|len| len as usize).collect();
         let column = (0..ranks)
@@ -327,44 +268,6 @@ impl Core {
         Ok(blocks)
     }
 
-    pub(super) fn send<T: Element>(&self, caller: Caller, data: &[T], target: Rank) -> Done {
-        let source = self.me;
-        let request = caller.request(Collective::Transfer { source, target }, data.len());
-        let memory = Memory::Apart {
-            input: data,
-            output: &mut [],
-        };
-        self.run(&request, memory)
-    }
-
-    pub(super) fn recv<T: Element>(&self, caller: Caller, data: &mut [T], source: Rank) -> Done {
-        let target = self.me;
-        let request = caller.request(Collective::Transfer { source, target }, data.len());
-        let memory = Memory::Apart {
-            input: &[],
-            output: data,
-        };
-        self.run(&request, memory)
-    }
-
-    pub(super) fn exchange<T: Element>(
-        &self,
-        caller: Caller,
-        peer: Rank,
-        input: &[T],
-        output: &mut [T],
-    ) -> Done {
-        self.require_len("exchange", "an output", output.len(), input.len())?;
-        let (first, second) = (self.me.min(peer), self.me.max(peer));
-        let request = caller.request(Collective::Exchange { first, second }, input.len());
-        self.run(&request, Memory::Apart { input, output })
-    }
-
-    pub(super) fn barrier(&self, caller: Caller) -> Done {
-        let request = caller.request(Collective::Barrier, 0);
-        self.run::<u8>(&request, Memory::InPlace(&mut []))
-    }
-
     /// Elements in all blocks, of which this rank's has `own`.
     fn count(&self, partition: &Partition, own: usize) -> usize {
         match partition {
@@ -374,7 +277,7 @@ impl Core {
     }
 
     /// Where this rank's block lies among `count` elements.
-    fn own_block(&self, partition: &Partition, count: usize) -> Range<usize> {
+    pub(super) fn own_block(&self, partition: &Partition, count: usize) -> Range<usize> {
         match partition {
             Partition::Ragged(lengths) => {
                 let start = lengths[..self.me.index()].iter().sum();
@@ -390,7 +293,7 @@ impl Core {
         what: &str,
         found: usize,
         needed: usize,
-    ) -> Done {
+    ) -> Result<()> {
         if found == needed {
             return Ok(());
         }
@@ -399,7 +302,7 @@ impl Core {
         )))
     }
 
-    fn require_blocks(&self, operation: &str, len: usize) -> Done {
+    pub(super) fn require_blocks(&self, operation: &str, len: usize) -> Result<()> {
         let ranks = self.world_size.len();
         if len.is_multiple_of(ranks) {
             return Ok(());

@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use super::Core;
 use crate::exec::executor::{Memory, Request, RunError};
 use crate::health::failure::Failure;
+use crate::rendezvous::group_error::Result;
 use crate::{CollectiveError, Element};
 use bonfire_connect::platform::{clock, thread};
 
@@ -20,11 +21,7 @@ impl Core {
         self.communicator.get() == Some(&std::thread::current().id())
     }
 
-    pub(super) fn run<T: Element>(
-        &self,
-        request: &Request,
-        memory: Memory<'_, T>,
-    ) -> Result<(), CollectiveError> {
+    pub(super) fn run<T: Element>(&self, request: &Request, memory: Memory<'_, T>) -> Result<()> {
         let mut executor = self.executor.lock();
         match executor.run(request, memory, &self.poison) {
             Ok(()) => Ok(()),
@@ -77,16 +74,16 @@ impl Core {
     }
 
     /// Ends the group because of what this rank's caller did: the others must not wait for it.
-    pub(super) fn refuse(&self, cause: String) -> CollectiveError {
-        let rank = self.me;
+    pub(super) fn refuse(&self, cause: impl Into<String>) -> CollectiveError {
+        let (rank, cause) = (self.me, cause.into());
         self.end(Failure::Peer { rank, cause })
     }
 
     pub(super) fn with_scratch<T: Element + Pod, R>(
         &self,
         len: usize,
-        body: impl FnOnce(&mut [T]) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
+        body: impl FnOnce(&mut [T]) -> Result<R>,
+    ) -> Result<R> {
         body(self.scratch.lock().elements(len))
     }
 

@@ -15,11 +15,10 @@ use crate::transport::topology::Topology;
 
 /// A group's place in its job, as one of its ranks knows it.
 ///
-/// A group has a number of its own, which is sent in every frame. The first group of a job is
-/// number 0. Of a group that a split makes, the lowest rank picks a number that it never picked
-/// before, and multiplies it by the size of the job and adds its own rank there: no two groups of a
-/// job get the same number, though nobody keeps a list (until 2^32 of them have been made, divided
-/// by the size of the job).
+/// A group has a number of its own, which is sent in every frame. The first group of a job is number 0. Of a group
+/// that a split makes, the lowest rank picks a number that it never picked before, and multiplies it by the size of
+/// the job and adds its own rank there: no two groups of a job get the same number, though nobody keeps a list (until
+/// 2^32 of them have been made, divided by the size of the job).
 #[derive(Clone, Debug)]
 pub(crate) struct Roster {
     pub(super) number: u32,
@@ -38,12 +37,10 @@ pub(crate) struct Roster {
 /// How the ranks of the group can meet again.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// They are threads of this process.
     Threads(Arc<LinkPool>),
     Processes(Arc<Home>),
 }
 
-/// A group of some of the ranks, in their new order.
 pub(super) struct Part {
     pub(super) number: u32,
     /// The new ranks' numbers in the group that they come from.
@@ -73,7 +70,6 @@ impl Roster {
         }
     }
 
-    /// Of a part of this group.
     pub(super) fn part(&self, part: Part) -> Self {
         Self {
             number: part.number,

@@ -57,10 +57,9 @@ impl SharedValues {
 }
 
 impl ProcessGroup {
-    /// A value that the ranks of this group in one process have in common, which the first of them makes: the
-    /// same for the ranks of a [local](Self::local) group, one of its own for every process of another. What
-    /// stands on a group keeps there what its threads share. Every rank asks for values of the same types
-    /// in the same order.
+    /// A value that the ranks of this group in one process have in common, which the first of them makes: the same
+    /// for the ranks of a [local](Self::local) group, one of its own for every process of another. What stands on a
+    /// group keeps there what its threads share. Every rank asks for values of the same types in the same order.
     pub fn in_common<T: Any + Clone + Send>(&self, make: impl FnOnce() -> T) -> T {
         let roster = self.roster();
         match &roster.origin {

@@ -9,11 +9,11 @@ use ring::digest::{Context, SHA256};
 
 use super::ProcessGroup;
 use super::roster::Roster;
-use crate::CollectiveError;
 use crate::options::GroupOptions;
 use crate::rendezvous::ConnectError;
 use crate::transport::topology::Topology;
 
+use crate::rendezvous::group_error::Result;
 use attempt::Attempt;
 
 struct Wish {
@@ -37,8 +37,9 @@ impl ProcessGroup {
     ///
     /// It shares this one's fate: the first failure in either, or in another group that was made from them, is the
     /// failure of all, on all their ranks. Whoever is to blame is named by the rank in the group that
-    /// returns the error, or where it has no such rank by [`CollectiveError::FailedElsewhere`]. A group that is
-    /// split from a [`detached`](Self::detached) handle lives by itself.
+    /// returns the error, or where it has no such rank by
+    /// [`FailedElsewhere`](crate::CollectiveError::FailedElsewhere). A group that is split from a
+    /// [`detached`](Self::detached) handle lives by itself.
     ///
     /// ```
     /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
@@ -63,25 +64,21 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// What ends this group, as in any operation; or [`CollectiveError::Connect`] on all ranks of a
+    /// What ends this group, as in any operation; or [`Connect`](crate::CollectiveError::Connect) on all ranks of a
     /// color if they cannot connect, and then this group continues.
     #[track_caller]
-    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, CollectiveError> {
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         self.split_with(color, key, self.roster().options.clone())
     }
 
-    /// [`split`](Self::split) with other options than this group's; they must be the same on all
-    /// ranks of a color.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split).
+    /// [`split`](Self::split) with other options than this group's; they must be the same on all ranks of a color.
     #[track_caller]
     pub fn split_with(
         &self,
         color: Option<u32>,
         key: i64,
         options: GroupOptions,
-    ) -> Result<Option<Self>, CollectiveError> {
+    ) -> Result<Option<Self>> {
         self.split_as(Wish {
             call: self.call("split".to_owned()),
             color,
@@ -123,7 +120,7 @@ impl ProcessGroup {
     /// As [`split`](Self::split); and if the list names a rank twice, or one that does not exist,
     /// or is not the same on all ranks. This group continues.
     #[track_caller]
-    pub fn subgroup(&self, ranks: &[Rank]) -> Result<Option<Self>, CollectiveError> {
+    pub fn subgroup(&self, ranks: &[Rank]) -> Result<Option<Self>> {
         let world_size = self.world_size();
         let mut named = vec![false; world_size.len()];
         for &rank in ranks {
@@ -150,22 +147,16 @@ impl ProcessGroup {
     }
 
     /// The group of the ranks that are on this rank's host, in the order of their ranks.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split).
     #[track_caller]
-    pub fn split_by_host(&self) -> Result<Self, CollectiveError> {
+    pub fn split_by_host(&self) -> Result<Self> {
         let host = self.topology().host_of(self.rank());
         let group = self.split(Some(host), 0)?;
         Ok(group.expect("every rank is on a host"))
     }
 
     /// The group of the lowest ranks of all hosts; `None` on the other ranks.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split).
     #[track_caller]
-    pub fn split_leaders(&self) -> Result<Option<Self>, CollectiveError> {
+    pub fn split_leaders(&self) -> Result<Option<Self>> {
         let host = self.topology().host_of(self.rank());
         let leads = self.topology().leader_of(host) == self.rank();
         self.split(leads.then_some(0), 0)
@@ -207,7 +198,7 @@ impl ProcessGroup {
         }
     }
 
-    fn split_as(&self, wish: Wish) -> Result<Option<Self>, CollectiveError> {
+    fn split_as(&self, wish: Wish) -> Result<Option<Self>> {
         let options = wish.options.clone();
         let parts = self.in_turn(|core| Attempt { core, wish }.run())?;
         match parts {

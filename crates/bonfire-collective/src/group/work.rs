@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 
 use crate::CollectiveError;
+use crate::rendezvous::group_error::Result;
 use bonfire_connect::platform::sync::{Condvar, Mutex};
 
 /// A pending operation, which owns its buffer until it is done.
@@ -19,14 +20,13 @@ pub struct Work<T> {
 
 #[derive(Debug)]
 struct Outcome<T> {
-    result: Mutex<Option<Result<T, CollectiveError>>>,
+    result: Mutex<Option<Result<T>>>,
     done: Condvar,
 }
 
 /// The side that completes a [`Work`]. Dropped without completing, it completes with an error.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
-    /// Taken when the operation completes.
     outcome: Option<Arc<Outcome<T>>>,
     me: Rank,
 }
@@ -64,10 +64,7 @@ impl<T> Work<T> {
     }
 
     /// Waits for the result. Ends by the deadlines of this operation and of those issued before it.
-    ///
-    /// # Errors
-    /// Whatever ended the operation; see [`CollectiveError`].
-    pub fn wait(self) -> Result<T, CollectiveError> {
+    pub fn wait(self) -> Result<T> {
         let mut result = self.outcome.result.lock();
         loop {
             if let Some(result) = result.take() {
@@ -79,11 +76,11 @@ impl<T> Work<T> {
 }
 
 impl<T> Completion<T> {
-    pub(crate) fn complete(mut self, result: Result<T, CollectiveError>) {
+    pub(crate) fn complete(mut self, result: Result<T>) {
         self.fill(|| result);
     }
 
-    fn fill(&mut self, result: impl FnOnce() -> Result<T, CollectiveError>) {
+    fn fill(&mut self, result: impl FnOnce() -> Result<T>) {
         if let Some(outcome) = self.outcome.take() {
             let mut place = outcome.result.lock();
             *place = Some(result());

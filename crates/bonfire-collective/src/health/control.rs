@@ -36,17 +36,12 @@ use pulse::Pulse;
 
 /// How often the thread looks around while nothing comes. The end of the group wakes it.
 const LOOK_SLICE: Duration = Duration::from_millis(100);
-
 /// How often it tries to send what a connection did not take.
 const BACKLOG_SLICE: Duration = Duration::from_millis(5);
-
 /// How long a program has to notice a failure.
 const HANGING: Duration = Duration::from_secs(1);
-
 /// How long a rank that leaves tries to say so to peers that take nothing.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Pause between two looks for answers.
 const ANSWER_LOOK: Duration = Duration::from_millis(2);
 
 /// What is wrong with a peer that is not a rank of Bonfire's.
@@ -267,7 +262,6 @@ fn answer(peer: &Peer, question: &Question, poison: &Poison) {
 struct Watcher {
     me: Rank,
     peers: Arc<Vec<Peer>>,
-    /// One inbox for each peer.
     inboxes: Vec<Inbox>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
@@ -381,7 +375,6 @@ impl Watcher {
         }
     }
 
-    /// A rank has been silent for too long.
     fn suspect(&mut self, rank: Rank, silence: Duration) {
         if self.poison.has_departed(rank) {
             self.pulse.forget(rank);
@@ -455,7 +448,6 @@ impl Watcher {
         }
     }
 
-    /// Does what the complete messages in the inbox say.
     fn interpret(&mut self, index: usize) -> Result<(), Nonsense> {
         while let Some((kind, text)) = self.inboxes[index].next()? {
             let (peer, poison) = (&self.peers[index], &*self.poison);

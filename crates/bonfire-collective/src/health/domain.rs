@@ -12,7 +12,7 @@ use bonfire_plan::Rank;
 use crate::health::control::{self, Peer};
 use crate::health::failure::Failure;
 use crate::health::poison::Poison;
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 
 /// The groups of a domain, and their first failure.
 ///
@@ -24,16 +24,13 @@ pub(crate) struct Domain {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The first failure.
     fate: Option<Fate>,
     groups: Vec<Weak<Poison>>,
 }
 
-/// The membership of a group in a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Bond {
     pub(crate) domain: Arc<Domain>,
-    /// The group's number in the job.
     pub(crate) number: u32,
     /// The rank in the job of each rank of the group.
     pub(crate) members: Arc<[Rank]>,
@@ -55,7 +52,7 @@ impl Domain {
         let bond = Arc::new(bond);
         let domain = &bond.domain;
         let ended_before = {
-            let mut state = domain.state();
+            let mut state = domain.state.lock();
             if !poison.bind(&bond) {
                 return;
             }
@@ -82,7 +79,7 @@ impl Domain {
     /// now; the caller notifies its peers.
     pub(crate) fn fail(&self, poison: &Poison, bond: &Bond, failure: Failure) -> bool {
         let (is_first, others) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(fate) = &state.fate {
                 return poison.record(fate.seen_from(bond));
             }
@@ -122,13 +119,8 @@ impl Domain {
     }
 
     fn groups(&self) -> Vec<Arc<Poison>> {
-        let state = self.state();
+        let state = self.state.lock();
         state.groups.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each change leaves it complete.
-        self.state.lock()
     }
 }
 
@@ -168,7 +160,6 @@ impl Fate {
         }
     }
 
-    /// Translates the culprit to its rank in a group.
     fn seen_from(&self, bond: &Bond) -> Failure {
         let cause = self.cause.clone();
         let place = |culprit| bond.members.iter().position(|member| *member == culprit);

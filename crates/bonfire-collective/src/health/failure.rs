@@ -5,8 +5,7 @@
 use std::any::Any;
 use std::fmt;
 
-use bonfire_plan::Operation;
-use bonfire_plan::Rank;
+use bonfire_plan::{Operation, Rank};
 use serde::{Deserialize, Serialize};
 
 /// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and
@@ -20,21 +19,19 @@ pub(crate) enum Failure {
     /// the culprit's in the job, where one is named.
     #[error("{}{cause}", .rank.map_or_else(String::new, |rank| format!("rank {rank} of the job failed: ")))]
     Elsewhere { rank: Option<Rank>, cause: String },
-    /// Two ranks are in different operations.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
-    /// A rank waited too long.
     #[error(transparent)]
     Timeout(Box<Timeout>),
-    /// What one rank sent is not what came to another.
     #[error("{0}")]
     Corrupted(Box<Corruption>),
 }
 
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 /// How the text of a [`Mismatch`] begins, by which a report knows it again.
 pub(crate) const DISAGREE: &str = "ranks disagree: ";
 
-/// Two ranks met in different operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Mismatch {
     pub rank: Rank,
@@ -69,7 +66,6 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What one rank sent to another was changed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corruption {
     pub source: Rank,
@@ -78,7 +74,6 @@ pub struct Corruption {
     pub seq: u64,
 }
 
-/// A rank waited in vain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
     "rank {rank} waited {elapsed_ms} ms for rank {waited_for} in {operation}{}{verdict} (who needs longer \

@@ -1,27 +1,21 @@
-//! Flight records: what each rank recorded, reported while it runs, and left in files when its
-//! group failed.
+//! Flight records: what each rank recorded, reported while it runs, and left in files when its group failed.
 //!
 //! A file is one JSON object, [`FlightRecord`]. It is written to a temporary name and renamed, so a file
 //! that is there is whole.
 
-use std::fmt;
-use std::fs;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
-use bonfire_plan::Operation;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use crate::health::recorder::{Progress, Record, Recorder};
+use crate::health::recorder::{FlightOperation, Progress, Recorder};
 
 const VERSION: u32 = 1;
 const PREFIX: &str = "flight-";
 const SUFFIX: &str = ".json";
-
-/// Of a folder for flight records.
 const FOLDER_MODE: u32 = 0o700;
 
 /// The last operations of one rank in one group.
@@ -53,59 +47,6 @@ pub struct FlightRecord {
     pub operations: Vec<FlightOperation>,
 }
 
-/// One operation of a flight record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FlightOperation {
-    /// What was called, and from where.
-    pub operation: Operation,
-    /// What the program calls the data, if it has said so.
-    pub name: Option<String>,
-    /// How long before the file was written it was called, if it had to wait for those called before it,
-    /// as an operation in the background does.
-    #[serde(default)]
-    pub enqueued_ago: Option<Duration>,
-    /// How long before the file was written it began.
-    pub started_ago: Duration,
-    /// How long before the file was written it ended; `None` if it had not.
-    pub ended_ago: Option<Duration>,
-}
-
-impl FlightOperation {
-    /// How long it waited for the operations called before it.
-    pub fn queued(&self) -> Duration {
-        let enqueued_ago = self.enqueued_ago.unwrap_or_default();
-        enqueued_ago.saturating_sub(self.started_ago)
-    }
-
-    /// Bytes of its data in the collective.
-    pub fn bytes(&self) -> u64 {
-        let Operation { count, dtype, .. } = self.operation;
-        count.saturating_mul(dtype.size_bytes() as u64)
-    }
-}
-
-impl fmt::Display for FlightOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.operation)?;
-        match &self.name {
-            Some(name) => write!(f, " ({name})"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl From<Record> for FlightOperation {
-    fn from(record: Record) -> Self {
-        Self {
-            operation: record.call.operation,
-            name: record.call.name,
-            enqueued_ago: record.enqueued_ago,
-            started_ago: record.started_ago,
-            ended_ago: record.ended_ago,
-        }
-    }
-}
-
 /// What a flight record says of the rank that it is from, and where it is left.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordTarget {
@@ -135,7 +76,7 @@ impl RecordTarget {
             failure,
             progress: recorder.progress(),
             waited: recorder.waited().0,
-            operations: records.map(FlightOperation::from).collect(),
+            operations: records.collect(),
             // Last, because the times of the operations count back from it.
             written: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -168,8 +109,7 @@ pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::R
 /// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank.
 ///
 /// # Errors
-/// If the folder cannot be read, or a file in it that is named like a flight record is none of this
-/// version.
+/// If the folder cannot be read, or a file in it that is named like a flight record is none of this version.
 pub fn read_flight_records(folder: &Path) -> io::Result<Vec<FlightRecord>> {
     let mut records = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -29,7 +29,7 @@ use bonfire_connect::platform::clock;
 use bonfire_connect::platform::net::{
     Handle, UnixListener, UnixStream, await_news, is_of_this_user, listen_abstract,
 };
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 use bonfire_connect::platform::thread::{self, JoinHandle};
 
 pub use client::{InspectError, RunningJob, SilentProcess, running_jobs};
@@ -38,26 +38,21 @@ use protocol::{Question, SocketName};
 
 /// How long either end may take over what it says at once.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Longest sleep of the thread that answers, which is woken when it is to end.
 const SLICE: Duration = Duration::from_secs(1);
-
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
 const QUESTION_BYTES_MAX: u64 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Inspection {
     inspector: Arc<Inspector>,
     stop: Arc<AtomicBool>,
-    /// Of what the thread listens on.
     handle: Handle,
     thread: Option<JoinHandle<()>>,
     _requests: Option<RequestWatch>,
 }
 
-/// What there is to report.
 #[derive(Debug)]
 struct Inspector {
     member: JobMember,
@@ -94,9 +89,8 @@ impl Inspection {
         })
     }
 
-    /// From now on it reports on this group too.
     pub(crate) fn add(&self, group: &Arc<Poison>) {
-        let mut groups = self.inspector.lock();
+        let mut groups = self.inspector.groups.lock();
         groups.retain(|known| known.strong_count() > 0);
         groups.push(Arc::downgrade(group));
     }
@@ -114,7 +108,6 @@ impl Drop for Inspection {
 }
 
 impl Inspector {
-    /// Answers one question, if one comes.
     fn serve(&self, listener: &UnixListener, handle: &Handle) {
         if await_news(&[handle], SLICE).is_empty() {
             return;
@@ -161,12 +154,13 @@ impl Inspector {
 
     /// The groups that live, by their numbers.
     fn groups(&self) -> BTreeMap<u32, Arc<Poison>> {
-        let groups: Vec<Arc<Poison>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let groups: Vec<Arc<Poison>> = self
+            .groups
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         let numbered = |group: Arc<Poison>| Some((group.bond()?.number, group));
         groups.into_iter().filter_map(numbered).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Poison>>> {
-        self.groups.lock()
     }
 }

@@ -11,7 +11,7 @@ use bonfire_plan::{Rank, WorldSize};
 use crate::health::domain::Bond;
 use crate::health::failure::Failure;
 use crate::health::reports::Reports;
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 
 #[derive(Debug)]
 pub(crate) struct Poison {
@@ -43,7 +43,7 @@ impl Poison {
     /// must notify the other ranks.
     pub(crate) fn set(&self, failure: Failure) -> bool {
         let bond = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match &state.bond {
                 None => return self.record_in(&mut state, failure),
                 Some(_) if state.failure.is_some() => return false,
@@ -55,7 +55,7 @@ impl Poison {
 
     /// Records the failure of this group alone, unless there is one already.
     pub(super) fn record(&self, failure: Failure) -> bool {
-        self.record_in(&mut self.state(), failure)
+        self.record_in(&mut self.state.lock(), failure)
     }
 
     fn record_in(&self, state: &mut State, failure: Failure) -> bool {
@@ -68,28 +68,22 @@ impl Poison {
         true
     }
 
-    /// Binds the group to others, once.
     pub(super) fn bind(&self, bond: &Arc<Bond>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_first = state.bond.is_none();
         state.bond.get_or_insert_with(|| Arc::clone(bond));
         is_first
     }
 
     pub(super) fn bond(&self) -> Option<Arc<Bond>> {
-        self.state().bond.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment.
-        self.state.lock()
+        self.state.lock().bond.clone()
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
         if !self.failed.load(Ordering::Acquire) {
             return None;
         }
-        self.state().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     /// A rank left in peace: what it sent before stays valid, nothing more will come.

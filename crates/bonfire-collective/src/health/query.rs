@@ -12,7 +12,6 @@ use bonfire_connect::platform::thread;
 /// How long an operation waits before the log names the ranks that it waits for. Shorter waits are normal: a
 /// checkpoint, an evaluation on one rank.
 pub(crate) const WARN_AFTER: Duration = Duration::from_secs(60);
-
 /// How long other processes may take to answer. They need milliseconds; a stopped process never answers.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 

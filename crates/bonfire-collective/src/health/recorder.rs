@@ -19,7 +19,7 @@ use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
 use bonfire_connect::platform::clock;
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 
 pub use progress::{PhaseProgress, Progress, StepProgress};
 
@@ -27,10 +27,8 @@ use progress::Current;
 pub(crate) use progress::Entered;
 
 const ENTRIES: u64 = 256;
-
 /// Calls that are spelt out; one that is older than this many others is forgotten.
 const CALLS_MAX: usize = 4096;
-
 /// Operations on less than this many bytes are mostly over within a microsecond, of which reading the
 /// clock twice would be a tenth: they begin by the clock that the kernel advances every few milliseconds.
 const EXACT_BYTES_MIN: usize = 4 << 10;
@@ -56,18 +54,17 @@ impl Pace {
 }
 
 /// What was called, and from where; the number of the operation is that of no particular call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Call {
-    pub(crate) operation: Operation,
+#[derive(Clone, Debug)]
+struct Call {
+    operation: Operation,
     /// What the program calls the data: a bucket, a parameter.
-    pub(crate) name: Option<String>,
+    name: Option<String>,
 }
 
 /// A name that calls can have; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Name(u32);
 
-/// A call's place in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallIndex(u64);
 
@@ -75,27 +72,44 @@ pub(crate) struct CallIndex(u64);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Enqueued(u64);
 
+/// One operation of a flight record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// The call, with its own number.
-    pub(crate) call: Call,
-    /// How long ago it was called, if it had to wait for those before it.
+pub struct FlightOperation {
+    /// What was called, and from where.
+    pub operation: Operation,
+    /// What the program calls the data, if it has said so.
+    pub name: Option<String>,
+    /// How long before the file was written it was called, if it had to wait for those called before it,
+    /// as an operation in the background does.
     #[serde(default)]
-    pub(crate) enqueued_ago: Option<Duration>,
-    pub(crate) started_ago: Duration,
-    /// How long ago it ended, if it has.
-    pub(crate) ended_ago: Option<Duration>,
+    pub enqueued_ago: Option<Duration>,
+    /// How long before the file was written it began.
+    pub started_ago: Duration,
+    /// How long before the file was written it ended; `None` if it had not.
+    pub ended_ago: Option<Duration>,
 }
 
-impl Call {
-    /// Returns true if another rank's call is the same operation of the group.
+impl FlightOperation {
+    /// How long it waited for the operations called before it.
+    pub fn queued(&self) -> Duration {
+        let enqueued_ago = self.enqueued_ago.unwrap_or_default();
+        enqueued_ago.saturating_sub(self.started_ago)
+    }
+
+    /// Returns true if another rank's operation is the same one of the group.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let (one, two) = (&self.operation, &other.operation);
         one.seq == two.seq && one.collective == two.collective
     }
+
+    /// Bytes of its data in the collective.
+    pub fn bytes(&self) -> u64 {
+        let Operation { count, dtype, .. } = self.operation;
+        count.saturating_mul(dtype.size_bytes() as u64)
+    }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for FlightOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operation)?;
         match &self.name {
@@ -144,9 +158,7 @@ pub(crate) struct Recorder {
     /// What the exact and the coarse clock said when the recorder began.
     origin: (Instant, Duration),
     entries: Box<[Entry]>,
-    /// How many operations were recorded so far.
     written: AtomicU64,
-    /// Of the operation that begins next.
     enqueued: AtomicU64,
     calls: Mutex<Calls>,
     names: Mutex<Names>,
@@ -173,14 +185,14 @@ impl Default for Recorder {
 impl Recorder {
     /// What stands for a name in the recorder.
     pub(crate) fn name(&self, text: &str) -> Name {
-        self.names().number_of(text)
+        self.names.lock().number_of(text)
     }
 
     /// Spells a call out, for the operations that will be recorded with this index.
     pub(crate) fn learn(&self, operation: Operation, name: Name) -> CallIndex {
-        let name = self.names().text_of(name);
+        let name = self.names.lock().text_of(name);
         let call = Call { operation, name };
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         if calls.known.len() >= CALLS_MAX {
             calls.known.pop_front();
             calls.forgotten += 1;
@@ -194,8 +206,7 @@ impl Recorder {
         Enqueued(self.exact_time().max(1))
     }
 
-    /// The operation that begins next was called then, or just now by default. Only who has the turn
-    /// may say so.
+    /// The operation that begins next was called then, or just now by default. Only who has the turn may say so.
     pub(crate) fn dequeue(&self, Enqueued(at): Enqueued) {
         self.enqueued.store(at, Ordering::Relaxed);
     }
@@ -221,8 +232,7 @@ impl Recorder {
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for
-    /// another rank.
+    /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for another rank.
     pub(crate) fn end(&self, collective: Collective, bytes: usize, waited: Duration) {
         // A stage of a pipeline waits for its neighbour, whose turn comes first, and not for a slow rank.
         if !waited.is_zero() && !collective.is_point_to_point() {
@@ -240,7 +250,7 @@ impl Recorder {
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
         let latest = self.records().next();
         let pending = latest.filter(|record| {
-            let collective = record.call.operation.collective;
+            let collective = record.operation.collective;
             record.ended_ago.is_none() && !collective.is_point_to_point()
         });
         let pending = pending.map_or(Duration::ZERO, |record| record.started_ago);
@@ -267,7 +277,7 @@ impl Recorder {
     }
 
     /// The last operations, the latest first, as far as they are still there.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = FlightOperation> {
         let written = self.written.load(Ordering::Acquire);
         let oldest = written.saturating_sub(ENTRIES);
         (oldest..written)
@@ -276,7 +286,7 @@ impl Recorder {
     }
 
     /// One operation; `None` if it was overwritten meanwhile or its call is forgotten.
-    fn read(&self, number: u64) -> Option<Record> {
+    fn read(&self, number: u64) -> Option<FlightOperation> {
         let entry = self.entry(number);
         let version = entry.version.load(Ordering::Acquire);
         let found = entry.number.load(Ordering::Relaxed);
@@ -290,12 +300,12 @@ impl Recorder {
         if changed || !version.is_multiple_of(2) || found != number {
             return None;
         }
-        let mut call = self.calls().get(call)?;
-        call.operation.seq = seq;
+        let Call { operation, name } = self.calls.lock().get(call)?;
         let now = self.exact_time();
         let ago = |time: u64| Duration::from_nanos(now.saturating_sub(time));
-        Some(Record {
-            call,
+        Some(FlightOperation {
+            operation: Operation { seq, ..operation },
+            name,
             // A beginning by the coarse clock can seem earlier than the call.
             enqueued_ago: (enqueued != 0).then(|| ago(enqueued).max(ago(started))),
             started_ago: ago(started),
@@ -305,14 +315,6 @@ impl Recorder {
 
     fn entry(&self, number: u64) -> &Entry {
         &self.entries[(number % ENTRIES) as usize]
-    }
-
-    fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock()
-    }
-
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock()
     }
 
     fn time(&self, bytes: usize) -> u64 {

@@ -5,8 +5,7 @@
 //! thread that does so runs while the program hangs, so the only ranks without a report are those
 //! whose process is stopped or dead or cannot be reached.
 //!
-//! A group that runs can be asked for the same: each process then sends the asker its ranks'
-//! records.
+//! A group that runs can be asked for the same: each process then sends the asker its ranks' records.
 
 mod running;
 mod status;
@@ -22,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::failure::{Mismatch, Timeout};
 use crate::health::flight::{FlightRecord, RecordTarget, write_flight_record};
-use crate::health::recorder::{Progress, Record, Recorder};
+use crate::health::recorder::{FlightOperation, Progress, Recorder};
 use crate::health::stragglers::StragglerReport;
 use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
@@ -35,7 +34,7 @@ const CULPRITS_MAX: usize = 4;
 pub(crate) struct RankReport {
     pub(crate) rank: Rank,
     /// Its last operation of the group, if it has called any.
-    pub(crate) last: Option<Record>,
+    pub(crate) last: Option<FlightOperation>,
     #[serde(default)]
     pub(crate) progress: Progress,
     /// Whom it waits for while it joins the group.
@@ -43,7 +42,6 @@ pub(crate) struct RankReport {
     pub(crate) awaited: Vec<Rank>,
 }
 
-/// Ranks in a row of words.
 pub(crate) fn list(ranks: &[Rank]) -> String {
     ranks
         .iter()
@@ -78,7 +76,6 @@ pub(crate) struct Reports {
     answers: Mutex<Answers>,
     /// Held while other processes are asked.
     asking: Mutex<()>,
-    /// The last operation that a warning named.
     warned: Mutex<Option<Operation>>,
     /// Who keeps the others waiting, as rank 0 found out last.
     stragglers: Mutex<Option<StragglerReport>>,
@@ -98,7 +95,6 @@ pub(crate) struct RankRecorder {
 
 #[derive(Debug, Default)]
 struct Answers {
-    /// The number of the question.
     round: u64,
     records: BTreeMap<Rank, FlightRecord>,
 }
@@ -137,7 +133,6 @@ impl Reports {
         self.recorders.lock().values().cloned().collect()
     }
 
-    /// The records of the ranks of this process at this moment.
     pub(crate) fn own_records(
         &self,
         failure: Option<&str>,
@@ -163,12 +158,10 @@ impl Reports {
         self.asking.lock()
     }
 
-    /// Returns true if `rank` is a rank of this process.
     pub(crate) fn has_recorder(&self, rank: Rank) -> bool {
         self.recorders.lock().contains_key(&rank)
     }
 
-    /// Returns true for the first warning of an operation.
     pub(crate) fn warns_of(&self, operation: &Operation) -> bool {
         self.warned.lock().replace(operation.clone()).as_ref() != Some(operation)
     }
@@ -210,7 +203,6 @@ impl Reports {
         }
     }
 
-    /// The reports of the ranks of this process.
     pub(crate) fn own(&self) -> Vec<RankReport> {
         let report = |(rank, own): (&Rank, &RankRecorder)| RankReport {
             rank: *rank,
@@ -265,9 +257,9 @@ fn call(report: Option<&RankReport>, operation: &Operation) -> String {
     };
     let phase = report.progress.phase.as_ref();
     let phase = phase.map_or("a step", |phase| &phase.name);
-    let is_it = |last: &&Record| last.call.operation.seq == operation.seq;
+    let is_it = |last: &&FlightOperation| last.operation.seq == operation.seq;
     let last = report.last.as_ref().filter(is_it);
-    match last.and_then(|last| last.call.name.as_deref()) {
+    match last.and_then(|last| last.name.as_deref()) {
         Some(name) => format!("{phase} ({name}), which is "),
         None => format!("{phase}, which is "),
     }
@@ -283,11 +275,11 @@ enum Standing<'a> {
     /// It has called nothing yet.
     Idle(&'a Progress),
     /// It has left this earlier operation and not entered the next.
-    Outside(&'a Record, &'a Progress),
-    Behind(&'a Record),
-    There(&'a Record),
+    Outside(&'a FlightOperation, &'a Progress),
+    Behind(&'a FlightOperation),
+    There(&'a FlightOperation),
     /// It has been there, or is in an operation of which the order is not known.
-    Past(&'a Record),
+    Past(&'a FlightOperation),
 }
 
 impl<'a> Standing<'a> {
@@ -301,7 +293,7 @@ impl<'a> Standing<'a> {
         let Some(last) = &report.last else {
             return Self::Idle(&report.progress);
         };
-        let its = &last.call.operation;
+        let its = &last.operation;
         if its.seq == ours.seq && its.collective == ours.collective {
             return Self::There(last);
         }
@@ -363,14 +355,14 @@ fn leave_out_who_waits(missing: &mut Vec<(Rank, Standing<'_>)>) {
     // The first operation that one of the others has not entered, as far as is known.
     let reached = |standing: &Standing<'_>| match standing {
         Standing::Silent | Standing::Joining(_) | Standing::Idle(_) => Some(0),
-        Standing::Outside(last, _) => Some(last.call.operation.seq + 1),
+        Standing::Outside(last, _) => Some(last.operation.seq + 1),
         Standing::Behind(_) | Standing::There(_) | Standing::Past(_) => None,
     };
     let Some(reached) = missing.iter().filter_map(|(_, one)| reached(one)).min() else {
         return;
     };
     missing.retain(|(_, one)| match one {
-        Standing::Behind(last) => last.call.operation.seq < reached,
+        Standing::Behind(last) => last.operation.seq < reached,
         _ => true,
     });
 }
@@ -429,14 +421,14 @@ impl fmt::Display for Sentence<'_> {
                 f,
                 "rank {rank} {never}: its last call, {}, ended {} s ago, and the program has \
                  been busy with something else since{}",
-                last.call,
+                last,
                 Seconds(last.ended_ago.unwrap_or_default()),
                 Aside(progress)
             ),
             Standing::Behind(last) => write!(
                 f,
                 "rank {rank} {never}: it is still in {}, for {} s",
-                last.call,
+                last,
                 Seconds(last.started_ago)
             ),
             Standing::There(last) => write!(
@@ -444,7 +436,7 @@ impl fmt::Display for Sentence<'_> {
                 "rank {rank} entered it {} s ago",
                 Seconds(last.started_ago)
             ),
-            Standing::Past(last) => write!(f, "rank {rank} went on to {}", last.call),
+            Standing::Past(last) => write!(f, "rank {rank} went on to {}", last),
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Who keeps the others waiting, found out before it is fatal.
 //!
-//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one
-//! that is waited for. Operations of two ranks do not count: in a pipeline each rank waits for its
-//! turn. Each rank adds up for how long it waits and sends the sum with its heartbeats; rank 0
-//! compares the sums over a window of time. No clocks of different hosts are compared. A difference
-//! is time lost only as far as nothing else was done meanwhile: where communication runs beside
-//! computation, it is the most that can be lost.
+//! In a collective all ranks wait for the last one to come, so the rank that waits least is the one that is waited
+//! for. Operations of two ranks do not count: in a pipeline each rank waits for its turn. Each rank adds up for how
+//! long it waits and sends the sum with its heartbeats; rank 0 compares the sums over a window of time. No clocks of
+//! different hosts are compared. A difference is time lost only as far as nothing else was done meanwhile: where
+//! communication runs beside computation, it is the most that can be lost.
 //!
 //! Pure: the time is an argument, and each sum comes with the time in which it was made.
 
@@ -17,17 +16,13 @@ use serde::{Deserialize, Serialize};
 
 /// How long sums are compared over: many heartbeats, few enough that news is new.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-
 /// A rank is slow from this part of the time on that the others lose by it. Less comes and goes with
 /// what else a machine does.
 const LOST_SHARE_MIN: f64 = 0.1;
-
 /// Time between two lines that say so.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
-
 /// The part of the ranks that wait less than what counts as usual.
 const USUAL_QUANTILE: f64 = 0.75;
-
 /// Slow ranks that are named one by one.
 const NAMED_MAX: usize = 4;
 
@@ -53,8 +48,7 @@ pub struct StragglerReport {
     pub step: Option<u64>,
     /// The slow ranks, the slowest first; none if all keep pace.
     pub stragglers: Vec<Straggler>,
-    /// The part of the time that each rank spent in operations once it had begun to wait there, in rank
-    /// order.
+    /// The part of the time that each rank spent in operations once it had begun to wait there, in rank order.
     pub waiting: Vec<f64>,
 }
 
@@ -63,8 +57,7 @@ pub struct StragglerReport {
 pub struct Straggler {
     /// The number of the slow rank.
     pub rank: Rank,
-    /// The part of the time that the others wait longer than this one: what it costs at most that this
-    /// rank is slow.
+    /// The part of the time that the others wait longer than this one: what it costs at most that this rank is slow.
     pub lost_share: f64,
 }
 

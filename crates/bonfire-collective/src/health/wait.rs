@@ -12,22 +12,18 @@ use bonfire_connect::platform::clock;
 
 /// Longest nap before a wait looks at its deadline and at the group's health again.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
-
 /// How long an eager wait lasts before its first nap: about what going to sleep and being woken
 /// costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of the two.
 ///
-/// Ranks that outnumber the cores need it as much as others, although they yield instead of
-/// spinning. Where they gave up after a few yields, a rank that happened to have a core to itself
-/// yielded to nobody, slept after a microsecond, and had to be woken for every frame, which kept it
-/// alone on its core: four ranks on two cores stayed for seconds at 26 or 65 us for a small
-/// all-reduce over shared memory, or at 4 to 7 us, as it fell out. With this they need 4 to 7 us
-/// always; over TCP 40 to 50 instead of 40 to 80 (2026-11-21).
+/// Ranks that outnumber the cores need it as much as others, although they yield instead of spinning. Where they gave
+/// up after a few yields, a rank that happened to have a core to itself yielded to nobody, slept after a microsecond,
+/// and had to be woken for every frame, which kept it alone on its core: four ranks on two cores stayed for seconds
+/// at 26 or 65 us for a small all-reduce over shared memory, or at 4 to 7 us, as it fell out. With this they need 4
+/// to 7 us always; over TCP 40 to 50 instead of 40 to 80 (2026-11-21).
 const EAGER_TIME: Duration = Duration::from_micros(100);
-
 /// Looks between two readings of the clock. A reading costs as much as a look at memory, and a tenth
 /// of a look at a socket.
 const LOOKS_PER_READING: u32 = 16;
-
 /// If a wait did not look for this long, this process stood still, as after Ctrl-Z, and with it
 /// most likely the rank that is waited for. That counts for no deadline.
 const OWN_GAP: Duration = Duration::from_secs(2);
@@ -133,9 +129,8 @@ impl<'a> WaitLimits<'a> {
         }
     }
 
-    /// Whether the wait for a peer may continue after a look in vain, and how. `departed` is what
-    /// was known of the peer *before* the condition was looked at: only then does "gone and nothing
-    /// there" mean "never".
+    /// Whether the wait for a peer may continue after a look in vain, and how. `departed` is what was known of the
+    /// peer *before* the condition was looked at: only then does "gone and nothing there" mean "never".
     pub(crate) fn pause(&self, backoff: &mut Backoff, departed: bool) -> Result<Pause, Interrupt> {
         if let Some(failure) = self.poison.failure() {
             return Err(Interrupt::Failed(failure));

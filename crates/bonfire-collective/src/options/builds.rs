@@ -4,23 +4,17 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::str::FromStr;
 
-use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 /// The running program's own file, also after another was put in its place.
 const OWN_FILE: &str = "/proc/self/exe";
-
 /// What is read of the beginning and of the end of the file: the beginning holds the linker's build id, if
 /// it writes one, which no two builds share; the end holds what moves with every change in length.
 const EDGE_BYTES: u64 = 64 << 10;
-
 /// What is read in between: this many pieces at equal distances, for linkers without build ids.
 const PIECES: u64 = 32;
 const PIECE_BYTES: u64 = 4 << 10;
-
-/// The longest path that is reported.
 const PATH_BYTES_MAX: usize = 256;
 
 /// Which builds of a program may be ranks of one job.
@@ -37,31 +31,7 @@ pub enum Builds {
     Any,
 }
 
-impl Builds {
-    const ALL: [Self; 2] = [Self::Same, Self::Any];
-
-    /// The value of `BONFIRE_BUILDS` that selects it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Same => "same",
-            Self::Any => "any",
-        }
-    }
-}
-
-impl fmt::Display for Builds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Builds {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find("choice of builds", text, &Self::ALL)
-    }
-}
+bonfire_plan::named!(Builds as "choice of builds" { Same = "same", Any = "any" });
 
 /// The program of a process, as others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

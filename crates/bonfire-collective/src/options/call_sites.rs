@@ -1,10 +1,5 @@
 //! Whether ranks must call an operation from the same line of their program.
 
-use std::fmt;
-use std::str::FromStr;
-
-use bonfire_plan::UnknownName;
-
 /// What the lines count from which ranks call their operations.
 ///
 /// Ranks that run one program may well reach the same operation from different lines: a root that
@@ -21,31 +16,7 @@ pub enum CallSites {
     Compared,
 }
 
-impl CallSites {
-    const ALL: [Self; 2] = [Self::Named, Self::Compared];
-
-    /// The value of `BONFIRE_CALL_SITES` that selects it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Named => "named",
-            Self::Compared => "compared",
-        }
-    }
-}
-
-impl fmt::Display for CallSites {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for CallSites {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find("choice of call-sites", text, &Self::ALL)
-    }
-}
+bonfire_plan::named!(CallSites as "choice of call-sites" { Named = "named", Compared = "compared" });
 
 #[cfg(test)]
 mod tests {

@@ -56,7 +56,6 @@ pub enum OverrideError {
     /// The word before `=` is no collective, or the word after it, or the only one, is no algorithm.
     #[error(transparent)]
     Name(#[from] UnknownName),
-    /// The collective has no such algorithm.
     #[error("there is no {algorithm} for {collective}; it has: {}", list(.candidates))]
     Unsupported {
         collective: &'static str,

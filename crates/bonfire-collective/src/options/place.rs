@@ -32,10 +32,9 @@ pub struct RankEnv {
     /// How often all ranks of the job were started anew after a failure. A rank that is left over
     /// from an earlier attempt is refused.
     pub restart_count: u32,
-    /// `BONFIRE_HOST_ID`, ranks with different texts count as
-    /// being on different hosts, though they may share one. Several hosts can so be rehearsed on one
-    /// machine; ranks on "different hosts" connect by TCP. It divides only: ranks on different
-    /// machines, or in different network namespaces, stay on different hosts whatever it says.
+    /// `BONFIRE_HOST_ID`, ranks with different texts count as being on different hosts, though they may share one.
+    /// Several hosts can so be rehearsed on one machine; ranks on "different hosts" connect by TCP. It divides only:
+    /// ranks on different machines, or in different network namespaces, stay on different hosts whatever it says.
     pub host_id: Option<String>,
     /// The process of the launcher of this project that started this one, if one did.
     pub launcher_id: Option<u32>,
@@ -57,9 +56,8 @@ pub enum StoreHost {
     Agent,
     /// Rank 0 does, at `MASTER_PORT`.
     RankZero,
-    /// Rank 0 does, at a free port of the host that all ranks are on, and announces the port
-    /// through a Unix-domain socket named by the job. `MASTER_ADDR` and `MASTER_PORT` do not
-    /// matter.
+    /// Rank 0 does, at a free port of the host that all ranks are on, and announces the port through a Unix-domain
+    /// socket named by the job. `MASTER_ADDR` and `MASTER_PORT` do not matter.
     Nearby,
     /// Rank 0 does, at a free port, and announces the port through the store of torchrun's agent,
     /// which has `MASTER_PORT` for itself.

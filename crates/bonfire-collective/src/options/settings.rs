@@ -16,7 +16,6 @@ use bonfire_connect::connections::Connections;
 
 /// Algorithms for collectives; see [`AlgorithmOverrides`].
 const ALGORITHM: &str = "BONFIRE_ALGORITHM";
-/// The number of streams of each link over TCP.
 const STREAMS: &str = "BONFIRE_STREAMS";
 /// Which threads move the bytes of those streams: `auto`, `on` or `off`.
 const STREAM_THREADS: &str = "BONFIRE_STREAM_THREADS";
@@ -59,10 +58,8 @@ pub enum SettingError {
     #[error("{variable} is wrong")]
     Unknown {
         variable: &'static str,
-        /// What is wrong with it.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It is not a number of streams.
     #[error("{STREAMS} must be a whole number from 1 to {STREAMS_MAX}, not \"{value}\"")]
     Streams { value: String },
 }
@@ -77,9 +74,6 @@ impl EnvSettings {
     }
 
     /// As [`from_env`](Self::from_env), from any key-value source.
-    ///
-    /// # Errors
-    /// As [`from_env`](Self::from_env).
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingError> {
         let text = |variable: &str| {
             let text = lookup(variable)?.to_string_lossy().into_owned();

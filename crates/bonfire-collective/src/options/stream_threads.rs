@@ -1,10 +1,5 @@
 //! Whether the streams of a link have threads.
 
-use std::fmt;
-use std::str::FromStr;
-
-use bonfire_plan::UnknownName;
-
 /// Which threads call the kernel for the streams of a [link](crate::GroupOptions::streams_per_link).
 ///
 /// A core sends or receives some gigabytes in a second. A rank that has several streams, and cores that nobody uses, gets
@@ -21,17 +16,6 @@ pub enum StreamThreads {
 }
 
 impl StreamThreads {
-    const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
-
-    /// The value of `BONFIRE_STREAM_THREADS` that selects it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
-
     /// Whether links have threads, on a host of `cores` cores and `ranks` ranks.
     pub(crate) fn are_on(self, streams: u8, cores: usize, ranks: usize) -> bool {
         match self {
@@ -42,19 +26,7 @@ impl StreamThreads {
     }
 }
 
-impl fmt::Display for StreamThreads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for StreamThreads {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find("choice of threads", text, &Self::ALL)
-    }
-}
+bonfire_plan::named!(StreamThreads as "choice of threads" { Auto = "auto", On = "on", Off = "off" });
 
 #[cfg(test)]
 mod tests {

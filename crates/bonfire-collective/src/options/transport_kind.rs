@@ -1,9 +1,5 @@
 //! Ways in which two ranks can exchange data.
 
-use std::fmt;
-use std::str::FromStr;
-
-use bonfire_plan::UnknownName;
 use serde::{Deserialize, Serialize};
 
 use crate::options::place::HostId;
@@ -26,16 +22,6 @@ impl TransportKind {
     /// The transports between processes, best first.
     pub(crate) const BETWEEN_PROCESSES: [Self; 3] = [Self::Shm, Self::Unix, Self::Tcp];
 
-    /// The name on command lines and in logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Shm => "shm",
-            Self::Unix => "unix",
-            Self::Tcp => "tcp",
-        }
-    }
-
     /// Whether two processes at these places can use this transport; the reason if not.
     pub(crate) fn can_connect(self, mine: &HostId, theirs: &HostId) -> Result<(), &'static str> {
         match self {
@@ -46,20 +32,4 @@ impl TransportKind {
     }
 }
 
-impl fmt::Display for TransportKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for TransportKind {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        UnknownName::find(
-            "transport",
-            text,
-            &[Self::Local, Self::Shm, Self::Unix, Self::Tcp],
-        )
-    }
-}
+bonfire_plan::named!(TransportKind as "transport" { Local = "local", Shm = "shm", Unix = "unix", Tcp = "tcp" });

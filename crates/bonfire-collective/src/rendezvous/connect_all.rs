@@ -34,7 +34,6 @@ use pending::PendingConnections;
 
 /// A stranger who connects and says nothing, or says it slowly, is heard for this long at most.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Pause before a connection that was refused is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -89,7 +88,7 @@ impl ConnectAll<'_> {
             let mut pending = PendingConnections::new(self, dialer, acceptor, dialers);
             let gathered = pending.gather(scope, &listeners, deadline, guard);
             pending.broadcast_outcome(&gathered);
-            gathered.map(|()| pending.into_connections())
+            gathered.map(|()| pending.there)
         })
     }
 
@@ -139,11 +138,6 @@ impl ConnectAll<'_> {
             Some(TransportKind::Shm) => Reading::Later,
             _ => Reading::Now,
         }
-    }
-
-    /// What the others receive when this rank gives up, if that is anybody's fault.
-    fn failure(&self, error: &ConnectError) -> Option<Failure> {
-        failure_for_peers(self.me, self.group, error)
     }
 
     fn is_sealed(&self, peer: Rank) -> bool {

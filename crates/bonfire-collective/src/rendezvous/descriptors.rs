@@ -1,15 +1,12 @@
-//! Memory that ranks of one host hand to each other: descriptors over a Unix-domain socket
-//! (`SCM_RIGHTS`).
+//! Memory that ranks of one host hand to each other: descriptors over a Unix-domain socket (`SCM_RIGHTS`).
 //!
-//! This is the crate's only `unsafe` code. A descriptor gives its holder power over memory to which
-//! this process has references, so it may go only to processes that keep to the protocols of
-//! `bonfire-sys`. Here it is sent on a control connection ([`Early`]), and those exist only between
-//! ranks that have proved to each other that they know the job's token. It is received with
-//! close-on-exec, so no other program inherits it.
+//! This is the crate's only `unsafe` code. A descriptor gives its holder power over memory to which this process has
+//! references, so it may go only to processes that keep to the protocols of `bonfire-sys`. Here it is sent on a
+//! control connection ([`Early`]), and those exist only between ranks that have proved to each other that they know
+//! the job's token. It is received with close-on-exec, so no other program inherits it.
 //!
-//! The job's token stands for the job's program: the user who gives it to another program, or lets
-//! builds of different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that
-//! does to the memory.
+//! The job's token stands for the job's program: the user who gives it to another program, or lets builds of
+//! different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that does to the memory.
 
 #![allow(
     unsafe_code,
@@ -32,7 +29,6 @@ use bonfire_connect::secure::stream::Stream;
 
 /// A descriptor of a ring is sent beside one byte of data.
 const RING: u8 = b'R';
-
 /// As [`RING`], of an arena.
 const ARENA: u8 = b'A';
 

@@ -22,10 +22,8 @@ use bonfire_connect::secure::token::JobToken;
 
 /// Longest sleep of the thread that answers.
 const ANSWER_SLICE: Duration = Duration::from_millis(100);
-
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
 /// How long either end may take over a line of text.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
 

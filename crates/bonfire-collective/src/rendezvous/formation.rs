@@ -11,6 +11,7 @@ use bonfire_sys::ring::Consumer;
 
 use super::address::Address;
 use super::connect_all::{ConnectAll, Connections, Guard, Listeners};
+use super::error::Result;
 use super::{ConnectError, Deadline, check_open_files, descriptors, files_of_peers};
 use crate::health::control::{Control, Early};
 use crate::health::failure::Failure;
@@ -19,8 +20,7 @@ use crate::health::reports::list;
 use crate::options::GroupOptions;
 use crate::options::transport_kind::TransportKind;
 use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
-use bonfire_connect::connections::Checksums;
-use bonfire_connect::connections::Tls;
+use bonfire_connect::connections::{Checksums, Tls};
 use bonfire_connect::platform::net::{Handle, await_news, is_exhaustion};
 use bonfire_connect::platform::{clock, thread};
 use bonfire_connect::secure::tls::Identity;
@@ -28,16 +28,12 @@ use bonfire_connect::secure::token::JobToken;
 
 /// What a rank says that has mapped the buffers of all others.
 const SHARES: u8 = b'S';
-
 /// What it says if it could not.
 const COPIES: u8 = b'C';
-
 /// Longest sleep while another rank's descriptor is awaited.
 const RECEIVE_SLICE: Duration = Duration::from_millis(200);
-
 /// How long a rank whose peer ends its connection looks for the reason.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Pause between two looks for it.
 const REASON_LOOK: Duration = Duration::from_millis(50);
 
@@ -69,7 +65,7 @@ pub(crate) struct Formed {
 }
 
 impl Formation<'_> {
-    pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed, ConnectError> {
+    pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed> {
         let kinds = self.choose_transports()?;
         check_open_files(self.world_size())?;
         let identity = match self.options.tls {
@@ -107,7 +103,7 @@ impl Formation<'_> {
     }
 
     /// The first transport of the table that connects each pair; `None` at this rank's own place.
-    fn choose_transports(&self) -> Result<Vec<Option<TransportKind>>, ConnectError> {
+    fn choose_transports(&self) -> Result<Vec<Option<TransportKind>>> {
         let mine = &self.addresses[self.me.index()];
         let choose = |(peer, theirs): (Rank, &Address)| {
             if peer == self.me {
@@ -144,7 +140,7 @@ impl Formation<'_> {
         &self,
         kinds: &[Option<TransportKind>],
         connections: Connections,
-    ) -> Result<(Links, Vec<Early>), ConnectError> {
+    ) -> Result<(Links, Vec<Early>)> {
         let system = |source| ConnectError::System {
             call: "setsockopt",
             source,
@@ -189,7 +185,7 @@ impl Formation<'_> {
         &self,
         kinds: &[Option<TransportKind>],
         control: &[Early],
-    ) -> Result<Option<Sharing>, ConnectError> {
+    ) -> Result<Option<Sharing>> {
         let shares = |kind: &TransportKind| *kind == TransportKind::Shm;
         if control.is_empty() || !kinds.iter().flatten().all(shares) {
             return Ok(None);
@@ -232,7 +228,7 @@ impl Formation<'_> {
         &self,
         mut waiting: Vec<&Early>,
         mut receive: impl FnMut(&Early) -> io::Result<T>,
-    ) -> Result<BTreeMap<Rank, T>, ConnectError> {
+    ) -> Result<BTreeMap<Rank, T>> {
         let started = clock::now();
         let mut received = BTreeMap::new();
         while !waiting.is_empty() {
@@ -250,7 +246,7 @@ impl Formation<'_> {
     }
 
     /// An error if these ranks need not be waited for any more.
-    fn look_at(&self, waiting: &[&Early], waited: Duration) -> Result<(), ConnectError> {
+    fn look_at(&self, waiting: &[&Early], waited: Duration) -> Result<()> {
         if waiting.is_empty() {
             return Ok(());
         }
@@ -264,11 +260,7 @@ impl Formation<'_> {
             return Err(ConnectError::GroupFailed(Box::new(failure.into())));
         }
         if self.deadline.left().is_zero() {
-            Err(ConnectError::Missing {
-                missing,
-                world_size: self.world_size(),
-                waited: self.deadline.waited(),
-            })
+            Err(self.deadline.missed(missing, self.world_size()))
         } else {
             Ok(())
         }

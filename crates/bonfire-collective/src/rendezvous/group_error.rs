@@ -55,6 +55,8 @@ pub enum CollectiveError {
     Connect(#[from] Arc<ConnectError>),
 }
 
+pub(crate) type Result<T, E = CollectiveError> = std::result::Result<T, E>;
+
 impl CollectiveError {
     /// Whether rank `me`, in the numbers of the group that failed, only suffers from what happened
     /// elsewhere. A process that ends because of such an error exits with `PEER_FAILED_EXIT_CODE`,

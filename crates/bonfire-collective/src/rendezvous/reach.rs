@@ -1,9 +1,8 @@
 //! Which hosts of the job reach which, tried before anything waits for a connection.
 //!
-//! A host that has several interfaces, or a firewall, can reach the store and yet not its peers. Then
-//! connecting would try until the deadline of set-up, and name one pair. Instead the first rank of
-//! every host connects to the first rank of every other host once, rank 0 gathers who could, and all
-//! ranks get the same matrix.
+//! A host that has several interfaces, or a firewall, can reach the store and yet not its peers. Then connecting
+//! would try until the deadline of set-up, and name one pair. Instead the first rank of every host connects to the
+//! first rank of every other host once, rank 0 gathers who could, and all ranks get the same matrix.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +12,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
+use super::error::Result;
 use super::{Address, ConnectError, Deadline, Listeners, key};
 use crate::options::place::RankEnv;
 use bonfire_connect::platform::net::connect;
@@ -21,13 +21,10 @@ use bonfire_connect::store::{Store, StoreError, TcpStore};
 
 /// How long a connection may take; the kernel asks three times in this time.
 const TRY_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// How long rank 0 waits for what the others have found, beyond that.
 const ROW_WAIT: Duration = Duration::from_secs(10);
-
 /// Longest sleep of who accepts those that try, and so what it adds to set-up.
 const PORTER_SLICE: Duration = Duration::from_millis(5);
-
 const TRIES_MAX: usize = 64;
 
 /// Which hosts of a job reach each other.
@@ -158,7 +155,7 @@ pub(super) fn check(
     addresses: &[Address],
     listeners: &Listeners,
     deadline: Deadline,
-) -> Result<(), ConnectError> {
+) -> Result<()> {
     let leaders = leaders(addresses);
     if leaders.len() == 1 {
         return Ok(());
@@ -188,7 +185,7 @@ fn compare(
     addresses: &[Address],
     leaders: &[Rank],
     deadline: Deadline,
-) -> Result<(), ConnectError> {
+) -> Result<()> {
     let row_key = |host: usize| key(env, &format!("reach/{host}"));
     if let Some(host) = leaders.iter().position(|leader| *leader == env.rank) {
         let row = try_all(host, leaders, addresses);
@@ -213,11 +210,7 @@ fn compare(
     }
     let matrix = match store.get(&matrix_key, deadline.left()) {
         Err(StoreError::Timeout { .. }) => {
-            return Err(ConnectError::Missing {
-                missing: vec![Rank::new(0)],
-                world_size: env.world_size,
-                waited: deadline.waited(),
-            });
+            return Err(deadline.missed(vec![Rank::new(0)], env.world_size));
         }
         other => other?,
     };

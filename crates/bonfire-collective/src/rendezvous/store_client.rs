@@ -8,6 +8,7 @@ use bonfire_plan::Rank;
 use tracing::warn;
 
 use super::discovery::{self, Discovery};
+use super::error::Result;
 use super::store_address::StoreAddress;
 use super::torchrun::TorchStore;
 use super::{ConnectError, Deadline, log_missing};
@@ -19,12 +20,9 @@ use bonfire_connect::store::{Clients, LongWait, StoreError, TcpStore, TcpStoreSe
 
 /// Pause before rank 0's store is looked for again.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-
 /// Pause before torchrun's store is tried again, whose host may not have a name yet.
 const TORCHRUN_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long a store is tried before its address is asked for anew: it can be that of an earlier
-/// attempt.
+/// How long a store is tried before its address is asked for anew: it can be that of an earlier attempt.
 const TRY_MAX: Duration = Duration::from_secs(3);
 
 /// A connection to the store, and what keeps the store there.
@@ -50,11 +48,7 @@ impl StoreClient {
 }
 
 /// Serves the store if that is this rank's task, and connects to it.
-pub(super) fn connect_to_store(
-    env: &RankEnv,
-    tls: Tls,
-    deadline: Deadline,
-) -> Result<StoreClient, ConnectError> {
+pub(super) fn connect_to_store(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<StoreClient> {
     let is_first = env.rank == Rank::new(0);
     let draws_token = matches!(env.agent_store, StoreHost::Nearby | StoreHost::Torchrun);
     if tls != Tls::Off && env.job_token.is_empty() && !draws_token {
@@ -101,7 +95,7 @@ fn connect(
     tls: Tls,
     server: Option<TcpStoreServer>,
     deadline: Deadline,
-) -> Result<StoreClient, ConnectError> {
+) -> Result<StoreClient> {
     let token = env.connection_token();
     let (host, port) = (&env.master_addr, env.master_port);
     let store = TcpStore::connect_with(host, port, &token, tls, deadline.left())?;
@@ -109,7 +103,7 @@ fn connect(
 }
 
 /// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
-fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, ConnectError> {
+fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer> {
     if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
         warn!(
             "BONFIRE_JOB_TOKEN is not set, so any process that reaches {}:{} can join this job; export one \
@@ -139,7 +133,7 @@ fn serve_anywhere(
     env: &RankEnv,
     mut interface: SocketAddr,
     tls: Tls,
-) -> Result<(TcpStoreServer, StoreAddress), ConnectError> {
+) -> Result<(TcpStoreServer, StoreAddress)> {
     let secret = if env.job_token.is_empty() {
         JobToken::random()?
     } else {
@@ -157,8 +151,8 @@ fn find(
     env: &RankEnv,
     tls: Tls,
     deadline: Deadline,
-    mut ask: impl FnMut() -> Result<Option<StoreAddress>, ConnectError>,
-) -> Result<StoreClient, ConnectError> {
+    mut ask: impl FnMut() -> Result<Option<StoreAddress>>,
+) -> Result<StoreClient> {
     let mut wait = LongWait::begin();
     loop {
         if let Some(note) = ask()? {
@@ -170,11 +164,7 @@ fn find(
             }
         }
         if deadline.left().is_zero() {
-            return Err(ConnectError::Missing {
-                missing: vec![Rank::new(0)],
-                world_size: env.world_size,
-                waited: deadline.waited(),
-            });
+            return Err(deadline.missed(vec![Rank::new(0)], env.world_size));
         }
         log_missing(env, &mut wait, || vec![Rank::new(0)]);
         thread::sleep(LOOK_PAUSE);
@@ -194,7 +184,7 @@ fn reach(note: &StoreAddress, tls: Tls, timeout: Duration) -> Result<TcpStore, S
 }
 
 /// Torchrun's agents may still be meeting each other.
-fn torchrun_store(env: &RankEnv, deadline: Deadline) -> Result<TorchStore, ConnectError> {
+fn torchrun_store(env: &RankEnv, deadline: Deadline) -> Result<TorchStore> {
     let mut wait = LongWait::begin();
     loop {
         let source = match TorchStore::connect(env) {

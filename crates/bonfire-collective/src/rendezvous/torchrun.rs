@@ -1,5 +1,4 @@
-//! A note in the store that torchrun's agent serves at `MASTER_PORT`, through which ranks find rank
-//! 0's own store.
+//! A note in the store that torchrun's agent serves at `MASTER_PORT`, through which ranks find rank 0's own store.
 //!
 //! It speaks as much of the protocol of `c10d::TCPStore` (`torch/csrc/distributed/c10d`) as one note
 //! needs: numbers in the machine's order, texts behind their length in 64 bits, keys behind a slash.
@@ -13,15 +12,12 @@ use crate::options::place::RankEnv;
 
 /// What a client says first.
 const MAGIC: u32 = 0x3C85_F7CE;
-
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
 const GET: u8 = 3;
 const CHECK: u8 = 5;
-
 /// The answer to `CHECK` when all keys are there.
 const READY: u8 = 0;
-
 /// How long torchrun's store may take over anything.
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
 

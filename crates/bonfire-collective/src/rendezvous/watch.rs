@@ -21,16 +21,12 @@ use bonfire_connect::store::{Store, StoreError, TcpStore};
 /// How long the ranks have to connect without the store. A job that comes together in this time
 /// does not need it, and a rank that is connected to rank 0 learns by itself what became of it.
 const GRACE: Duration = Duration::from_secs(5);
-
 /// How often a rank looks whether another has given up; shorter than one that serves the store stays.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
-
 /// How long a rank that gives up waits for each answer of the store, which may be the one that failed.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Where the first rank that gives up says why.
 const FAILURE_KEY: &str = "failure";
-
 /// How many have given up.
 const REPORTERS_KEY: &str = "given-up";
 

@@ -12,8 +12,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// # Panics
-    /// If the first part of the header is shorter than what ranks agree on.
+    /// Panics if the first part of the header is shorter than what ranks agree on.
     pub(super) fn new(header: [&'a [u8]; 2], payload: &'a [u8]) -> Self {
         assert!(header[0].len() >= AGREED_BYTES, "the header begins whole");
         Self { header, payload }

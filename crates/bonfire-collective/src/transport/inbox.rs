@@ -1,10 +1,9 @@
 //! Frames out of a byte stream: where they begin, where they end, and the memory they lie in.
 //!
-//! Pure: it reads from whatever implements [`Read`] and knows nothing of sockets or waiting. One read
-//! asks for the rest of the frame that is arriving and for the beginning of the next one, so a stream
-//! of large frames costs one system call per frame and copies nothing, and a short frame arrives with
-//! its header in one call. What a read brings beyond the end of a short frame (the spill) is moved to
-//! the slot of the next.
+//! Pure: it reads from whatever implements [`Read`] and knows nothing of sockets or waiting. One read asks for the
+//! rest of the frame that is arriving and for the beginning of the next one, so a stream of large frames costs one
+//! system call per frame and copies nothing, and a short frame arrives with its header in one call. What a read
+//! brings beyond the end of a short frame (the spill) is moved to the slot of the next.
 //!
 //! A frame that arrives may be diverted: what has come of its payload is copied to where the payload is
 //! to end, the rest is read to there, and the frame never takes a slot.
@@ -23,9 +22,8 @@ use super::wire::{self, HEADER_BYTES, Seal, WireError};
 
 use super::stripes::{PIECE_BYTES_MIN, Stripes};
 
-/// Bytes that a read asks for behind a header before it is known how long the frame is: all of a
-/// small message, and little enough that moving what belongs to the next frame costs less than the
-/// system call that it spares.
+/// Bytes that a read asks for behind a header before it is known how long the frame is: all of a small message, and
+/// little enough that moving what belongs to the next frame costs less than the system call that it spares.
 const AHEAD_BYTES: usize = 16 << 10;
 
 // A frame in pieces, whose header is read first, does not end in what is read with it: nothing of the
@@ -143,11 +141,8 @@ impl Inbox {
         (self.frames > 0).then(|| &slot.bytes()[..slot.frame_bytes])
     }
 
-    /// Gives the slot of the oldest frame back. What lay behind the newest one may become a frame
-    /// by this.
-    ///
-    /// # Panics
-    /// If there is no frame.
+    /// Gives the slot of the oldest frame back. What lay behind the newest one may become a frame by this.
+    /// Panics if there is no frame.
     pub(crate) fn release(&mut self) -> Result<(), FrameError> {
         assert!(self.frames > 0, "release without a frame");
         let was_full = self.is_full();
@@ -234,9 +229,7 @@ impl Inbox {
 
     /// The payload of the frame that is [`arriving`](Self::arriving) goes to `target` from now on:
     /// what is there is copied, the rest is for [`fill_diverted`](Self::fill_diverted).
-    ///
-    /// # Panics
-    /// If no frame is arriving or `target` is not as long as its payload.
+    /// Panics if no frame is arriving or `target` is not as long as its payload.
     pub(crate) fn divert(&mut self, target: &mut [u8]) {
         assert!(self.arriving().is_some(), "only a frame is diverted");
         let stripes = self.stripes(self.oldest);
@@ -272,12 +265,9 @@ impl Inbox {
         self.diversion.is_some()
     }
 
-    /// Reads once, to the `target` of [`divert`](Self::divert), from a stream that is
-    /// [wanted](Self::wants); the number of bytes that came. 0 is the end of the stream. The diversion
-    /// ends with the payload.
-    ///
-    /// # Panics
-    /// If nothing is diverted, or to a target of another length.
+    /// Reads once, to the `target` of [`divert`](Self::divert), from a stream that is [wanted](Self::wants); the
+    /// number of bytes that came. 0 is the end of the stream. The diversion ends with the payload.
+    /// Panics if nothing is diverted, or to a target of another length.
     pub(crate) fn fill_diverted(
         &mut self,
         stream: usize,
@@ -317,11 +307,8 @@ impl Inbox {
         Ok(read)
     }
 
-    /// Reads once, from a stream that is [wanted](Self::wants); the number of bytes that came. 0 is
-    /// the end of the stream.
-    ///
-    /// # Panics
-    /// If the inbox is full, or a frame is being diverted, or nothing is wanted of the stream.
+    /// Reads once, from a stream that is [wanted](Self::wants); the number of bytes that came. 0 is the end of the
+    /// stream. Panics if the inbox is full, or a frame is being diverted, or nothing is wanted of the stream.
     pub(crate) fn fill(
         &mut self,
         stream: usize,

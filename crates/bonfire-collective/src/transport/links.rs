@@ -9,10 +9,10 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::Frame;
 use super::memory::MemoryLink;
-use super::readiness::{Origin, Readiness};
-use super::socket::{Dispatch, Due, Receipt, SocketLink};
+use super::socket::{Due, Progress, SocketLink};
 use super::traffic::Traffic;
 use crate::health::wait::{Interrupt, NAP_MAX, Pause, WaitLimits};
+use bonfire_connect::platform::net::Edges;
 use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
@@ -67,6 +67,26 @@ enum LinkKind {
     Socket(Box<SocketLink>),
 }
 
+/// A socket among those of a rank: one of the streams of the link to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Origin {
+    peer: Rank,
+    stream: usize,
+}
+
+impl Origin {
+    fn number(self) -> u64 {
+        u64::from(self.peer.get()) | (self.stream as u64) << 32
+    }
+
+    fn of(number: u64) -> Self {
+        Self {
+            peer: Rank::new(number as u32),
+            stream: (number >> 32) as usize,
+        }
+    }
+}
+
 /// What a wait on a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
@@ -82,20 +102,12 @@ pub(crate) enum Arrival {
     Due,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
-    /// What is waited for is here, though not in a slot.
-    Enough,
-    /// This many bytes came in.
-    News(usize),
-}
-
 #[derive(Debug)]
 pub(crate) struct Links {
     by_rank: Vec<Option<Link>>,
     sockets: Vec<Rank>,
     /// There from the first socket on.
-    readiness: Option<Readiness>,
+    readiness: Option<Edges>,
 }
 
 impl Links {
@@ -120,10 +132,17 @@ impl Links {
     pub(crate) fn add_socket(&mut self, peer: Rank, link: SocketLink) -> io::Result<()> {
         let readiness = match &mut self.readiness {
             Some(readiness) => readiness,
-            none => none.insert(Readiness::new()?),
+            none => none.insert(Edges::new()?),
         };
         for (index, stream) in link.streams().enumerate() {
-            readiness.add(Origin::new(peer, index), stream)?;
+            readiness.add(
+                Origin {
+                    peer,
+                    stream: index,
+                }
+                .number(),
+                stream,
+            )?;
         }
         self.sockets.push(peer);
         self.add(peer, LinkKind::Socket(Box::new(link)));
@@ -165,17 +184,14 @@ impl Links {
         loop {
             let departed = limits.has_departed(peer);
             let link = self.link_mut(peer);
-            let dispatch = match &mut link.kind {
-                LinkKind::Memory(memory) => {
-                    if memory.try_put(header, payload) {
-                        Dispatch::Frame
-                    } else {
-                        Dispatch::Bytes(0)
-                    }
-                }
+            let sent = match &mut link.kind {
+                LinkKind::Memory(memory) => match memory.try_put(header, payload) {
+                    Some(()) => Progress::Done,
+                    None => Progress::Bytes(0),
+                },
                 LinkKind::Socket(socket) => socket.send(peer, header, payload)?,
             };
-            let Dispatch::Bytes(went) = dispatch else {
+            let Progress::Bytes(went) = sent else {
                 link.traffic.count_sent(payload);
                 return Ok(());
             };
@@ -199,7 +215,7 @@ impl Links {
     }
 
     pub(crate) fn wait(&mut self, peer: Rank, limits: &WaitLimits<'_>) -> Result<(), LinkError> {
-        self.watch(peer, limits, |socket| Look::News(socket.receive()))
+        self.watch(peer, limits, |socket| Progress::Bytes(socket.receive()))
             .map(drop)
     }
 
@@ -212,12 +228,7 @@ impl Links {
         target: &mut [u8],
         limits: &WaitLimits<'_>,
     ) -> Result<Arrival, LinkError> {
-        let arrival = self.watch(peer, limits, |socket| {
-            match socket.receive_to(due, target) {
-                Receipt::Bytes(came) => Look::News(came),
-                Receipt::Payload => Look::Enough,
-            }
-        })?;
+        let arrival = self.watch(peer, limits, |socket| socket.receive_to(due, target))?;
         if arrival == Arrival::Due {
             let traffic = &mut self.link_mut(peer).traffic;
             traffic.count_received(due.payload_bytes);
@@ -225,8 +236,7 @@ impl Links {
         Ok(arrival)
     }
 
-    /// Waits until there is a frame from `peer` or, if it is the one that is due, `payload_bytes` of
-    /// its payload.
+    /// Waits until there is a frame from `peer` or, if it is the one that is due, `payload_bytes` of its payload.
     pub(crate) fn wait_for_part(
         &mut self,
         peer: Rank,
@@ -237,9 +247,9 @@ impl Links {
         self.watch(peer, limits, |socket| {
             let arrived = socket.arrived(due).map_or(0, <[u8]>::len);
             if arrived >= payload_bytes {
-                Look::Enough
+                Progress::Done
             } else {
-                Look::News(socket.receive())
+                Progress::Bytes(socket.receive())
             }
         })
     }
@@ -258,7 +268,7 @@ impl Links {
         &mut self,
         peer: Rank,
         limits: &WaitLimits<'_>,
-        mut look: impl FnMut(&mut SocketLink) -> Look,
+        mut look: impl FnMut(&mut SocketLink) -> Progress,
     ) -> Result<Arrival, LinkError> {
         let mut backoff = limits.backoff();
         loop {
@@ -273,9 +283,9 @@ impl Links {
             }
             if let LinkKind::Socket(socket) = &mut self.link_mut(peer).kind {
                 match look(socket) {
-                    Look::Enough => return Ok(Arrival::Due),
-                    Look::News(0) => {}
-                    Look::News(_) => {
+                    Progress::Done => return Ok(Arrival::Due),
+                    Progress::Bytes(0) => {}
+                    Progress::Bytes(_) => {
                         backoff = limits.backoff();
                         continue;
                     }
@@ -349,7 +359,6 @@ impl Links {
         }
     }
 
-    /// Whether there are sockets beside the one to `peer`.
     fn has_others(&self, peer: Rank) -> bool {
         self.sockets.iter().any(|rank| *rank != peer)
     }
@@ -397,7 +406,7 @@ impl Links {
             }
             None => readiness.sleep(nap),
         };
-        for Origin { peer, stream } in news.origins() {
+        for Origin { peer, stream } in news.numbers().map(Origin::of) {
             socket_mut(by_rank, peer).hear_of_news(stream);
         }
         for rank in sockets.iter() {

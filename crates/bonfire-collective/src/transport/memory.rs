@@ -10,10 +10,8 @@ use super::{Frame, Links, SLOTS};
 /// Payload that fits a slot's label behind what ranks compare: with it, a frame is one cache line that
 /// goes from one core to the other.
 const SHORT_BYTES: usize = LABEL_BYTES - AGREED_BYTES;
-
-/// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache
-/// line. Nobody reads that rest unless the ranks disagree, so its lines stay with the core that wrote
-/// them.
+/// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache line. Nobody reads
+/// that rest unless the ranks disagree, so its lines stay with the core that wrote them.
 const PAYLOAD_AT: usize = (HEADER_BYTES - AGREED_BYTES).next_multiple_of(64);
 
 // So that a short payload is aligned for every element type.
@@ -42,11 +40,9 @@ impl MemoryLink {
         Ok([one, other])
     }
 
-    /// Copies a frame into the next slot and publishes it, or returns false while none is free.
-    pub(super) fn try_put(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> bool {
-        let Some(slot) = self.outbox.free_slot() else {
-            return false;
-        };
+    /// Copies a frame into the next slot and publishes it; nothing while none is free.
+    pub(super) fn try_put(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Option<()> {
+        let slot = self.outbox.free_slot()?;
         let end = PAYLOAD_AT + payload.len();
         assert!(
             end <= slot.bytes.len(),
@@ -63,10 +59,9 @@ impl MemoryLink {
             slot.bytes[PAYLOAD_AT..end].copy_from_slice(payload);
         }
         self.outbox.publish(end);
-        true
+        Some(())
     }
 
-    /// The oldest frame that was not released.
     #[inline]
     pub(super) fn front(&self) -> Option<Frame<'_>> {
         let frame = self.inbox.front()?;

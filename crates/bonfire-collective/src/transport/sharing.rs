@@ -29,10 +29,9 @@ impl Sharing {
 /// has 128 TiB, and may be in several groups.
 const ADDRESS_BYTES: usize = 16 << 40;
 
-/// Address space for the buffers of one of `ranks` ranks, and whether there is any: as much as the
-/// machine has memory, which is taken only when a buffer is made, or its share of the addresses.
-/// Where addresses or the sizes of files are limited, buffers are in the rank's own memory, and
-/// operations copy.
+/// Address space for the buffers of one of `ranks` ranks, and whether there is any: as much as the machine has
+/// memory, which is taken only when a buffer is made, or its share of the addresses. Where addresses or the sizes of
+/// files are limited, buffers are in the rank's own memory, and operations copy.
 pub(crate) fn new_arena(ranks: WorldSize) -> Result<(Arena, bool), RegionError> {
     let capacity = memory_bytes().min(ADDRESS_BYTES / ranks.len());
     match Arena::new(PANE_BYTES, capacity) {

@@ -4,11 +4,11 @@
 
 use std::io::{self, IoSlice, Write};
 
-use super::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 use bonfire_plan::Rank;
 
 use super::inbox::{FrameError, Inbox, InboxError};
 use super::stripes::Stripes;
+use super::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 use super::{Frame, LinkError, SLOTS};
 use crate::options::STREAMS_MAX;
 use bonfire_connect::carrier::Carrier;
@@ -67,28 +67,19 @@ struct Flow {
     blocked: bool,
 }
 
-/// What a put has done so far.
+/// How far a put, or a wait for a frame, has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dispatch {
-    /// This many more bytes are sent, and there are more.
+pub(super) enum Progress {
+    /// This many more bytes have gone or come, and there are more.
     Bytes(usize),
-    Frame,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Receipt {
-    /// This many bytes came in.
-    Bytes(usize),
-    /// The rest of a payload that went to where it was wanted.
-    Payload,
+    /// All are sent, or what is awaited is here, though not in a slot.
+    Done,
 }
 
 impl SocketLink {
     /// A link over `streams`, in an order that both ends know, whose frames carry up to `chunk_bytes`
     /// of payload. `has_threads` gives each stream but the first a thread; the first carries what is short.
-    ///
-    /// # Panics
-    /// If there is no stream, or more than [`STREAMS_MAX`].
+    /// Panics if there is no stream, or more than [`STREAMS_MAX`].
     pub(crate) fn new(
         streams: Vec<Stream>,
         chunk_bytes: usize,
@@ -139,8 +130,7 @@ impl SocketLink {
         self.flows.iter().map(|flow| &flow.carrier)
     }
 
-    /// The streams that had no room when they were last written to, and do not report when they
-    /// have.
+    /// The streams that had no room when they were last written to, and do not report when they have.
     pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Carrier> {
         let blocked = self.flows.iter().filter(|flow| flow.blocked);
         let silent = blocked.filter(|flow| !flow.carrier.reports_room());
@@ -158,7 +148,6 @@ impl SocketLink {
         }
     }
 
-    /// Whether more bytes may come.
     fn is_sound(&self) -> bool {
         !self.ended && self.fault.is_none()
     }
@@ -213,11 +202,11 @@ impl SocketLink {
 
     /// As [`receive`](Self::receive), but the payload of the next frame goes to `target` if it is
     /// the frame that is due.
-    pub(super) fn receive_to(&mut self, due: &Due<'_>, target: &mut [u8]) -> Receipt {
+    pub(super) fn receive_to(&mut self, due: &Due<'_>, target: &mut [u8]) -> Progress {
         assert_eq!(due.payload_bytes, target.len(), "another frame is due");
         if !self.inbox.is_diverting() {
             if self.arrived(due).is_none() {
-                return Receipt::Bytes(self.receive());
+                return Progress::Bytes(self.receive());
             }
             self.inbox.divert(target);
         }
@@ -228,15 +217,14 @@ impl SocketLink {
                 let read = self.inbox.fill_diverted(index, carrier, target);
                 came += self.note(index, read);
                 if !self.inbox.is_diverting() && self.fault.is_none() {
-                    return Receipt::Payload;
+                    return Progress::Done;
                 }
             }
         }
-        Receipt::Bytes(came)
+        Progress::Bytes(came)
     }
 
-    /// What is there of the payload of the next frame, if that is the frame that is due and more of
-    /// it is to come.
+    /// What is there of the payload of the next frame, if that is the frame that is due and more of it is to come.
     pub(super) fn arrived(&self, due: &Due<'_>) -> Option<&[u8]> {
         if self.fault.is_some() {
             return None;
@@ -270,7 +258,7 @@ impl SocketLink {
         peer: Rank,
         header: &[u8; HEADER_BYTES],
         payload: &[u8],
-    ) -> Result<Dispatch, LinkError> {
+    ) -> Result<Progress, LinkError> {
         let header = match &mut self.sealing {
             Some(sealing) => sealing.seal(header, payload),
             None => header,
@@ -284,13 +272,13 @@ impl SocketLink {
             is_whole &= flow.sent == head.len() + piece.len() && !flow.blocked;
         }
         if !is_whole {
-            return Ok(Dispatch::Bytes(went));
+            return Ok(Progress::Bytes(went));
         }
         self.flows.iter_mut().for_each(|flow| flow.sent = 0);
         if let Some(sealing) = &mut self.sealing {
             sealing.is_made = false;
         }
-        Ok(Dispatch::Frame)
+        Ok(Progress::Done)
     }
 }
 

@@ -1,9 +1,8 @@
 //! How a payload is divided among the streams of a link.
 //!
-//! A large payload is cut into as many pieces as there are streams, and piece number i goes over stream
-//! number i, frame after frame. So the header, which goes over the first stream, says all that a
-//! receiver needs to know of the others: they carry nothing but pieces. A small payload is one piece,
-//! and goes behind its header.
+//! A large payload is cut into as many pieces as there are streams, and piece number i goes over stream number i,
+//! frame after frame. So the header, which goes over the first stream, says all that a receiver needs to know of the
+//! others: they carry nothing but pieces. A small payload is one piece, and goes behind its header.
 
 use std::ops::Range;
 
@@ -12,7 +11,6 @@ use crate::options::STREAMS_MAX;
 
 /// Payloads are not cut into shorter pieces: each costs a system call at either end.
 pub(crate) const PIECE_BYTES_MIN: usize = 16 << 10;
-
 /// Pieces begin on cache lines, and so on whole elements.
 const LINE_BYTES: usize = 64;
 

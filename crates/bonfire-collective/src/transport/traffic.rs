@@ -1,8 +1,7 @@
 //! How much a rank has moved over its links.
 
-/// Frames and payload that a rank has sent to and received from all its peers since the group was
-/// formed. Headers are not payload; what ranks read from each other's memory in place is not a
-/// frame.
+/// Frames and payload that a rank has sent to and received from all its peers since the group was formed. Headers are
+/// not payload; what ranks read from each other's memory in place is not a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {

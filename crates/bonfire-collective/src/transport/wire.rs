@@ -19,10 +19,8 @@ use bonfire_plan::{Algorithm, CallSite, Collective, DType, NamedRanks, Operation
 
 /// Bytes of an encoded header; a multiple of 64, so that a payload behind it stays aligned.
 pub(crate) const HEADER_BYTES: usize = 128;
-
 /// The bytes that two ranks in one operation encode alike, at the start of a header.
 pub(crate) const AGREED_BYTES: usize = Operation::AGREED_BYTES;
-
 const MAGIC: u32 = 0x4246_0003;
 const SEQ_AT: usize = 16;
 /// Bits of the number of an operation; above them is that of the step and 1, 0 for none.
@@ -111,12 +109,9 @@ pub(crate) fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
     Ok(u32_at(header, PAYLOAD_BYTES_AT))
 }
 
-/// Whether two headers are of different operations of all ranks in one place of the group's order, so that
-/// one of the ranks went wrong. How the operations are run does not matter, and two headers that are
-/// alike never do. Only looks: takes no memory and reads nothing behind the [`AGREED_BYTES`].
-///
-/// # Panics
-/// If either has fewer bytes than those.
+/// Whether two headers are of different operations of all ranks in one place of the group's order, so that one of the
+/// ranks went wrong. How the operations are run does not matter, and two headers that are alike never do. Only looks:
+/// takes no memory and reads nothing behind the [`AGREED_BYTES`]. Panics if either has fewer bytes than those.
 pub(crate) fn contradict(one: &[u8], other: &[u8]) -> bool {
     let same = |range: Range<usize>| one[range.clone()] == other[range];
     // The magic, the group and the number.
@@ -163,14 +158,12 @@ pub(crate) fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError
     Ok((operation, payload_bytes))
 }
 
-// Checksums, on links that ask for them: CRC-32C (Castagnoli, as in RFC 3720) of the payload, and behind it
-// CRC-32C of the header up to there. So a length or an operation that was changed on the way is not
-// believed either. Every change of up to three bits of a frame of any length in use is found, of more
-// all but one in 2^32.
+// Checksums, on links that ask for them: CRC-32C (Castagnoli, as in RFC 3720) of the payload, and behind it CRC-32C
+// of the header up to there. So a length or an operation that was changed on the way is not believed either. Every
+// change of up to three bits of a frame of any length in use is found, of more all but one in 2^32.
 
 /// Where the sum of the header is: at its end.
 const HEADER_SUM_AT: usize = HEADER_BYTES - size_of::<u32>();
-
 const _: () = assert!(PAYLOAD_SUM_AT + size_of::<u32>() == HEADER_SUM_AT);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,10 +182,7 @@ pub(crate) fn seal(header: &mut [u8; HEADER_BYTES], payload: &[u8]) {
 }
 
 impl Seal {
-    /// Reads the seal of a header.
-    ///
-    /// # Errors
-    /// [`WireError::Changed`] if the header is not as it was sealed.
+    /// Reads the seal of a header. [`WireError::Changed`] if the header is not as it was sealed.
     pub(crate) fn read(header: &[u8]) -> Result<Self, WireError> {
         if header.len() < HEADER_BYTES {
             return Err(WireError::Short(header.len()));
@@ -206,7 +196,6 @@ impl Seal {
         })
     }
 
-    /// Whether this is the payload that was sealed.
     pub(crate) fn fits(self, payload: &[u8]) -> bool {
         crc32c::crc32c(payload) == self.sum
     }

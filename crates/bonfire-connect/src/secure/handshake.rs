@@ -1,9 +1,8 @@
 //! Proof of the job's token, both ways, before anything else on a connection is read.
 //!
-//! Each side sends a random nonce and answers the other's with
-//! `HMAC-SHA256(token, role | nonce of the answerer | nonce of the asker | binding)`. The role byte
-//! keeps an attacker from reflecting a challenge; the binding, on encrypted connections, from passing
-//! it on. HMAC as in RFC 2104.
+//! Each side sends a random nonce and answers the other's with `HMAC-SHA256(token, role | nonce of the answerer |
+//! nonce of the asker | binding)`. The role byte keeps an attacker from reflecting a challenge; the binding, on
+//! encrypted connections, from passing it on. HMAC as in RFC 2104.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +13,6 @@ use crate::secure::token::JobToken;
 
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
-
 pub(crate) const TLS_CHOICE: &str = "--tls or BONFIRE_TLS";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

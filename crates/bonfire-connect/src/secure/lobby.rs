@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::clock;
 use crate::platform::net::{Handle, Socket, TcpStream};
-use crate::platform::sync::{Mutex, MutexGuard};
+use crate::platform::sync::Mutex;
 
 /// Connections that may be about to prove themselves at one time: more than the ranks of a large job
 /// that come in one moment need, few enough that their threads and descriptors cost little.
@@ -33,14 +33,10 @@ struct Waiting {
 pub struct Place(u64);
 
 impl Lobby {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Takes a place, if need be that of the connection that has waited longest, which is ended.
     pub fn enter(&self, stream: &impl Socket) -> io::Result<Place> {
         let handle = Handle::of(stream)?;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.connections.len() >= UNPROVEN_MAX
             && let Some((_, oldest)) = waiting.connections.pop_first()
         {
@@ -53,17 +49,13 @@ impl Lobby {
     }
 
     pub fn leave(&self, place: Place) {
-        self.lock().connections.remove(&place.0);
+        self.waiting.lock().connections.remove(&place.0);
     }
 
     pub fn clear(&self) {
-        for connection in self.lock().connections.values() {
+        for connection in self.waiting.lock().connections.values() {
             connection.hang_up();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock()
     }
 }
 
@@ -133,7 +125,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_longest_makes_room() {
-        let lobby = Lobby::new();
+        let lobby = Lobby::default();
         let mut pairs: Vec<_> = (0..=UNPROVEN_MAX)
             .map(|_| UnixStream::pair().unwrap())
             .collect();

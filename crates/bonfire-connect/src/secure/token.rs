@@ -1,10 +1,9 @@
 //! The secret that every process of one job shares.
 //!
-//! The launcher draws it and hands it down through the environment, or an administrator puts it into a
-//! file that only the user can read; it is never on a command line, where
-//! every user of the host could read it. A connection must prove that it knows the token before
-//! anything else it says is read, so neither a stranger nor a second job on the same host can join
-//! by accident. The token never appears in a log: its `Debug` form hides it.
+//! The launcher draws it and hands it down through the environment, or an administrator puts it into a file that only
+//! the user can read; it is never on a command line, where every user of the host could read it. A connection must
+//! prove that it knows the token before anything else it says is read, so neither a stranger nor a second job on the
+//! same host can join by accident. The token never appears in a log: its `Debug` form hides it.
 
 use std::fmt;
 use std::fs::File;
@@ -19,7 +18,6 @@ use crate::platform::random;
 
 /// The length of a token in bytes, that of the hash it keys.
 const TOKEN_BYTES: usize = 32;
-
 /// More than a token and the white space around it; a longer file is not a token.
 const FILE_BYTES_MAX: u64 = 256;
 
@@ -76,10 +74,9 @@ impl JobToken {
             return Err(not_hex());
         }
         let mut bytes = [0; TOKEN_BYTES];
+        let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(not_hex);
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = hex_digit(pair[0]).ok_or_else(not_hex)?;
-            let low = hex_digit(pair[1]).ok_or_else(not_hex)?;
-            *byte = high << 4 | low;
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
         }
         Ok(Self { bytes })
     }
@@ -99,9 +96,8 @@ impl JobToken {
             return Err(TokenError::Exposed { path, mode });
         }
         let mut text = String::new();
-        let limit = FILE_BYTES_MAX;
         Read::by_ref(&mut file)
-            .take(limit)
+            .take(FILE_BYTES_MAX)
             .read_to_string(&mut text)
             .map_err(unreadable)?;
         Self::from_hex(text.trim())
@@ -147,15 +143,6 @@ impl fmt::Debug for JobToken {
         } else {
             "JobToken(hidden)"
         })
-    }
-}
-
-fn hex_digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{LongWait, Store, StoreError, check_lengths};
 use crate::connections::Tls;
 use crate::platform::clock;
 use crate::platform::net::{Handle, TcpStream, await_news, connect};
-use crate::platform::sync::{Mutex, MutexGuard};
+use crate::platform::sync::Mutex;
 use crate::platform::thread;
 use crate::secure::greeting::{Secrecy, greet};
 use crate::secure::handshake::{HandshakeError, Role};
@@ -20,10 +20,8 @@ use crate::secure::token::JobToken;
 
 /// A connection that does not prove the token in this time is closed.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// A server that answers nothing for this long, beyond what it was asked to wait, is lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Pause between two attempts to reach a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -112,8 +110,7 @@ impl TcpStore {
                     Err(HandshakeError::TlsThereOnly) => {
                         return Err(differs(address, ["no TLS", "TLS"]));
                     }
-                    Err(HandshakeError::Io(source)) => source,
-                    Err(HandshakeError::Random(source)) => source,
+                    Err(HandshakeError::Io(source) | HandshakeError::Random(source)) => source,
                 },
                 Err(source) => source,
             };
@@ -140,7 +137,7 @@ impl TcpStore {
     /// the connection, or fallen silent.
     pub fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         check_lengths(key, &[])?;
-        let mut line = self.line();
+        let mut line = self.line.lock();
         let has_news = !await_news(&[&self.handle], Duration::ZERO).is_empty();
         if has_news && let Reply::Value(value) = line.receive()? {
             return Ok(Some(value));
@@ -156,20 +153,16 @@ impl TcpStore {
 
     /// From now on the server has so long to answer a request.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.line().stream.set_read_timeout(Some(timeout))
+        self.line.lock().stream.set_read_timeout(Some(timeout))
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
-        let mut line = self.line();
+        let mut line = self.line.lock();
         if line.is_owed {
             line.receive()?;
         }
         line.send(request)?;
         Ok(line.receive()?)
-    }
-
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Store, StoreError, check_lengths};
 use crate::platform::clock;
-use crate::platform::sync::{Condvar, Mutex, MutexGuard};
+use crate::platform::sync::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 pub struct MemoryStore {
@@ -23,17 +23,13 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self::default()
     }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Each call leaves the tables complete, so a panic elsewhere does not spoil them.
-        self.tables.lock()
-    }
 }
 
 impl Store for MemoryStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         check_lengths(key, value)?;
-        self.tables()
+        self.tables
+            .lock()
             .values
             .insert(key.to_owned(), value.to_owned());
         self.changed.notify_all();
@@ -42,7 +38,7 @@ impl Store for MemoryStore {
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         let started = clock::now();
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         loop {
             if let Some(value) = tables.values.get(key) {
                 return Ok(value.clone());
@@ -60,7 +56,7 @@ impl Store for MemoryStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         check_lengths(key, &[])?;
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let counter = tables.counters.entry(key.to_owned()).or_insert(0);
         *counter = counter.wrapping_add(amount);
         Ok(*counter)

@@ -1,8 +1,7 @@
 //! Where the store is: on the host of rank 0, by its name or address.
 //!
-//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready
-//! and the name servers know it. So a name is looked up again and again, and only what cannot be a
-//! name is refused at once.
+//! A name may be known later than the job starts: that of a Kubernetes pod is when the pod is ready and the name
+//! servers know it. So a name is looked up again and again, and only what cannot be a name is refused at once.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -13,10 +12,8 @@ use crate::platform::{clock, thread};
 
 /// Pause before a name is looked up again: each rank asks, and one server answers all of them.
 pub(super) const LOOKUP_PAUSE: Duration = Duration::from_millis(500);
-
 /// Longest name of a host (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
-
 /// Longest part of it between two dots.
 const LABEL_BYTES_MAX: usize = 63;
 

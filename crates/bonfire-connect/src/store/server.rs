@@ -24,13 +24,10 @@ use crate::secure::token::JobToken;
 
 /// Connections served at once: every rank of a large job, and a bound on strangers.
 const CONNECTIONS_MAX: usize = 4096;
-
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
 /// Pause between two lines about too few descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(10);
-
 /// Longest time the server holds one `get`; clients ask again until their own timeout.
 const GET_SLICE: Duration = Duration::from_secs(2);
 
@@ -51,9 +48,8 @@ impl TcpStoreServer {
         Self::bind_with(address, token, Tls::Off)
     }
 
-    /// Serves on the first of the addresses of `host` that is this host's. The name is looked up until
-    /// `timeout`. A host's name may mean its own loopback address on that host; clients on other hosts
-    /// would wait for it in vain.
+    /// Serves on the first of the addresses of `host` that is this host's. The name is looked up until `timeout`. A
+    /// host's name may mean its own loopback address on that host; clients on other hosts would wait for it in vain.
     pub fn bind_host(
         host: &str,
         port: u16,
@@ -143,7 +139,7 @@ fn accept(
 ) {
     let open: Mutex<BTreeMap<u64, TcpStream>> = Mutex::new(BTreeMap::new());
     let open = &open;
-    let lobby = &Lobby::new();
+    let lobby = &Lobby::default();
     let mut connections = 0_u64;
     let mut shortage = Shortage::default();
     thread::scope(|scope| {

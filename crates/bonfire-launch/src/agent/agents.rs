@@ -1,8 +1,7 @@
 //! What the agents of several hosts report to each other, through the store that host 0's agent
 //! serves: that they belong together, that a rank has failed, and how each host's ranks ended.
 //!
-//! All agents come to the same verdict, because all judge the same reports. Nothing here touches a
-//! process.
+//! All agents come to the same verdict, because all judge the same reports. Nothing here touches a process.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -20,18 +19,15 @@ use super::pulse::{self, Pulse, Watch};
 use super::signals::{Signals, Wish};
 use super::supervisor::End;
 use crate::error::LaunchError;
-use crate::failure::{Exit, JobFailure, PEER_FAILED, suspicion};
+use crate::failure::{JobFailure, PEER_FAILED, suspicion};
 use crate::flights::late;
 
 /// How long the agents of all hosts have to come.
 pub(super) const JOIN_WAIT: Duration = Duration::from_secs(600);
-
 /// How long the agents of other hosts may take to report, beyond what ending ranks takes.
 const REPORT_WAIT: Duration = Duration::from_secs(15);
-
 /// How long host 0 serves the store for those who still read the last reports.
 const PART_WAIT: Duration = Duration::from_secs(5);
-
 /// Longest wait in one call, after which an interrupt or the end of the ranks is noticed.
 pub(super) const SLICE: Duration = Duration::from_millis(200);
 
@@ -54,7 +50,6 @@ impl Seat {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Agents {
     seat: Seat,
     store: TcpStore,
@@ -74,7 +69,7 @@ struct Card {
 #[derive(Debug, Serialize, Deserialize)]
 enum NodeEnd {
     Done,
-    Failed(Report),
+    Failed(Box<JobFailure>),
     Interrupted,
     /// The ranks could not be started or watched.
     Unable(String),
@@ -86,16 +81,6 @@ struct ReportedEnd {
     node: u32,
     is_last: bool,
     end: NodeEnd,
-}
-
-/// A [`JobFailure`] on its way to another host.
-#[derive(Debug, Serialize, Deserialize)]
-struct Report {
-    rank: u32,
-    process_id: Option<u32>,
-    host: Option<String>,
-    exit: Exit,
-    last_lines: Vec<String>,
 }
 
 impl Agents {
@@ -144,8 +129,7 @@ impl Agents {
         self.pulse.watch(attempt, on_failure)
     }
 
-    /// Reports to the others how this host's ranks ended, waits for their ends, and judges all of
-    /// them.
+    /// Reports to the others how this host's ranks ended, waits for their ends, and judges all of them.
     pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces, signals: &Signals) -> End {
         let bad = end.result.is_err();
         self.leave_flights(attempt, &end.flights);
@@ -268,17 +252,17 @@ impl Agents {
     /// two are equally suspect.
     fn judge(&self, own: End, ends: Vec<ReportedEnd>) -> End {
         let is_last = own.is_last || ends.iter().any(|end| end.is_last);
-        let mut worst: Option<Report> = None;
+        let mut worst: Option<Box<JobFailure>> = None;
         let mut other = None;
         for ReportedEnd { node, end, .. } in ends {
             match end {
                 NodeEnd::Done => {}
-                NodeEnd::Failed(report) => {
+                NodeEnd::Failed(failure) => {
                     let worse = worst
                         .as_ref()
-                        .is_none_or(|worst| suspicion(report.exit) < suspicion(worst.exit));
+                        .is_none_or(|worst| suspicion(failure.exit) < suspicion(worst.exit));
                     if worse {
-                        worst = Some(report);
+                        worst = Some(failure);
                     }
                 }
                 NodeEnd::Interrupted => {
@@ -293,7 +277,7 @@ impl Agents {
             matches!(&own.result, Err(error) if !matches!(error, LaunchError::Rank(_)));
         let result = match (worst, other) {
             _ if own_is_special => own.result,
-            (Some(report), _) => Err(LaunchError::Rank(Box::new(report.into()))),
+            (Some(failure), _) => Err(LaunchError::Rank(failure)),
             (None, Some(other)) => Err(other),
             (None, None) => Ok(()),
         };
@@ -378,33 +362,9 @@ impl NodeEnd {
     fn of(end: &End) -> Self {
         match &end.result {
             Ok(()) => Self::Done,
-            Err(LaunchError::Rank(failure)) => Self::Failed(Report::of(failure)),
+            Err(LaunchError::Rank(failure)) => Self::Failed(failure.clone()),
             Err(LaunchError::Interrupted { .. }) => Self::Interrupted,
             Err(error) => Self::Unable(error.to_string()),
-        }
-    }
-}
-
-impl Report {
-    fn of(failure: &JobFailure) -> Self {
-        Self {
-            rank: failure.rank.get(),
-            process_id: failure.process_id,
-            host: failure.host.clone(),
-            exit: failure.exit,
-            last_lines: failure.last_lines.clone(),
-        }
-    }
-}
-
-impl From<Report> for JobFailure {
-    fn from(report: Report) -> Self {
-        Self {
-            rank: Rank::new(report.rank),
-            process_id: report.process_id,
-            host: report.host,
-            exit: report.exit,
-            last_lines: report.last_lines,
         }
     }
 }

@@ -18,10 +18,8 @@ use crate::ranks::cores;
 
 /// The variable that sizes the thread pool of Burn's CPU backends.
 const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
-
 /// The variable of glibc's allocator. Other C libraries do not look at it.
 const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
-
 /// As much of a script's first line as Linux reads.
 const SHEBANG_BYTES_MAX: u64 = 256;
 

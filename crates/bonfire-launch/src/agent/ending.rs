@@ -11,7 +11,6 @@ const KILL_WAIT: Duration = Duration::from_secs(3);
 /// What the supervisor is to do with the ranks that still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Do nothing to the ranks yet.
     Wait,
     Terminate,
     Kill,
@@ -108,7 +107,6 @@ impl Ending {
         }
     }
 
-    /// The deadline may have come.
     pub(super) fn time_passed(&mut self, now: Instant) -> Order {
         if self.deadline().is_none_or(|until| now < until) {
             return Order::Wait;

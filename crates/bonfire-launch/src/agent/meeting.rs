@@ -18,7 +18,6 @@ use crate::environment::{JOB_TOKEN, job_token_from_env};
 use crate::error::LaunchError;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
-#[derive(Debug)]
 pub(super) struct Meeting {
     /// The agents of the other hosts, if there are any. Goes before the server that it talks to.
     agents: Option<Agents>,
@@ -36,14 +35,6 @@ pub(super) struct Meeting {
     restart_count: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Several<'a> {
-    nnodes: NonZeroU32,
-    node_rank: u32,
-    address: &'a str,
-    port: u16,
-}
-
 impl Meeting {
     /// Checks the layout of the job, serves the store if that is this host's task, and waits for the
     /// agents of the other hosts.
@@ -55,15 +46,7 @@ impl Meeting {
                 node_rank,
                 master_addr,
                 master_port,
-            } => {
-                let several = Several {
-                    nnodes: *nnodes,
-                    node_rank: *node_rank,
-                    address: master_addr,
-                    port: *master_port,
-                };
-                Self::on_several_hosts(options, several)
-            }
+            } => Self::on_several_hosts(options, *nnodes, *node_rank, master_addr, *master_port),
         }
     }
 
@@ -93,13 +76,13 @@ impl Meeting {
         })
     }
 
-    fn on_several_hosts(options: &AgentOptions, hosts: Several<'_>) -> Result<Self, LaunchError> {
-        let Several {
-            nnodes,
-            node_rank,
-            address,
-            port,
-        } = hosts;
+    fn on_several_hosts(
+        options: &AgentOptions,
+        nnodes: NonZeroU32,
+        node_rank: u32,
+        address: &str,
+        port: u16,
+    ) -> Result<Self, LaunchError> {
         let world_size = world_size(nnodes, options.nproc_per_node)?;
         if node_rank >= nnodes.get() {
             return Err(LaunchError::NodeRankOutOfRange { node_rank, nnodes });
@@ -222,7 +205,6 @@ impl Meeting {
         })
     }
 
-    /// The number of ranks of the whole job.
     pub(super) fn world_size(&self) -> WorldSize {
         self.world_size
     }

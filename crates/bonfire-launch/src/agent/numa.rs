@@ -2,12 +2,10 @@
 //!
 //! Linux takes memory from the node of the core that touches it first, so memory is bound with the cores.
 
-use std::env;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
+use std::{env, fs, io};
 
 use bonfire_collective::RankEnv;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,42 +1,35 @@
-//! The thread with which this host's agent shows the others that it is there, and learns of
-//! failures on other hosts.
+//! The thread with which this host's agent shows the others that it is there, and learns of failures on other hosts.
 //!
 //! Host 0 counts seconds in the store, and each agent writes there what it has last read. So all agents know
 //! how long one has been silent, without a clock that they share. Nothing here touches a process.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use bonfire_collective::{Store, StoreError, TcpStore};
-use bonfire_sys::lock::{Mutex, MutexGuard};
+use bonfire_sys::lock::Mutex;
 
 use super::agents::{SLICE, decode, encode, end_key, failed_key};
 
 const PERIOD: Duration = Duration::from_secs(1);
-
 /// An agent that has not beaten for this many periods is lost: as long as a rank may be silent.
 const SILENCE_MAX: i64 = 15;
-
-/// The key of host 0's counter.
 const CLOCK: &str = "node-clock";
 
 /// Beats until it is dropped.
-#[derive(Debug)]
 pub(super) struct Pulse {
     post: Arc<Post>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Watches for failures until it is dropped.
-#[derive(Debug)]
 pub(super) struct Watch {
     post: Arc<Post>,
 }
 
-#[derive(Debug)]
 struct Post {
     stop: AtomicBool,
     duty: Mutex<Duty>,
@@ -49,14 +42,6 @@ struct Duty {
     on_failure: Option<Box<dyn FnOnce() + Send>>,
     /// Host 0 does not answer any more.
     is_lost: bool,
-}
-
-impl fmt::Debug for Duty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Duty")
-            .field("attempt", &self.attempt)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Pulse {
@@ -76,7 +61,7 @@ impl Pulse {
         let thread = thread.spawn(move || {
             if let Err(error) = heart.beat() {
                 tracing::debug!("node {node_rank}: {error}");
-                let mut duty = heart.post.lock();
+                let mut duty = heart.post.duty.lock();
                 duty.is_lost = true;
                 duty.report_failure();
             }
@@ -89,7 +74,7 @@ impl Pulse {
 
     /// Calls `on_failure` once another host has reported the failure of this attempt, or is lost.
     pub(super) fn watch(&self, attempt: u32, on_failure: impl FnOnce() + Send + 'static) -> Watch {
-        let mut duty = self.post.lock();
+        let mut duty = self.post.duty.lock();
         duty.attempt = attempt;
         duty.on_failure = Some(Box::new(on_failure));
         if duty.is_lost {
@@ -113,13 +98,7 @@ impl Drop for Pulse {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.post.lock().on_failure = None;
-    }
-}
-
-impl Post {
-    fn lock(&self) -> MutexGuard<'_, Duty> {
-        self.duty.lock()
+        self.post.duty.lock().on_failure = None;
     }
 }
 
@@ -130,7 +109,6 @@ impl Duty {
         }
     }
 
-    /// The attempt whose failure is watched for.
     fn watched(&self) -> Option<u32> {
         self.on_failure.is_some().then_some(self.attempt)
     }
@@ -147,7 +125,7 @@ impl Heart {
     fn beat(&self) -> Result<(), StoreError> {
         let mut due = Instant::now();
         while !self.post.stop.load(Ordering::Acquire) {
-            let attempt = self.post.lock().watched();
+            let attempt = self.post.duty.lock().watched();
             if Instant::now() >= due {
                 due = Instant::now() + PERIOD;
                 show(&self.store, self.node_rank)?;
@@ -161,7 +139,7 @@ impl Heart {
             };
             match self.store.get(&failed_key(attempt), SLICE) {
                 Ok(_) => {
-                    let mut duty = self.post.lock();
+                    let mut duty = self.post.duty.lock();
                     if duty.attempt == attempt {
                         duty.report_failure();
                     }

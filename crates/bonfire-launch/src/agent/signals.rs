@@ -21,7 +21,6 @@ pub(crate) enum Wish {
 }
 
 /// The signals of this process, which are the agent's while it lives.
-#[derive(Debug)]
 pub(crate) struct Signals {
     state: Arc<Mutex<State>>,
     _ends: InterruptWatch,
@@ -34,7 +33,6 @@ struct State {
 }
 
 /// Somebody listens while this lives.
-#[derive(Debug)]
 pub(crate) struct Listening {
     state: Arc<Mutex<State>>,
 }
@@ -59,15 +57,6 @@ impl Signals {
         Listening {
             state: Arc::clone(&self.state),
         }
-    }
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let has_listener = self.listener.is_some();
-        f.debug_struct("State")
-            .field("has_listener", &has_listener)
-            .finish()
     }
 }
 

@@ -32,7 +32,6 @@ use crate::output::{
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
-
 /// How long the last output of ended ranks may take. Only a process that left its rank's group and
 /// kept its output open makes this matter.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
@@ -68,8 +67,7 @@ impl End {
     }
 }
 
-/// What the ranks of an attempt are started with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Setup<'a> {
     pub(super) options: &'a AgentOptions,
     pub(super) logs: &'a Logs,
@@ -77,7 +75,6 @@ pub(super) struct Setup<'a> {
     pub(super) signals: &'a Signals,
 }
 
-/// One rank's process and the threads that serve it.
 struct RankProcess {
     rank: Rank,
     child: ChildProcess,
@@ -364,7 +361,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether all ranks that still run are stopped.
     fn nobody_can_end(&self) -> bool {
         let mut running = self.running.iter();
         running.all(|&local_rank| self.ranks[local_rank].child.is_stopped())
@@ -482,8 +478,7 @@ fn wait_for(
     on_end: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
-        // A child that cannot be waited for was reaped: the supervisor is gone, and with it
-        // the receiver of the news.
+        // A child that cannot be waited for was reaped: the supervisor is gone, and with it the receiver of the news.
         if watch.wait().is_ok() {
             on_end();
         }

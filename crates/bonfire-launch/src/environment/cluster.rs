@@ -1,8 +1,6 @@
 //! Ranks that a cluster's own launcher started, in its own words: `mpirun` of Open MPI and MPICH,
 //! `srun` of Slurm, and indexed jobs of Kubernetes.
 
-use std::ffi::OsString;
-
 use super::source::Source;
 use super::{EnvError, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT, Place, RANK, WORLD_SIZE};
 
@@ -51,10 +49,8 @@ const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 const SLURM_STEP_ID: &str = "SLURM_STEP_ID";
 const SLURM_STEP_NODELIST: &str = "SLURM_STEP_NODELIST";
 const SLURM_NODEID: &str = "SLURM_NODEID";
-
 /// The names of an Open MPI job: of version 5, and of those before.
 const OPEN_MPI_JOBS: [&str; 2] = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"];
-
 /// Ports for jobs of Slurm that choose none: below those that systems give to connections.
 const SLURM_PORTS: std::ops::Range<u32> = 15_000..30_000;
 
@@ -78,9 +74,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// What the innermost launcher says, if one is there: MPI's own launchers can themselves be
     /// started by Slurm, and Slurm by Kubernetes.
-    pub(super) fn detect<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
-    ) -> Result<Option<Self>, EnvError> {
+    pub(super) fn detect(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
         let open_mpi = Self::open_mpi(source)?;
         let mpich = Self::mpich(source)?;
         if let (Some(first), Some(second)) = (&open_mpi, &mpich) {
@@ -98,17 +92,13 @@ impl Cluster {
         }
     }
 
-    fn open_mpi<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
-    ) -> Result<Option<Self>, EnvError> {
+    fn open_mpi(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
         let mut jobs = OPEN_MPI_JOBS.iter();
         let job = jobs.find_map(|variable| source.text(variable));
         Self::in_words(source, &OPEN_MPI, Launcher::OpenMpi { job })
     }
 
-    fn mpich<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
-    ) -> Result<Option<Self>, EnvError> {
+    fn mpich(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
         // Slurm can speak MPICH's protocol, but then it says more in its own words.
         if !source.has_any(&[MPICH.local_world_size]) && is_step(source) {
             return Ok(None);
@@ -117,9 +107,7 @@ impl Cluster {
     }
 
     /// Only a step: in the script of a batch job, which runs once, the same variables are set.
-    fn slurm<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
-    ) -> Result<Option<Self>, EnvError> {
+    fn slurm(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
         if !is_step(source) || !source.has_any(&[SLURM.rank]) {
             return Ok(None);
         }
@@ -146,11 +134,8 @@ impl Cluster {
         }))
     }
 
-    /// An index alone makes no rank: the pods of an indexed job may have nothing to do with each
-    /// other.
-    fn kubernetes<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
-    ) -> Result<Option<Self>, EnvError> {
+    /// An index alone makes no rank: the pods of an indexed job may have nothing to do with each other.
+    fn kubernetes(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
         if !source.has_any(&[COMPLETION_INDEX]) || !source.has_any(&[WORLD_SIZE]) {
             return Ok(None);
         }
@@ -166,8 +151,8 @@ impl Cluster {
         }))
     }
 
-    fn in_words<F: Fn(&str) -> Option<OsString>>(
-        source: &Source<F>,
+    fn in_words(
+        source: &Source<'_>,
         words: &'static Words,
         launcher: Launcher,
     ) -> Result<Option<Self>, EnvError> {
@@ -207,12 +192,8 @@ impl Cluster {
         self.launcher != Launcher::Kubernetes
     }
 
-    /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank
-    /// reaches all.
-    pub(super) fn agree_with<F: Fn(&str) -> Option<OsString>>(
-        &self,
-        source: &Source<F>,
-    ) -> Result<(), EnvError> {
+    /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank reaches all.
+    pub(super) fn agree_with(&self, source: &Source<'_>) -> Result<(), EnvError> {
         let mut said = Vec::new();
         for (variable, min) in [
             (RANK, 0),
@@ -248,9 +229,9 @@ impl Cluster {
     }
 
     /// Where rank 0 serves the store, when the user does not say it; `port` is what the user says.
-    pub(super) fn master<F: Fn(&str) -> Option<OsString>>(
+    pub(super) fn master(
         &self,
-        source: &Source<F>,
+        source: &Source<'_>,
         port: Option<u32>,
     ) -> Result<(String, u16), EnvError> {
         let nowhere = |launcher| Err(EnvError::NoMeetingPlace { launcher });
@@ -302,7 +283,7 @@ impl Cluster {
     }
 }
 
-fn is_step<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> bool {
+fn is_step(source: &Source<'_>) -> bool {
     source.has_any(&[SLURM_STEP_ID]) && source.has_any(&[SLURM.world_size])
 }
 

@@ -14,14 +14,12 @@ use super::{
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EnvError {
-    /// A variable that has no default is missing.
     #[error(
         "{variable} is not set; a worker needs {RANK}, {WORLD_SIZE}, {MASTER_ADDR} and \
          {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under mpirun and srun \
          it needs none"
     )]
     Missing { variable: &'static str },
-    /// A variable is not a whole number in its range.
     #[error("{variable} must be a whole number from {min} to {max}, not \"{value}\"")]
     NotANumber {
         variable: &'static str,
@@ -29,7 +27,6 @@ pub enum EnvError {
         min: u32,
         max: u32,
     },
-    /// A rank is not smaller than the number of ranks.
     #[error("{variable} is {rank}, but {count_variable} is {count}: ranks count from 0")]
     RankOutOfRange {
         /// The variable: `RANK` or `LOCAL_RANK`.
@@ -39,7 +36,6 @@ pub enum EnvError {
         count_variable: &'static str,
         count: u32,
     },
-    /// One host cannot hold more ranks than the world.
     #[error(
         "{LOCAL_WORLD_SIZE} is {local_world_size}, more than {WORLD_SIZE}, which is {world_size}"
     )]
@@ -47,7 +43,6 @@ pub enum EnvError {
         local_world_size: u32,
         world_size: u32,
     },
-    /// Two launchers say different things.
     #[error(
         "two launchers disagree: {first} is {first_value}, but {second} is {second_value}; unset \
          what does not belong to this job"
@@ -58,7 +53,6 @@ pub enum EnvError {
         second: &'static str,
         second_value: u32,
     },
-    /// The ranks are on several hosts, and the cluster does not say where rank 0 is.
     #[error(
         "{launcher} started ranks on several hosts but does not say where they meet: export \
          {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
@@ -70,7 +64,6 @@ pub enum EnvError {
          export {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
     )]
     NotOnFirstHost { first: String },
-    /// A list of hosts or of tasks makes no sense.
     #[error("{variable} makes no sense: \"{value}\"")]
     Unintelligible {
         variable: &'static str,
@@ -78,22 +71,18 @@ pub enum EnvError {
     },
     #[error("{MASTER_ADDR} is empty; it must be a host name or an address")]
     NoAddress,
-    /// A switch is neither on nor off.
     #[error("{variable} must be 0, 1, nearby or torchrun, not \"{value}\"")]
     NotASwitch {
         variable: &'static str,
         value: String,
     },
-    /// The name of the job is too long.
     #[error("{RUN_ID} has {bytes} bytes; at most {JOB_ID_BYTES_MAX} are allowed")]
     JobIdTooLong { bytes: usize },
-    /// The host's extra name is too long.
     #[error("{HOST_ID} has {bytes} bytes; at most {HOST_ID_BYTES_MAX} are allowed")]
     HostIdTooLong { bytes: usize },
     /// What goes before the program's options is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The job token is malformed.
     #[error("{variable} is wrong")]
     Token {
         /// The variable: `BONFIRE_JOB_TOKEN` or `BONFIRE_JOB_TOKEN_FILE`.

@@ -12,11 +12,11 @@ use super::{
 };
 
 /// A key-value source with typed readings.
-pub(super) struct Source<F> {
-    pub(super) lookup: F,
+pub(super) struct Source<'a> {
+    pub(super) lookup: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-impl<F: Fn(&str) -> Option<OsString>> Source<F> {
+impl Source<'_> {
     /// Text that is not Unicode becomes text that no parser accepts, which is what it deserves.
     pub(super) fn text(&self, variable: &'static str) -> Option<String> {
         (self.lookup)(variable).map(|value| value.to_string_lossy().into_owned())

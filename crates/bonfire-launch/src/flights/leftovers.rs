@@ -13,10 +13,8 @@ use bonfire_collective::JobToken;
 use rustix::process::getuid;
 
 const PREFIX: &str = "bonfire-flights-";
-
 /// The random part of a name: nobody else can guess it, and so make the folder first.
 const RANDOM_DIGITS: usize = 16;
-
 /// Who has not asked in a week does not ask any more.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 

@@ -27,13 +27,9 @@ use crate::ranks::VISIBLE_DEVICES;
 
 /// The port at which the ranks meet unless the user says another, as DeepSpeed's launcher has it.
 const PORT: &str = "29500";
-
 /// How long the launchers of the other hosts may take to notice a failure by themselves.
 const HEAR_WAIT: Duration = Duration::from_secs(45);
-
-/// Longest time for the last output.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
-
 /// The exit code of ssh where it did not reach the host.
 const SSH_FAILED: i32 = 255;
 
@@ -74,9 +70,6 @@ struct Remote {
 impl HostsOfFile {
     /// Starts `program` with `arguments`, this process's own, on each host, and returns when all have ended. On
     /// the hosts it finds its place in the environment.
-    ///
-    /// # Errors
-    /// See [`LaunchError`].
     pub fn run(&self, program: &OsStr, arguments: &[OsString]) -> Result<(), LaunchError> {
         let signals = Signals::watch()?;
         let token = job_token_from_env()?.map_or_else(JobToken::random, Ok)?;
@@ -177,7 +170,6 @@ impl HostsOfFile {
         command
     }
 
-    /// What the shell of a host is to do.
     fn script(
         &self,
         node: usize,
@@ -294,7 +286,6 @@ fn watch(remotes: &mut [Remote], events: &Receiver<Event>) -> Result<(), LaunchE
     }
 }
 
-/// Asks the launchers of all hosts to end.
 fn hang_up(remotes: &mut [Remote]) {
     for remote in remotes {
         remote.input = None;

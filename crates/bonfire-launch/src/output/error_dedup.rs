@@ -2,7 +2,7 @@
 //!
 //! Must never keep a line from a log file, nor the first of its kind from the screen.
 
-use bonfire_sys::lock::{Mutex, MutexGuard};
+use bonfire_sys::lock::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -10,7 +10,6 @@ use bonfire_plan::Rank;
 
 /// How the facade begins the line that a rank ends with.
 const ERROR: &[u8] = b"error: ";
-
 /// How many different errors are remembered. Ranks that fail alike have one; a program whose output
 /// begins like this continues as it likes.
 const TEXTS_MAX: usize = 64;
@@ -26,7 +25,7 @@ impl ErrorDedup {
         if !text.starts_with(ERROR) {
             return false;
         }
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if let Some(ranks) = known.get_mut(text) {
             let is_new = !ranks.contains(&rank);
             if is_new {
@@ -42,13 +41,9 @@ impl ErrorDedup {
 
     /// What was kept from the screen, a line for each error, and forgets it.
     pub(crate) fn take_notes(&self) -> Vec<String> {
-        let known = std::mem::take(&mut *self.lock());
+        let known = std::mem::take(&mut *self.0.lock());
         let several = known.into_values().filter(|ranks| ranks.len() > 1);
         several.map(|ranks| note(&ranks)).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Vec<Rank>>> {
-        self.0.lock()
     }
 }
 

@@ -20,8 +20,7 @@ pub(crate) enum Piece<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     pending: Vec<u8>,
-    /// The last byte was a carriage return: whether a line or a status ended is not known before the
-    /// next byte.
+    /// The last byte was a carriage return: whether a line or a status ended is not known before the next byte.
     returned: bool,
     /// What is pending began after a carriage return, so it overwrites what was before.
     overwrites: bool,

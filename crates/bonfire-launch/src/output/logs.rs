@@ -42,8 +42,7 @@ pub enum Streams {
     Both,
 }
 
-/// Streams of the ranks of a host: `3` for those of every rank, `0:1,2:3` for those of some, by
-/// their local rank.
+/// Streams of the ranks of a host: `3` for those of every rank, `0:1,2:3` for those of some, by their local rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamChoice {
     /// The same of every rank.

@@ -16,10 +16,8 @@ use super::logs::Sink;
 use super::screen::{Channel, Screen};
 
 const READ_BYTES: usize = 16 << 10;
-
 /// How many lines are kept for the report on a failed rank.
 const TAIL_LINES: usize = 20;
-
 /// How much of a line is kept for that report.
 const TAIL_LINE_BYTES: usize = 1 << 10;
 
@@ -53,7 +51,6 @@ pub(crate) struct Relay {
     pub(crate) prefix: String,
     pub(crate) channel: Channel,
     pub(crate) screen: Arc<Screen>,
-    /// What ranks have ended with.
     pub(crate) dedup: Arc<ErrorDedup>,
     pub(crate) tail: Tail,
     pub(crate) sink: Sink,
@@ -100,7 +97,6 @@ impl Relay {
         }
     }
 
-    /// Whether the screen has it from another rank.
     fn is_repeated(&self, text: &[u8]) -> bool {
         self.channel == Channel::Error && self.dedup.is_known(self.rank, text)
     }

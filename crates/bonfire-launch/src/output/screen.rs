@@ -10,10 +10,7 @@ use super::held::Held;
 use super::terminal::Terminal;
 use crate::environment::{LauncherOutput, draws_on};
 
-/// The width of a terminal that does not report it.
 const COLUMNS_DEFAULT: usize = 80;
-
-/// Clears the terminal line that the cursor is in.
 const CLEAR_LINE: &[u8] = b"\r\x1b[K";
 
 /// Which of the two standard streams a rank wrote to.
@@ -36,7 +33,6 @@ struct Streams {
     output_is_terminal: bool,
     /// The status that stands in the last line of the terminal, to be overwritten.
     status: Vec<u8>,
-    /// The prefix of whose status it is.
     status_prefix: String,
     /// Whether the terminal may show what a rank draws.
     is_drawn_on: Box<dyn Fn() -> bool + Send>,
@@ -77,7 +73,7 @@ impl Screen {
 
     /// What the ranks are to know about it.
     pub(crate) fn kind(&self) -> LauncherOutput {
-        match self.lock().columns {
+        match self.streams.lock().columns {
             Some(_) => LauncherOutput::StatusLine,
             None => LauncherOutput::Lines,
         }
@@ -89,7 +85,7 @@ impl Screen {
         line.extend_from_slice(prefix.as_bytes());
         line.extend_from_slice(text);
         line.push(b'\n');
-        let mut streams = self.lock();
+        let mut streams = self.streams.lock();
         if !streams.held.is_empty() || (streams.is_drawn_on)() {
             streams.held.push(channel, line);
             return;
@@ -114,7 +110,7 @@ impl Screen {
     /// Shows a status that may not be complete; where there is no terminal, does nothing.
     pub(crate) fn preview(&self, prefix: &str, text: &[u8]) {
         if self.kind() == LauncherOutput::StatusLine {
-            let mut streams = self.lock();
+            let mut streams = self.streams.lock();
             if !(streams.is_drawn_on)() {
                 let _ = streams.show(prefix, text);
             }
@@ -123,7 +119,7 @@ impl Screen {
 
     /// Prints the lines that were held back, unless somebody draws.
     pub(crate) fn release(&self) {
-        let mut streams = self.lock();
+        let mut streams = self.streams.lock();
         if streams.held.is_empty() || (streams.is_drawn_on)() {
             return;
         }
@@ -140,15 +136,11 @@ impl Screen {
 
     /// Removes the status, before something else prints.
     pub(crate) fn clear_status(&self) {
-        let mut streams = self.lock();
+        let mut streams = self.streams.lock();
         if !(streams.is_drawn_on)() {
             let _ = streams.hide_status();
         }
         streams.status.clear();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Streams> {
-        self.streams.lock()
     }
 }
 

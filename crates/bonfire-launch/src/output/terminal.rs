@@ -36,7 +36,6 @@ const LEAVE: &[u8] =
 
 /// A special character that no key has.
 const NO_KEY: u8 = 0;
-
 pub(crate) const ARTIST: Rank = Rank::new(0);
 
 /// The screen of this process, and its terminal, if it has one and a rank of it may draw there.
@@ -104,7 +103,6 @@ impl Terminal {
         OsStr::from_bytes(&self.path)
     }
 
-    /// Whether somebody has it in raw mode.
     pub(crate) fn is_drawn_on(&self) -> bool {
         let now = tcgetattr(&self.device);
         now.is_ok_and(|now| !now.local_modes.contains(LocalModes::ICANON))
@@ -143,7 +141,6 @@ impl Terminal {
     }
 }
 
-/// Whether this process's group has the keyboard.
 fn is_in_front(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp())
 }

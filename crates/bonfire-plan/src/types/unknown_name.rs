@@ -39,6 +39,37 @@ impl UnknownName {
     }
 }
 
+/// Gives the variants of an enum their names: for `name`, `Display` and `FromStr`.
+#[macro_export]
+macro_rules! named {
+    ($Type:ty as $kind:literal { $($Variant:ident = $name:literal),+ }) => {
+        impl $Type {
+            const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
+
+            /// The name on command lines, in variables of the environment and in logs.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $Type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $Type {
+            type Err = $crate::UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                $crate::UnknownName::find($kind, text, &Self::ALL)
+            }
+        }
+    };
+}
+
 fn listed(choices: &[String]) -> String {
     match choices.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),

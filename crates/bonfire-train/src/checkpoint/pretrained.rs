@@ -72,7 +72,8 @@ pub fn load_weights<M: Module>(
 ) -> Result<(M, LoadReport), WeightsError> {
     let group = world.group();
     // Before anything is sent: the broadcast takes the shapes to be equal.
-    let table = ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
+    let abort = |error: &TrainError| group.abort(&error.to_string());
+    let table = ParameterTable::of(&model).inspect_err(abort)?;
     let fingerprint = Fingerprint {
         config: DdpConfig::default(),
         entries: table.entries().to_vec(),
@@ -85,7 +86,7 @@ pub fn load_weights<M: Module>(
         (model, Ok(LoadReport::default()))
     };
     let report = broadcast_value(&with_file_timeout(group, &model), &outcome)??;
-    let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
+    let model = replicate(model, group).inspect_err(abort)?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }

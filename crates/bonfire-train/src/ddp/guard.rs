@@ -34,22 +34,21 @@ impl<M: Module> Ddp<M> {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
         drop(inside);
         self.say(&format!("after {name}"));
-        if let Some(failure) = self.failures.take() {
+        let error = match (self.failures.take(), outcome) {
             // What else went wrong follows from it.
-            return Err(self.abort_with(failure));
-        }
-        match outcome {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Err(self.abort_with(error)),
-            Err(panic) => match self.pass_failure() {
+            (Some(failure), _) => failure,
+            (None, Ok(Ok(result))) => return Ok(result),
+            (None, Ok(Err(error))) => error,
+            (None, Err(panic)) => match self.pass_failure() {
                 // A layer has no other way out of a forward pass than a panic.
-                Some(failure) => Err(self.abort_with(failure)),
+                Some(failure) => failure,
                 None => {
                     self.abort(&format!("panicked: {}", panic_message(&*panic)));
                     resume_unwind(panic)
                 }
             },
-        }
+        };
+        Err(self.abort_with(error))
     }
 
     fn groups(&self) -> [Option<&ProcessGroup>; 3] {

@@ -2,7 +2,6 @@
 
 use bonfire_plan::{Collective, ElemRange};
 
-/// What the caller gives an operation to work on.
 #[derive(Debug)]
 pub(crate) enum Memory<'a, T> {
     InPlace(&'a mut [T]),
@@ -66,8 +65,7 @@ pub(crate) struct Space<'a, 'p, T> {
 }
 
 impl<'a, 'p, T> Space<'a, 'p, T> {
-    /// # Panics
-    /// If a buffer is not as long as the plan says.
+    /// Panics if a buffer is not as long as the plan says.
     pub(crate) fn new(memory: Memory<'a, T>, extents: &'p Extents) -> Self {
         match &memory {
             Memory::InPlace(data) => {
@@ -91,7 +89,6 @@ impl<'a, 'p, T> Space<'a, 'p, T> {
         Self { memory, extents }
     }
 
-    /// The elements of a range that the plan reads.
     pub(crate) fn source(&self, range: ElemRange) -> &[T] {
         match &self.memory {
             Memory::InPlace(data) => {
@@ -108,7 +105,6 @@ impl<'a, 'p, T> Space<'a, 'p, T> {
         }
     }
 
-    /// The elements of a range that the plan writes.
     pub(crate) fn target(&mut self, range: ElemRange) -> &mut [T] {
         let (data, held): (&mut [T], _) = match &mut self.memory {
             Memory::InPlace(data) => (data, self.extents.of(self.extents.in_place[1])),

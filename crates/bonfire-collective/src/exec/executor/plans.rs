@@ -1,23 +1,22 @@
 //! What a call needs again each time, kept ready, so that a repeated operation builds nothing.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::panic::Location;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::transport::wire::{self, HEADER_BYTES};
-use bonfire_plan::Operation;
 use bonfire_plan::{
-    Collective, DType, Hosts, Partition, PlanError, Rank, ReduceOp, Role, Schedule, ScheduleShape,
-    Step, WorldSize,
+    Collective, DType, Hosts, Operation, Partition, PlanError, Rank, ReduceOp, Role, Schedule,
+    ScheduleShape, Step, WorldSize,
 };
 use foldhash::fast::FixedState;
 
 use super::Request;
 use super::memory::Extents;
 use crate::Element;
+use crate::exec::select::chunk_elems;
 use crate::health::recorder::{CallIndex, Name, Recorder};
+use crate::transport::wire::{self, HEADER_BYTES};
 
 /// A training step makes a handful of calls; a program that makes more than this many different ones
 /// builds some again.
@@ -41,7 +40,6 @@ pub(super) struct Prepared {
 pub(super) enum Place {
     /// In frames, by an algorithm of the selector's choice, which never changes.
     Frames,
-    /// In the ranks' own memory.
     InPlace,
 }
 
@@ -62,15 +60,15 @@ pub(super) struct Key {
 impl Key {
     pub(super) fn new<T: Element>(request: &Request, place: Place) -> Self {
         Self {
-            call_site: ptr::from_ref::<Location<'static>>(request.call_site).addr(),
+            call_site: ptr::from_ref::<Location<'static>>(request.caller.call_site).addr(),
             place,
             collective: request.collective,
             reduce: request.reduce,
             dtype: T::DTYPE,
             count: request.count,
             partition: request.partition.clone(),
-            name: request.name,
-            agreed: request.agreed,
+            name: request.caller.name,
+            agreed: request.caller.agreed,
         }
     }
 }
@@ -138,8 +136,7 @@ impl Plans {
             algorithm: operation.algorithm,
             world_size: self.world_size,
             count: key.count,
-            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / key.dtype.size_bytes())
-                .expect("a chunk holds at least one element of every type"),
+            chunk_elems_max: chunk_elems(self.chunk_bytes, key.dtype),
             partition: key.partition.clone(),
             hosts: self.hosts.clone(),
         }

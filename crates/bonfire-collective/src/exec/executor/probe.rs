@@ -1,129 +1,88 @@
 //! What the links of a group cost, measured when a choice first depends on it.
 //!
-//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a
-//! pair asks and holds the clock: pings for the latency, then some frames in a row for the
-//! throughput. Then every rank sends every other what it measured, and all take the worst, so all
-//! know the same.
+//! Ranks meet in pairs: neighbours on each host, and the leaders of neighbouring hosts. One of a pair asks and holds
+//! the clock: pings for the latency, then some frames in a row for the throughput. Then every rank sends every other
+//! what it measured, and all take the worst, so all know the same.
 //!
 //! The frames carry the header of the operation that needs the figures: a rank that is in another
 //! operation is found out here as it would be there.
 
-use std::fmt;
 use std::time::Duration;
 
-use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
+use bonfire_plan::{LinkCosts, LinkFigures, Rank, ReduceOp, Stage, WorldSize};
 
 use super::run::Run;
 use crate::exec::fold::{FoldOptions, Operand, fold};
-use crate::health::failure::Failure;
+use crate::health::failure::{Failure, Result};
 use crate::transport::topology::Topology;
 use bonfire_connect::platform::clock;
 
 /// Pings continue for this long after the first answer, which may be late because the peer was.
 const PING_TIME: Duration = Duration::from_micros(500);
-
 /// More pings than this show nothing new.
 const PINGS_MAX: u32 = 16;
-
 /// There are as many however long they take: on a busy machine one or two may wait for a core.
 const PINGS_MIN: u32 = 4;
-
 /// Bursts continue for this long; there is one in any case.
 const BURST_TIME: Duration = Duration::from_millis(1);
-
 /// More bursts than this show nothing new.
 const BURSTS_MAX: u32 = 3;
-
 /// A burst is half a megabyte at most: a few milliseconds on a gigabit link.
 const BURST_FRAMES: usize = 8;
 const BURST_FRAME_BYTES_MAX: usize = 64 << 10;
-
 /// Elements of the fold that is measured: it stays in a second-level cache, as chunks do.
 const FOLD_ELEMS: usize = 16 << 10;
 const FOLDS: u32 = 4;
-
 /// What the one who asks says to the other: what follows.
 const PING: u64 = 1;
 const BURST: u64 = 2;
 const DONE: u64 = 3;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct LinkCost {
-    /// From the call that sends an empty frame until the receiver has it.
-    pub(crate) seconds: f64,
-    /// The seconds of each further byte.
-    pub(crate) seconds_per_byte: f64,
-}
-
-impl fmt::Display for LinkCost {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (latency, per_byte) = (self.seconds * 1e6, self.seconds_per_byte * 1e9);
-        write!(formatter, "{latency:.2} us and {per_byte:.3} ns per byte")
-    }
-}
-
-/// What a group's links and its ranks' arithmetic cost: the worst that any rank measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
-    /// Between ranks of one host; zero if no host has two ranks.
-    pub(crate) intra_host: LinkCost,
-    /// Between hosts; zero if there is one.
-    pub(crate) inter_host: LinkCost,
-    /// Folding one byte into another.
-    pub(crate) fold_seconds_per_byte: f64,
-}
-
 const FIGURES_BYTES: usize = 5 * size_of::<f64>();
 
-impl Figures {
-    fn numbers(&self) -> [f64; 5] {
-        let (intra, inter) = (self.intra_host, self.inter_host);
-        [
-            intra.seconds,
-            intra.seconds_per_byte,
-            inter.seconds,
-            inter.seconds_per_byte,
-            self.fold_seconds_per_byte,
-        ]
-    }
+/// Of what a rank measured, with zeros for links that the group does not have.
+fn numbers(figures: &LinkFigures) -> [f64; 5] {
+    let LinkFigures {
+        intra_host,
+        inter_host,
+        gamma_s_per_byte,
+    } = figures;
+    let [intra, inter] = [intra_host, inter_host].map(|link| [link.alpha_s, link.beta_s_per_byte]);
+    [intra[0], intra[1], inter[0], inter[1], *gamma_s_per_byte]
+}
 
-    fn of_numbers(numbers: [f64; 5]) -> Self {
-        let link = |seconds, seconds_per_byte| LinkCost {
-            seconds,
-            seconds_per_byte,
-        };
-        Self {
-            intra_host: link(numbers[0], numbers[1]),
-            inter_host: link(numbers[2], numbers[3]),
-            fold_seconds_per_byte: numbers[4],
-        }
+fn of_numbers(numbers: [f64; 5]) -> LinkFigures {
+    let link = |alpha_s, beta_s_per_byte| LinkCosts {
+        alpha_s,
+        beta_s_per_byte,
+    };
+    LinkFigures {
+        intra_host: link(numbers[0], numbers[1]),
+        inter_host: link(numbers[2], numbers[3]),
+        gamma_s_per_byte: numbers[4],
     }
+}
 
-    fn encode(&self) -> [u8; FIGURES_BYTES] {
-        let mut bytes = [0; FIGURES_BYTES];
-        for (place, number) in bytes.chunks_exact_mut(8).zip(self.numbers()) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
+fn encode(figures: &LinkFigures) -> [u8; FIGURES_BYTES] {
+    let mut bytes = [0; FIGURES_BYTES];
+    for (place, number) in bytes.chunks_exact_mut(8).zip(numbers(figures)) {
+        place.copy_from_slice(&number.to_le_bytes());
     }
+    bytes
+}
 
-    /// `None` if a number is not one that a clock can give.
-    fn decode(bytes: &[u8; FIGURES_BYTES]) -> Option<Self> {
-        let mut numbers = [0.0; 5];
-        for (number, place) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
-            *number = f64::from_le_bytes(place.try_into().expect("eight bytes"));
-        }
-        let plausible = |number: &f64| number.is_finite() && *number >= 0.0;
-        numbers
-            .iter()
-            .all(plausible)
-            .then(|| Self::of_numbers(numbers))
+/// `None` if a number is not one that a clock can give.
+fn decode(bytes: &[u8; FIGURES_BYTES]) -> Option<LinkFigures> {
+    let mut numbers = [0.0; 5];
+    for (number, place) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+        *number = f64::from_le_bytes(place.try_into().expect("eight bytes"));
     }
+    let plausible = |number: &f64| number.is_finite() && *number >= 0.0;
+    numbers.iter().all(plausible).then(|| of_numbers(numbers))
+}
 
-    fn worst(&self, other: &Self) -> Self {
-        let (mine, theirs) = (self.numbers(), other.numbers());
-        Self::of_numbers(std::array::from_fn(|index| mine[index].max(theirs[index])))
-    }
+fn worst_of(one: &LinkFigures, other: &LinkFigures) -> LinkFigures {
+    let (one, other) = (numbers(one), numbers(other));
+    of_numbers(std::array::from_fn(|index| one[index].max(other[index])))
 }
 
 /// One pair, seen from one of the two.
@@ -169,12 +128,12 @@ fn meetings(topology: &Topology, me: Rank) -> Vec<Meeting> {
 
 impl Run<'_> {
     /// Measures, together with all ranks of the group, who must be at the same point.
-    pub(super) fn measure(&mut self) -> Result<Figures, Failure> {
+    pub(super) fn measure(&mut self) -> Result<LinkFigures> {
         let meetings = meetings(self.executor.selector.topology(), self.executor.me);
         let mut burst = vec![0; self.executor.chunk_bytes.min(BURST_FRAME_BYTES_MAX)];
-        let mut mine = Figures {
-            fold_seconds_per_byte: measure_fold(self.executor.world_size),
-            ..Figures::default()
+        let mut mine = LinkFigures {
+            gamma_s_per_byte: measure_fold(self.executor.world_size),
+            ..LinkFigures::default()
         };
         for meeting in meetings {
             match (meeting.part, meeting.span) {
@@ -190,7 +149,7 @@ impl Run<'_> {
         self.agree(mine)
     }
 
-    fn ask(&mut self, peer: Rank, burst: &[u8]) -> Result<LinkCost, Failure> {
+    fn ask(&mut self, peer: Rank, burst: &[u8]) -> Result<LinkCosts> {
         self.ping(peer)?;
         let mut round_trip = f64::INFINITY;
         let started = clock::now();
@@ -216,21 +175,20 @@ impl Run<'_> {
         }
         self.put::<u8>(peer, &DONE.to_le_bytes())?;
         let bytes = (burst.len() * BURST_FRAMES) as f64;
-        Ok(LinkCost {
-            seconds: round_trip / 2.0,
-            seconds_per_byte: (burst_time - round_trip).max(0.0) / bytes,
+        Ok(LinkCosts {
+            alpha_s: round_trip / 2.0,
+            beta_s_per_byte: (burst_time - round_trip).max(0.0) / bytes,
         })
     }
 
-    /// Seconds until the answer is there.
-    fn ping(&mut self, peer: Rank) -> Result<f64, Failure> {
+    fn ping(&mut self, peer: Rank) -> Result<f64> {
         let sent = clock::now();
         self.put::<u8>(peer, &PING.to_le_bytes())?;
         self.receive_word(peer)?;
         Ok(clock::since(sent).as_secs_f64())
     }
 
-    fn answer(&mut self, peer: Rank, burst: &mut [u8]) -> Result<(), Failure> {
+    fn answer(&mut self, peer: Rank, burst: &mut [u8]) -> Result<()> {
         // Ends by the deadline of the operation at the latest.
         loop {
             match self.receive_word(peer)? {
@@ -249,9 +207,9 @@ impl Run<'_> {
 
     /// Everybody's figures to everybody. Each pair of ranks has one frame under way in each
     /// direction, for which there is room, so nobody waits in a circle.
-    fn agree(&mut self, mine: Figures) -> Result<Figures, Failure> {
+    fn agree(&mut self, mine: LinkFigures) -> Result<LinkFigures> {
         let (me, world_size) = (self.executor.me, self.executor.world_size);
-        let bytes = mine.encode();
+        let bytes = encode(&mine);
         for peer in world_size.ranks().filter(|peer| *peer != me) {
             self.put::<u8>(peer, &bytes)?;
         }
@@ -259,19 +217,19 @@ impl Run<'_> {
         for peer in world_size.ranks().filter(|peer| *peer != me) {
             let mut bytes = [0; FIGURES_BYTES];
             self.receive(peer, &mut bytes)?;
-            let theirs = Figures::decode(&bytes).ok_or_else(|| self.nonsense(peer, 0))?;
-            worst = worst.worst(&theirs);
+            let theirs = decode(&bytes).ok_or_else(|| self.nonsense(peer, 0))?;
+            worst = worst_of(&worst, &theirs);
         }
         Ok(worst)
     }
 
-    fn receive_word(&mut self, peer: Rank) -> Result<u64, Failure> {
+    fn receive_word(&mut self, peer: Rank) -> Result<u64> {
         let mut word = [0; 8];
         self.receive(peer, &mut word)?;
         Ok(u64::from_le_bytes(word))
     }
 
-    fn receive(&mut self, peer: Rank, target: &mut [u8]) -> Result<(), Failure> {
+    fn receive(&mut self, peer: Rank, target: &mut [u8]) -> Result<()> {
         let waited = self.executor.links.wait(peer, self.limits);
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)?;
@@ -368,14 +326,14 @@ mod tests {
 
     #[test]
     fn the_worst_figures_count_and_nonsense_is_refused() {
-        let one = Figures::of_numbers([1.0, 2.0, 0.0, 4.0, 5.0]);
-        let other = Figures::of_numbers([2.0, 1.0, 3.0, 4.0, 0.5]);
-        let worst = Figures::of_numbers([2.0, 2.0, 3.0, 4.0, 5.0]);
-        assert_eq!(one.worst(&other), worst);
-        assert_eq!(Figures::decode(&worst.encode()), Some(worst));
+        let one = of_numbers([1.0, 2.0, 0.0, 4.0, 5.0]);
+        let other = of_numbers([2.0, 1.0, 3.0, 4.0, 0.5]);
+        let worst = of_numbers([2.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(worst_of(&one, &other), worst);
+        assert_eq!(decode(&encode(&worst)), Some(worst));
         for bad in [f64::NAN, f64::INFINITY, -1.0] {
-            let figures = Figures::of_numbers([0.0, bad, 0.0, 0.0, 0.0]);
-            assert_eq!(Figures::decode(&figures.encode()), None);
+            let figures = of_numbers([0.0, bad, 0.0, 0.0, 0.0]);
+            assert_eq!(decode(&encode(&figures)), None);
         }
     }
 

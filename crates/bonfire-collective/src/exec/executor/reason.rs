@@ -12,8 +12,6 @@ use bonfire_connect::platform::{clock, thread};
 /// its way already, but packets are lost, and the third time one is sent again is after a second and a
 /// half. A rank that left because of another's failure must not be taken for the one that failed.
 const REASON_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Pause between two looks for it.
 const REASON_LOOK: Duration = Duration::from_millis(5);
 
 /// Why the data connection to a peer closed, if the control channel says so in time.

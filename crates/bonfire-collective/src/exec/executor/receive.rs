@@ -1,6 +1,5 @@
-//! A frame that is waited for, used once and released need not lie anywhere as a whole: where it is
-//! copied, its link may receive it straight into its place; where it is folded, the fold may begin
-//! with what is there.
+//! A frame that is waited for, used once and released need not lie anywhere as a whole: where it is copied, its link
+//! may receive it straight into its place; where it is folded, the fold may begin with what is there.
 //!
 //! Only a frame whose header says that it is the one due is used so. For every other, and on links
 //! that only have whole frames, the steps run one by one, with their checks.
@@ -13,13 +12,12 @@ use super::memory::Space;
 use super::run::Run;
 use crate::Element;
 use crate::exec::fold::{FoldOptions, Operand};
-use crate::health::failure::Failure;
+use crate::health::failure::{Failure, Result};
 use crate::transport::{Arrival, Due};
 
 /// Frames with less payload take the steps one by one: they arrive with their header in one read, so
 /// there is nothing to gain.
 const PAYLOAD_BYTES_MIN: usize = 16 << 10;
-
 /// Bytes of payload that are folded at a time: enough that a fold costs more than the look for the
 /// bytes, and so few that they are still in the cache through which the kernel copied them.
 const PIECE_BYTES: usize = 64 << 10;
@@ -32,7 +30,7 @@ impl Run<'_> {
         steps: &[Step],
         reduce: Option<ReduceOp>,
         space: &mut Space<'_, '_, T>,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize> {
         let [
             Step::Wait { peer },
             used @ (Step::Copy { target, .. } | Step::Reduce { target, .. }),
@@ -57,12 +55,11 @@ impl Run<'_> {
         }
     }
 
-    /// Receives the next frame from `peer` into `target`.
     pub(super) fn place_frame<T: Element>(
         &mut self,
         peer: Rank,
         target: &mut [T],
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize> {
         // Whatever bytes come must be a value.
         let Some(plain) = T::as_plain(target) else {
             return Ok(0);
@@ -88,7 +85,7 @@ impl Run<'_> {
         target: &mut [T],
         sources: &[Source],
         options: FoldOptions,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize> {
         let payload_bytes = size_of_val(target);
         let agreed = self.agreed();
         let due = Due {
@@ -122,7 +119,7 @@ impl Run<'_> {
     }
 
     /// The payload of the oldest frame from `peer`, which must have `count` elements.
-    pub(super) fn payload<T: Element>(&self, peer: Rank, count: usize) -> Result<&[T], Failure> {
+    pub(super) fn payload<T: Element>(&self, peer: Rank, count: usize) -> Result<&[T]> {
         let frame = self.executor.links.front(peer);
         let payload = frame.expect("the plan waits before it reads").payload();
         self.elements(peer, payload, count)
@@ -134,7 +131,7 @@ impl Run<'_> {
         peer: Rank,
         payload: &'b [u8],
         count: usize,
-    ) -> Result<&'b [T], Failure> {
+    ) -> Result<&'b [T]> {
         bytemuck::checked::try_cast_slice(payload)
             .ok()
             .filter(|elements: &&[T]| elements.len() == count)

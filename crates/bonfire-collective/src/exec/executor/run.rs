@@ -1,18 +1,16 @@
 //! One operation under way: what each step does, and what an interrupted wait means.
 
-use crate::transport::wire::{self, HEADER_BYTES};
-use bonfire_plan::Operation;
-use bonfire_plan::{Rank, ReduceOp, Source, Step};
+use bonfire_plan::{Operation, Rank, ReduceOp, Source, Step};
 use smallvec::SmallVec;
 
 use super::Executor;
 use super::memory::Space;
-use super::plans::Prepared;
 use super::reason::await_reason;
 use crate::Element;
 use crate::exec::fold::Operand;
-use crate::health::failure::{Corruption, Failure, Mismatch, Timeout};
+use crate::health::failure::{Corruption, Failure, Mismatch, Result, Timeout};
 use crate::health::wait::{Interrupt, WaitLimits};
+use crate::transport::wire::{self, HEADER_BYTES};
 use crate::transport::{Frame, LinkError};
 
 pub(super) struct Run<'a> {
@@ -27,25 +25,8 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(
-        executor: &'a mut Executor,
-        prepared: &'a Prepared,
-        seq: u64,
-        step: Option<u32>,
-        limits: &'a WaitLimits<'a>,
-    ) -> Self {
-        Self::of(
-            executor,
-            &prepared.operation,
-            prepared.header,
-            seq,
-            step,
-            limits,
-        )
-    }
-
     /// Operation number `seq` in a step, which is else like `like`, as encoded in `header`.
-    pub(super) fn of(
+    pub(super) fn new(
         executor: &'a mut Executor,
         like: &'a Operation,
         mut header: [u8; HEADER_BYTES],
@@ -78,7 +59,7 @@ impl<'a> Run<'a> {
         step: &Step,
         reduce: Option<ReduceOp>,
         space: &mut Space<'_, '_, T>,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         match step {
             Step::Put { peer, source } => self.put(*peer, space.source(*source)),
             Step::Wait { peer } => self.wait(*peer),
@@ -114,7 +95,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) fn put<T: Element>(&mut self, peer: Rank, elements: &[T]) -> Result<(), Failure> {
+    pub(super) fn put<T: Element>(&mut self, peer: Rank, elements: &[T]) -> Result<()> {
         let payload: &[u8] = bytemuck::cast_slice(elements);
         let payload_bytes = u32::try_from(payload.len()).expect("a chunk is below 4 GiB");
         wire::set_payload_bytes(&mut self.header, payload_bytes);
@@ -124,14 +105,13 @@ impl<'a> Run<'a> {
         put.map_err(|error| self.explain(peer, error))
     }
 
-    pub(super) fn wait(&mut self, peer: Rank) -> Result<(), Failure> {
+    pub(super) fn wait(&mut self, peer: Rank) -> Result<()> {
         let waited = self.executor.links.wait(peer, self.limits);
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)
     }
 
-    /// Compares what the peer says it is doing with what this rank is doing.
-    pub(super) fn check_header(&self, peer: Rank) -> Result<(), Failure> {
+    pub(super) fn check_header(&self, peer: Rank) -> Result<()> {
         if self.front(peer).agrees_with(&self.header) {
             Ok(())
         } else {
@@ -139,7 +119,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Of what this rank does and what the oldest frame from the peer says.
     pub(super) fn disagreement(&self, peer: Rank) -> Failure {
         match self.front(peer).operation() {
             Ok(other_operation) => Failure::Mismatch(Box::new(Mismatch {
@@ -161,7 +140,7 @@ impl<'a> Run<'a> {
     }
 
     /// A rank that only sends would not see that another one does so in another operation.
-    pub(super) fn check_what_was_sent(&mut self) -> Result<(), Failure> {
+    pub(super) fn check_what_was_sent(&mut self) -> Result<()> {
         let checked = self.executor.links.check_what_was_sent(&self.header);
         checked.map_err(|error| self.explain(self.executor.me, error))
     }

@@ -13,7 +13,7 @@ use super::run::Run;
 use super::{Executor, Request, RunError};
 use crate::Element;
 use crate::exec::fold::FoldOptions;
-use crate::health::failure::Failure;
+use crate::health::failure::{Failure, Result};
 use crate::health::wait::WaitLimits;
 
 impl Executor {
@@ -46,8 +46,9 @@ impl Executor {
         let bytes = size_of_val(view.target);
         self.recorder.begin(prepared.call, seq, bytes);
         let mut board = self.board.take().expect("may_share has seen it");
+        let (operation, header) = (&prepared.operation, prepared.header);
         let mut attempt = Attempt {
-            run: Run::new(self, &prepared, seq, request.step, limits),
+            run: Run::new(self, operation, header, seq, request.caller.step, limits),
             prepared: &prepared,
             request,
         };
@@ -89,11 +90,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Steps that carry no data.
-    fn frames<T: Element>(&mut self, steps: &[Step]) -> Result<(), Failure> {
+    fn frames<T: Element>(&mut self, steps: &[Step]) -> Result<()> {
         steps.iter().try_for_each(|step| self.frame::<T>(step))
     }
 
-    fn frame<T: Element>(&mut self, step: &Step) -> Result<(), Failure> {
+    fn frame<T: Element>(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Put { peer, source } => {
                 assert!(source.is_empty(), "a frame with data in a zero-copy plan");
@@ -108,10 +109,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn complete<T: Element + Pod>(
-        &mut self,
-        windows: &mut Windows<'_, T>,
-    ) -> Result<bool, Failure> {
+    fn complete<T: Element + Pod>(&mut self, windows: &mut Windows<'_, T>) -> Result<bool> {
         let opening = self.opening();
         let results = self.request.count * size_of::<T>() * self.run.executor.world_size.len();
         self.frames::<T>(opening)?;
@@ -139,19 +137,14 @@ impl<'a> Attempt<'a> {
                             T::fold_views(views, sources, targets, options);
                         })
                         .map_err(|shut| self.explain_shut(shut))?;
-                    self.check_on_the_group()?;
+                    if let Some(failure) = self.run.limits.poison().failure() {
+                        return Err(failure);
+                    }
                 }
                 frame => self.frame::<T>(frame)?,
             }
         }
         Ok(true)
-    }
-
-    fn check_on_the_group(&self) -> Result<(), Failure> {
-        match self.run.limits.poison().failure() {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
     }
 
     /// All windows were open when the operation began.

@@ -1,18 +1,17 @@
 use super::*;
-use crate::exec::executor::LinkCost;
 
 const FLOATS: DType = DType::F32;
 
 /// As between two processes of this machine, or two machines on a fast network.
-fn figures() -> Figures {
-    let link = |seconds, seconds_per_byte| LinkCost {
-        seconds,
-        seconds_per_byte,
+fn figures() -> LinkFigures {
+    let link = |alpha_s, beta_s_per_byte| LinkCosts {
+        alpha_s,
+        beta_s_per_byte,
     };
-    Figures {
+    LinkFigures {
         intra_host: link(1e-6, 0.1e-9),
         inter_host: link(20e-6, 1e-9),
-        fold_seconds_per_byte: 0.05e-9,
+        gamma_s_per_byte: 0.05e-9,
     }
 }
 

@@ -11,18 +11,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_plan::{Partition, Rank, WorldSize};
+use bonfire_plan::{LinkFigures, Partition, Rank, WorldSize};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::operations::Caller;
 use super::super::roster::{Origin, Part};
 use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
-use crate::exec::executor::Figures;
+use crate::exec::executor::Caller;
 use crate::health::failure::Failure;
 use crate::health::recorder::Name;
+use crate::rendezvous::group_error::Result;
 use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
@@ -31,7 +31,6 @@ use crate::rendezvous::{
 /// proposal can take: a host's name, the socket's, and the settings. Odd, so that it is unlikely to
 /// be the length of an all-gather that a rank calls by mistake; if it is, the content gives it away.
 const RECORD_BYTES: usize = 4093;
-
 /// The reason of a failure is cut to this, so that it fits a record also when every byte is escaped.
 const REASON_BYTES_MAX: usize = 300;
 
@@ -74,12 +73,11 @@ enum Draft {
     Nothing,
     /// It will take its links from the pool.
     Pooled(Party),
-    /// It is connected to the others.
     Connected(Party, Box<Formed>),
 }
 
 impl Attempt<'_> {
-    pub(super) fn run(&self) -> Result<Option<Parts>, CollectiveError> {
+    pub(super) fn run(&self) -> Result<Option<Parts>> {
         let (listeners, proposal) = self.propose();
         let proposals: Vec<Proposal> = self.gather(&proposal)?;
         let draft = self.draft(&proposals, listeners);
@@ -123,10 +121,7 @@ impl Attempt<'_> {
         (listeners, proposal)
     }
 
-    fn gather<R: Serialize + DeserializeOwned>(
-        &self,
-        record: &R,
-    ) -> Result<Vec<R>, CollectiveError> {
+    fn gather<R: Serialize + DeserializeOwned>(&self, record: &R) -> Result<Vec<R>> {
         let core = self.core;
         let text = serde_json::to_vec(record).expect("a record is plain data");
         assert!(
@@ -275,12 +270,7 @@ impl Attempt<'_> {
         options.startup_timeout.min(options.timeout / 4 * 3)
     }
 
-    /// All ranks have said how it went.
-    fn conclude(
-        &self,
-        draft: Draft,
-        verdicts: &[Verdict],
-    ) -> Result<Option<Parts>, CollectiveError> {
+    fn conclude(&self, draft: Draft, verdicts: &[Verdict]) -> Result<Option<Parts>> {
         let Some(party) = draft.party() else {
             return Ok(None);
         };
@@ -340,7 +330,7 @@ impl Attempt<'_> {
 
     /// What is known of the old group's links, if those of the new one are of the same kind. All
     /// ranks of the old group know the same, for they measured together.
-    fn inherited(&self) -> Option<Figures> {
+    fn inherited(&self) -> Option<LinkFigures> {
         let (old, new) = (&self.core.roster.options, &self.wish.options);
         let alike = old.transport == new.transport
             && old.chunk_bytes == new.chunk_bytes

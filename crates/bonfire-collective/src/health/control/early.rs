@@ -1,8 +1,7 @@
 //! A control connection of a rank that is still joining.
 //!
-//! It is read from the moment when it is made: a peer that is lost, or that says why the group
-//! cannot be, ends the joining at once and not at its deadline. What else is said stays in the
-//! inbox until the group is there.
+//! It is read from the moment when it is made: a peer that is lost, or that says why the group cannot be, ends the
+//! joining at once and not at its deadline. What else is said stays in the inbox until the group is there.
 //!
 //! Between ranks that share memory nothing is read before they have exchanged descriptors, which
 //! are sent on this connection and would be lost.

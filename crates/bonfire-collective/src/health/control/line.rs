@@ -11,18 +11,15 @@ use std::sync::Arc;
 use bonfire_plan::Rank;
 
 use bonfire_connect::platform::net::Handle;
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 use bonfire_connect::secure::stream::{FarEnd, Stream};
 
 /// The longest message is a rank's flight record: some hundreds of bytes for each of its operations.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
-
 /// What may wait to be sent. A peer that takes nothing for so long is stopped, and is sent no more.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
-
 /// Kind, length and the sum of the text.
 const SUMMED_BYTES: usize = 9;
-
 const HEADER_BYTES: usize = SUMMED_BYTES + size_of::<u32>();
 
 /// What messages are about; the number is sent.
@@ -94,7 +91,7 @@ impl Peer {
             "a control message of {} bytes where {MESSAGE_BYTES_MAX} are the limit",
             text.len()
         );
-        let mut line = self.line();
+        let mut line = self.line.lock();
         if line.backlog.len() + text.len() > BACKLOG_BYTES_MAX {
             return;
         }
@@ -104,17 +101,17 @@ impl Peer {
 
     /// Sends as much as goes out without waiting.
     pub(super) fn flush(&self) {
-        self.line().flush();
+        self.line.lock().flush();
     }
 
     pub(super) fn has_backlog(&self) -> bool {
-        let line = self.line();
+        let line = self.line.lock();
         line.is_held || !line.backlog.is_empty()
     }
 
     /// Reads what has come. Within a host, a process that ends with messages unread resets the connection.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let stream = &mut self.line().stream;
+        let stream = &mut self.line.lock().stream;
         match stream.read(buffer) {
             Err(error)
                 if error.kind() == io::ErrorKind::ConnectionReset
@@ -128,21 +125,17 @@ impl Peer {
 
     /// Writes a byte that is not a message.
     pub(super) fn write_byte(&self, byte: u8) -> io::Result<()> {
-        self.line().stream.write_all(&[byte])
+        self.line.lock().stream.write_all(&[byte])
     }
 
     /// What the system knows of its process.
     pub(super) fn far_end(&self) -> FarEnd {
-        self.line().stream.far_end()
+        self.line.lock().stream.far_end()
     }
 
     /// Uses the connection for something else than messages.
     pub(super) fn with_stream<R>(&self, action: impl FnOnce(&Stream) -> R) -> R {
-        action(&self.line().stream)
-    }
-
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock()
+        action(&self.line.lock().stream)
     }
 }
 

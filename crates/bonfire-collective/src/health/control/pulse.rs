@@ -4,9 +4,8 @@
 //! does not run: it is stopped, frozen or paused with its machine, or its host is out of reach. The
 //! operating system closes no connection then, and on one host acknowledges for a stopped process.
 //!
-//! A rank beats to rank 0, which so knows of all, and to the next rank, so that rank 0 is heard as
-//! well: two messages a second, however many ranks there are. A rank that misses a beat notifies
-//! all. Pure: the time is an argument.
+//! A rank beats to rank 0, which so knows of all, and to the next rank, so that rank 0 is heard as well: two messages
+//! a second, however many ranks there are. A rank that misses a beat notifies all. Pure: the time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +13,8 @@ use bonfire_plan::Rank;
 
 /// Time between two beats of a rank.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-
 /// A rank that was silent for this long is looked at more closely.
 const QUIET: Duration = Duration::from_secs(3);
-
 /// If the thread that listens did not run for so long, the silence is its own.
 const OWN_GAP: Duration = Duration::from_secs(2);
 
@@ -30,8 +27,7 @@ pub(super) struct Pulse {
     due: Instant,
     /// How long a rank may be silent; nothing for as long as it likes.
     silence_max: Option<Duration>,
-    /// When each rank was heard last; nothing before the first time, for ranks come into a group at
-    /// different times.
+    /// When each rank was heard last; nothing before the first time, for ranks come into a group at different times.
     heard: Vec<Option<Instant>>,
     /// From when on beats are expected of a rank that was never heard, if any are.
     awaited: Vec<Option<Instant>>,
@@ -58,8 +54,7 @@ impl Pulse {
         }
     }
 
-    /// Whether it is time to beat; the next time is then a period later. Who expects no beats sends
-    /// none.
+    /// Whether it is time to beat; the next time is then a period later. Who expects no beats sends none.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         if now < self.due || self.silence_max.is_none() {
             return false;
@@ -112,16 +107,14 @@ impl Pulse {
         longer_than(silence_max, &self.heard, now)
     }
 
-    /// The ranks that should beat, and have not for as long, ever: they may still be joining, or be
-    /// stopped.
+    /// The ranks that should beat, and have not for as long, ever: they may still be joining, or be stopped.
     pub(super) fn never_heard(&self, now: Instant) -> Vec<(Rank, Duration)> {
         let longer = |silence_max| longer_than(silence_max, &self.awaited, now);
         self.silence_max.map(longer).unwrap_or_default()
     }
 }
 
-/// Whether `listener` receives the beats of `peer`: rank 0 receives all, and each rank those of the
-/// one before it.
+/// Whether `listener` receives the beats of `peer`: rank 0 receives all, and each rank those of the one before it.
 fn listens(listener: Rank, peer: u32, world_size: u32) -> bool {
     let next = (peer + 1) % world_size;
     listener.get() != peer && (listener == Rank::new(0) || listener.get() == next)

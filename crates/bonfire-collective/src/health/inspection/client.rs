@@ -18,10 +18,8 @@ use bonfire_connect::platform::thread;
 
 /// Where Linux lists the sockets of the network namespace, those without a file name behind an `@`.
 const SOCKETS: &str = "/proc/net/unix";
-
 /// The longest answer: the records of all ranks of a very large job.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
-
 /// Processes that are asked at a time: each takes a thread, and a stopped one its whole time.
 const ASKED_AT_ONCE: usize = 32;
 

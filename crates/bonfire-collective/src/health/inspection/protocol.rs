@@ -1,7 +1,6 @@
 //! What is asked and answered at the socket of a running process.
 //!
-//! The asker writes one JSON value and closes its half; the process writes one JSON value and closes the
-//! connection.
+//! The asker writes one JSON value and closes its half; the process writes one JSON value and closes the connection.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,7 +17,6 @@ use bonfire_connect::secure::token::JobToken;
 
 /// What all names of such sockets begin with.
 const PREFIX: &str = "bonfire-ask";
-
 /// Digits of the text by which processes of one job know each other's sockets.
 const KEY_DIGITS: usize = 16;
 

@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Name, Recorder};
 use bonfire_connect::platform::sync::Mutex;
 
-/// How far a rank's program is, as far as it says so with
-/// [`ProcessGroup::progress`](crate::ProcessGroup::progress) and
-/// [`ProcessGroup::phase`](crate::ProcessGroup::phase).
+/// How far a rank's program is, as far as it says so with [`ProcessGroup::progress`](crate::ProcessGroup::progress)
+/// and [`ProcessGroup::phase`](crate::ProcessGroup::phase).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The step that it has begun.
@@ -131,7 +130,7 @@ impl Recorder {
                 number,
                 began_ago: ago(&current.step_began),
             }),
-            phase: self.names().text_of(phase).map(|name| PhaseProgress {
+            phase: self.names.lock().text_of(phase).map(|name| PhaseProgress {
                 name,
                 began_ago: ago(&current.phase_began),
             }),

@@ -33,16 +33,16 @@ fn operations_are_read_latest_first_with_their_names() {
     recorder.begin(plain, 5, 4);
     recorder.end_at_pace(Pace::Instant);
     recorder.begin(named, 6, 1 << 20);
-    let records: Vec<Record> = recorder.records().collect();
+    let records: Vec<FlightOperation> = recorder.records().collect();
     let [latest, before] = &records[..] else {
         panic!("two operations, got {records:?}");
     };
     assert_eq!(
-        latest.call.to_string(),
+        latest.to_string(),
         "all_reduce #6 (sum, f32 x 2, one_shot) (layers.7.weight)"
     );
     assert_eq!(latest.ended_ago, None);
-    assert_eq!(before.call.operation.seq, 5);
+    assert_eq!(before.operation.seq, 5);
     assert!(
         before
             .ended_ago
@@ -97,7 +97,7 @@ fn what_waited_for_its_turn_says_since_when() {
     recorder.end_at_pace(Pace::Timed);
     // The second operation of the same turn has not.
     recorder.begin(call, 1, 1 << 20);
-    let records: Vec<Record> = recorder.records().collect();
+    let records: Vec<FlightOperation> = recorder.records().collect();
     assert_eq!(records[0].enqueued_ago, None);
     let queued = records[1].enqueued_ago.unwrap() - records[1].started_ago;
     assert!(queued >= Duration::from_millis(2), "{queued:?}");
@@ -123,7 +123,7 @@ fn the_latest_operations_and_calls_are_kept() {
     }
     let seqs: Vec<u64> = recorder
         .records()
-        .map(|record| record.call.operation.seq)
+        .map(|record| record.operation.seq)
         .collect();
     let kept: Vec<u64> = (2 * ENTRIES..3 * ENTRIES).rev().collect();
     assert_eq!(seqs, kept);
@@ -148,7 +148,7 @@ fn a_reader_never_sees_half_of_two_operations() {
         let mut read = 0;
         while !done.load(Ordering::Acquire) || read == 0 {
             for record in recorder.records() {
-                let Operation { seq, count, .. } = record.call.operation;
+                let Operation { seq, count, .. } = record.operation;
                 assert_eq!(seq % 8, count);
                 read += 1;
             }

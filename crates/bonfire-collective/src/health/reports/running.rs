@@ -8,15 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankReport, Standing, Tense, leave_out_who_waits, sentences};
 use crate::health::flight::FlightRecord;
-use crate::health::recorder::{Call, Record};
+use crate::health::recorder::FlightOperation;
 use crate::health::stragglers::StragglerReport;
 
 /// Nobody calls a shorter wait one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
-
 /// All ranks may be in one call, and in no operation, for as long: they compute.
 const STANDSTILL_MIN: Duration = Duration::from_secs(20);
-
 /// Ranks that are listed one by one.
 const LISTED_MAX: usize = 4;
 
@@ -95,7 +93,7 @@ impl GroupReport {
         let Ok(world_size) = WorldSize::new(self.world_size) else {
             return Vec::new();
         };
-        let operation = &last.call.operation;
+        let operation = &last.operation;
         let mut missing: Vec<(Rank, Standing<'_>)> = self
             .others(world_size, rank, operation.collective)
             .into_iter()
@@ -111,9 +109,9 @@ impl GroupReport {
         let reports: BTreeMap<Rank, RankReport> = self.records.iter().map(report_of).collect();
         let waits = waits(&reports);
         let (_, last) = furthest_wait(&waits)?;
-        let is_in = |(_, record): &&(Rank, &Record)| last.call.is_same(&record.call);
+        let is_in = |(_, record): &&(Rank, &FlightOperation)| last.is_same(record);
         let (first, last) = waits.iter().find(is_in)?;
-        Some((*first, last.call.operation.clone()))
+        Some((*first, last.operation.clone()))
     }
 
     fn running_verdict(&self, world_size: WorldSize) -> String {
@@ -123,7 +121,7 @@ impl GroupReport {
         let longest = waits.iter().map(|(_, last)| last.started_ago).max();
         match furthest_wait(&waits) {
             Some((rank, last)) if !silent.is_empty() || longest >= Some(WAIT_MIN) => {
-                let others = self.others(world_size, rank, last.call.operation.collective);
+                let others = self.others(world_size, rank, last.operation.collective);
                 self.who_is_missed(&others, last, &waits, &reports)
             }
             _ if silent.is_empty() => self.standstill().unwrap_or_else(|| {
@@ -182,14 +180,14 @@ impl GroupReport {
     fn who_is_missed(
         &self,
         others: &[Rank],
-        last: &Record,
-        waits: &[(Rank, &Record)],
+        last: &FlightOperation,
+        waits: &[(Rank, &FlightOperation)],
         reports: &BTreeMap<Rank, RankReport>,
     ) -> String {
-        let operation = &last.call.operation;
-        let there: Vec<(Rank, &Record)> = waits
+        let operation = &last.operation;
+        let there: Vec<(Rank, &FlightOperation)> = waits
             .iter()
-            .filter(|(_, record)| last.call.is_same(&record.call))
+            .filter(|(_, record)| last.is_same(record))
             .copied()
             .collect();
         let longest = there.iter().map(|(_, record)| record.started_ago).max();
@@ -209,19 +207,19 @@ impl GroupReport {
             return format!(
                 "{subject} {are} in {} for {waited:.1} s, and nobody is missing: it takes its time, or a \
                  link is slow or stuck",
-                last.call
+                last
             );
         }
         format!(
             "{subject} {verb} in {} for {waited:.1} s: {}",
-            last.call,
+            last,
             sentences(standings, Tense::Running)
         )
     }
 }
 
 /// Who is in an operation.
-fn waits(reports: &BTreeMap<Rank, RankReport>) -> Vec<(Rank, &Record)> {
+fn waits(reports: &BTreeMap<Rank, RankReport>) -> Vec<(Rank, &FlightOperation)> {
     reports
         .values()
         .filter_map(|report| Some((report.rank, report.last.as_ref()?)))
@@ -230,9 +228,9 @@ fn waits(reports: &BTreeMap<Rank, RankReport>) -> Vec<(Rank, &Record)> {
 }
 
 /// The furthest operation of all ranks: the one that the last comer is missed in.
-fn furthest_wait<'a>(waits: &[(Rank, &'a Record)]) -> Option<(Rank, &'a Record)> {
-    let furthest = |(_, last): &(Rank, &Record)| {
-        let operation = &last.call.operation;
+fn furthest_wait<'a>(waits: &[(Rank, &'a FlightOperation)]) -> Option<(Rank, &'a FlightOperation)> {
+    let furthest = |(_, last): &(Rank, &FlightOperation)| {
+        let operation = &last.operation;
         let is_of_all = !operation.collective.is_point_to_point();
         (
             is_of_all,
@@ -244,18 +242,9 @@ fn furthest_wait<'a>(waits: &[(Rank, &'a Record)]) -> Option<(Rank, &'a Record)>
 }
 
 fn report_of(record: &FlightRecord) -> (Rank, RankReport) {
-    let last = record.operations.first().map(|operation| Record {
-        call: Call {
-            operation: operation.operation.clone(),
-            name: operation.name.clone(),
-        },
-        enqueued_ago: operation.enqueued_ago,
-        started_ago: operation.started_ago,
-        ended_ago: operation.ended_ago,
-    });
     let report = RankReport {
         rank: record.rank,
-        last,
+        last: record.operations.first().cloned(),
         progress: record.progress.clone(),
         awaited: Vec::new(),
     };

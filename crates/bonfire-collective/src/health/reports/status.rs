@@ -59,9 +59,7 @@ impl GroupReport {
         let more = (more > 0).then(|| format!("others were in {more} more places"));
         more.into_iter().chain(lines).collect()
     }
-}
 
-impl GroupReport {
     /// If the group failed because ranks were in different operations: the one that was in another than all
     /// others, or one of each side. Else nobody.
     pub fn disagreeing(&self) -> Vec<Rank> {
@@ -124,7 +122,7 @@ mod tests {
     use bonfire_plan::{CallSite, Operation};
 
     use super::*;
-    use crate::health::flight::FlightOperation;
+    use crate::health::recorder::FlightOperation;
     use crate::health::recorder::Progress;
 
     fn record(rank: u32, last: Option<(u64, Option<u64>)>) -> FlightRecord {

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use bonfire_plan::Rank;
-
-use super::GroupReport;
-use crate::health::flight::{FlightOperation, FlightRecord};
+use super::{GroupReport, list};
+use crate::health::flight::FlightRecord;
+use crate::health::recorder::FlightOperation;
 
 /// A shorter wait for an operation's turn is not worth a word.
 const QUEUED_MIN: Duration = Duration::from_millis(1);
@@ -14,17 +13,16 @@ const QUEUED_MIN: Duration = Duration::from_millis(1);
 impl fmt::Display for GroupReport {
     /// The verdict, and a table of the ranks; every line ends with its end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let report = self;
-        let is_running = report.failure().is_none();
+        let is_running = self.failure().is_none();
         writeln!(
             f,
             "Group {} of {} ranks{}: {}",
-            report.group,
-            report.world_size,
+            self.group,
+            self.world_size,
             if is_running { ", running" } else { "" },
-            report.verdict()
+            self.verdict()
         )?;
-        if let Some(stragglers) = &report.stragglers {
+        if let Some(stragglers) = &self.stragglers {
             writeln!(
                 f,
                 "Pace of the last {} s: {stragglers}.",
@@ -33,33 +31,28 @@ impl fmt::Display for GroupReport {
         }
         let (rank, waited, state) = ("rank", "waited", "state");
         writeln!(f, "{rank:>6}  {waited:>9}  {state:>18}  last operation")?;
-        for record in &report.records {
+        for record in &self.records {
             let (rank, waited) = (record.rank.get(), record.waited.as_secs_f64());
             writeln!(f, "{rank:>6}  {waited:>7.1} s  {}", Line(record))?;
         }
-        if !report.departed.is_empty() {
-            writeln!(f, "Rank {} has left the group.", listed(&report.departed))?;
+        if !self.departed.is_empty() {
+            writeln!(f, "Rank {} has left the group.", list(&self.departed))?;
         }
-        let silent = report.silent();
+        let silent = self.silent();
         match (silent.is_empty(), is_running) {
             (true, _) => Ok(()),
             (false, true) => writeln!(
                 f,
                 "No word from rank {}: its process is stopped, or its host cannot be reached.",
-                listed(&silent)
+                list(&silent)
             ),
             (false, false) => writeln!(
                 f,
                 "No record of rank {}: killed or stopped, or its record is on another host.",
-                listed(&silent)
+                list(&silent)
             ),
         }
     }
-}
-
-fn listed(ranks: &[Rank]) -> String {
-    let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-    ranks.join(", ")
 }
 
 /// A rank's last operation, and what its program says.

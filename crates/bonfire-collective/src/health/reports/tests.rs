@@ -1,7 +1,6 @@
 use bonfire_plan::{Algorithm, CallSite, Collective, DType, ReduceOp};
 
 use super::*;
-use crate::health::recorder::Call;
 
 const WORLD: u32 = 4;
 
@@ -20,16 +19,14 @@ fn operation(collective: Collective, seq: u64) -> Operation {
     }
 }
 
-fn all_reduce(seq: u64, ended_ago_s: Option<u64>) -> Option<Record> {
+fn all_reduce(seq: u64, ended_ago_s: Option<u64>) -> Option<FlightOperation> {
     record(Collective::AllReduce, seq, ended_ago_s)
 }
 
-fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<Record> {
-    Some(Record {
-        call: Call {
-            operation: operation(collective, seq),
-            name: Some("layers.7.weight".to_owned()),
-        },
+fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<FlightOperation> {
+    Some(FlightOperation {
+        operation: operation(collective, seq),
+        name: Some("layers.7.weight".to_owned()),
         enqueued_ago: None,
         started_ago: Duration::from_secs(61),
         ended_ago: ended_ago_s.map(Duration::from_secs),
@@ -37,7 +34,7 @@ fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<
 }
 
 /// What rank 0 is told, who waited for rank 1 in operation 120; `None` is a rank without a report.
-fn told(collective: Collective, others: [Option<Option<Record>>; 3]) -> String {
+fn told(collective: Collective, others: [Option<Option<FlightOperation>>; 3]) -> String {
     let timeout = Timeout {
         rank: Rank::new(0),
         waited_for: Rank::new(1),

@@ -29,7 +29,7 @@ impl<'a> Acceptor<'a> {
                 (Tls::Hosts, Some(identity)) => Secrecy::Either(identity),
                 (_, identity) => Secrecy::of(identity),
             },
-            lobby: Lobby::new(),
+            lobby: Lobby::default(),
             proven: Mutex::new(Vec::new()),
         }
     }

@@ -9,7 +9,7 @@ use super::hello::Hello;
 use super::{ConnectAll, HANDSHAKE_TIMEOUT, RETRY_PAUSE, foreign};
 use crate::rendezvous::Deadline;
 use bonfire_connect::platform::net::{connect, connect_abstract, is_of_this_user};
-use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::Mutex;
 use bonfire_connect::platform::thread;
 use bonfire_connect::secure::greeting::{Secrecy, greet};
 use bonfire_connect::secure::handshake::{HandshakeError, Role};
@@ -18,10 +18,8 @@ use bonfire_connect::secure::stream::Stream;
 
 /// Connections that are tried at one time. Most of the time goes into waiting for the other end.
 pub(super) const DIALERS_MAX: usize = 16;
-
 /// The pause after a failure doubles this often, to half a second or so.
 const DOUBLINGS_MAX: u32 = 5;
-
 /// Longer than an acceptor hears a connection, twice, so that it is the one that gives up.
 const TIMEOUT: Duration = HANDSHAKE_TIMEOUT.saturating_mul(3);
 
@@ -50,7 +48,7 @@ impl<'a> Dialer<'a> {
             deadline,
             waiting: Mutex::new(hellos.iter().copied().map(Dial::new).collect()),
             made: Mutex::new(Vec::new()),
-            lobby: Lobby::new(),
+            lobby: Lobby::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -58,7 +56,7 @@ impl<'a> Dialer<'a> {
     /// Makes connections until there are none to be made. Ends soon after [`stop`](Self::stop).
     pub(super) fn work(&self) {
         while !self.has_stopped() {
-            let Some(mut call) = self.waiting().pop_front() else {
+            let Some(mut call) = self.waiting.lock().pop_front() else {
                 return;
             };
             let hello = call.hello;
@@ -74,7 +72,7 @@ impl<'a> Dialer<'a> {
                         HandshakeError::Io(source) => source.to_string(),
                         other => other.to_string(),
                     });
-                    self.waiting().push_back(call);
+                    self.waiting.lock().push_back(call);
                     thread::sleep(pause);
                 }
             }
@@ -92,7 +90,7 @@ impl<'a> Dialer<'a> {
     }
 
     pub(super) fn reason(&self, hello: Hello) -> String {
-        let waiting = self.waiting();
+        let waiting = self.waiting.lock();
         let call = waiting.iter().find(|call| call.hello == hello);
         let reason = call.and_then(|call| call.reason.clone());
         reason.unwrap_or_else(|| "it does not answer".to_owned())
@@ -143,10 +141,6 @@ impl<'a> Dialer<'a> {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
         Ok(stream)
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Dial>> {
-        self.waiting.lock()
     }
 
     fn has_stopped(&self) -> bool {

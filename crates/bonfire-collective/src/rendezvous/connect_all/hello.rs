@@ -1,10 +1,9 @@
 //! The first thing said on a proven connection: whose it is, and what for.
 //!
-//! The connector says it, the acceptor welcomes it, the connector confirms that it was welcomed, and the
-//! acceptor says that it is ready. The connector believes in the connection when it has read the last
-//! word, the acceptor when it has sent it to a connector that was still there. An end without an answer
-//! ends the connection, and the connector begins anew: also where one of the two stood still for longer
-//! than the other waited.
+//! The connector says it, the acceptor welcomes it, the connector confirms that it was welcomed, and the acceptor
+//! says that it is ready. The connector believes in the connection when it has read the last word, the acceptor when
+//! it has sent it to a connector that was still there. An end without an answer ends the connection, and the
+//! connector begins anew: also where one of the two stood still for longer than the other waited.
 
 use std::io::{self, Read, Write};
 
@@ -25,10 +24,8 @@ pub(super) struct Hello {
 
 /// Group, rank, purpose and number of the stream.
 const TEXT_BYTES: usize = 10;
-
 /// The same with a CRC-32C of it.
 const HELLO_BYTES: usize = TEXT_BYTES + size_of::<u32>();
-
 const WELCOME: u8 = b'w';
 const CONFIRMED: u8 = b'c';
 const READY: u8 = b'r';

@@ -8,10 +8,11 @@ use super::acceptor::Acceptor;
 use super::dialer::Dialer;
 use super::hello::Hello;
 use super::listeners::Listeners;
-use super::{ConnectAll, Connections, Guard};
+use super::{ConnectAll, Connections, Guard, failure_for_peers};
 use crate::health::control::Early;
 use crate::health::failure::Failure;
 use crate::health::reports::RankReport;
+use crate::rendezvous::error::Result;
 use crate::rendezvous::{ConnectError, Deadline};
 use bonfire_connect::platform::net::{await_news, is_exhaustion};
 use bonfire_connect::platform::thread;
@@ -19,17 +20,13 @@ use bonfire_connect::store::LongWait;
 
 /// Longest sleep while waiting for a connection.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
-
 /// Longest sleep while connections are proving themselves.
 const TALK_SLICE: Duration = Duration::from_millis(2);
-
 /// How long a rank waits for others before it says so to those that are there, and then says whether
 /// that has changed.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
-
 /// Longest time between two looks at the connections that are there, and at the guard.
 const LOOK_AFTER: Duration = Duration::from_millis(20);
-
 /// How long a rank that gives up hears those that are proving themselves.
 const PARTING_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -39,7 +36,7 @@ pub(super) struct PendingConnections<'scope, 'a> {
     acceptor: &'scope Acceptor<'a>,
     /// What is not there yet.
     expected: Vec<Hello>,
-    there: Connections,
+    pub(super) there: Connections,
     /// The ranks that this rank has reported as awaited.
     reported: Vec<Rank>,
     /// Those that make connections or hear one. Each connection proves itself on a thread of its own, so
@@ -68,10 +65,6 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         }
     }
 
-    pub(super) fn into_connections(self) -> Connections {
-        self.there
-    }
-
     /// Until everybody expected is there.
     pub(super) fn gather(
         &mut self,
@@ -79,7 +72,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         listeners: &Listeners,
         deadline: Deadline,
         guard: Guard<'_>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<()> {
         let mut report = Deadline::after(REPORT_AFTER);
         let mut look = Deadline::after(Duration::ZERO);
         let mut shortage = LongWait::begin();
@@ -121,8 +114,10 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                     thread::sleep(TALK_SLICE);
                 }
                 Err(source) => {
-                    let call = "accept";
-                    return Err(ConnectError::System { call, source });
+                    return Err(ConnectError::System {
+                        call: "accept",
+                        source,
+                    });
                 }
             }
             let mut come = self.acceptor.take_proven();
@@ -131,12 +126,12 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                 // Whoever is there already is dropped without a word.
                 if let Some(index) = self.expected.iter().position(|one| *one == hello) {
                     self.expected.swap_remove(index);
-                    let system = |source| ConnectError::System {
+                    let reading = self.all.reading(hello.rank);
+                    let added = self.there.add(hello, stream, reading);
+                    added.map_err(|source| ConnectError::System {
                         call: "dup",
                         source,
-                    };
-                    let reading = self.all.reading(hello.rank);
-                    self.there.add(hello, stream, reading).map_err(system)?;
+                    })?;
                 }
             }
         }
@@ -151,7 +146,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
     }
 
     /// Hears those that are there: one that is lost or has given up need not be waited for.
-    fn receive(&mut self, deadline: Deadline) -> Result<(), ConnectError> {
+    fn receive(&mut self, deadline: Deadline) -> Result<()> {
         let control = &mut self.there.control;
         let open = control.iter().enumerate();
         let (places, handles): (Vec<usize>, Vec<_>) = open
@@ -181,14 +176,14 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         self.reported = missing;
     }
 
-    pub(super) fn broadcast_outcome(&mut self, gathered: &Result<(), ConnectError>) {
+    pub(super) fn broadcast_outcome(&mut self, gathered: &Result<()>) {
         let failure = match gathered {
             Ok(()) if self.reported.is_empty() => return,
             Ok(()) => {
                 let joined = self.there.control.iter();
                 return joined.for_each(Early::send_joined);
             }
-            Err(error) => self.all.failure(error),
+            Err(error) => failure_for_peers(self.all.me, self.all.group, error),
         };
         if let Some(failure) = failure {
             self.take_those_under_way();
@@ -233,11 +228,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                 reason: self.dialer.reason(hello),
             };
         }
-        ConnectError::Missing {
-            missing,
-            world_size: WorldSize::new(all.addresses.len() as u32)
-                .expect("this rank is in the world"),
-            waited: deadline.waited(),
-        }
+        let world_size = WorldSize::new(all.addresses.len() as u32);
+        deadline.missed(missing, world_size.expect("this rank is in the world"))
     }
 }

@@ -34,7 +34,7 @@ impl Way {
         let [sender, receiver] = [0, 1].map(Rank::new);
         let header = header(payload.len() as u32);
         let sent = self.source.send(receiver, &header, payload)?;
-        assert_eq!(sent, Dispatch::Frame);
+        assert_eq!(sent, Progress::Done);
         let mut bytes = vec![0; HEADER_BYTES + payload.len()];
         self.from.read_exact(&mut bytes).unwrap();
         if let Some(bit) = flip {

@@ -15,9 +15,7 @@ use super::{Socket, timespec};
 
 /// Sockets that one look at the kernel's list can name; what is beyond comes at the next look.
 const EVENTS_MAX: usize = 64;
-
-/// Sockets that are waited for at one time to take more bytes; more would take memory from the
-/// allocator.
+/// Sockets that are waited for at one time to take more bytes; more would take memory from the allocator.
 const WRITERS_MAX: usize = 16;
 
 #[derive(Debug)]

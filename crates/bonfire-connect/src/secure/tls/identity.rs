@@ -1,5 +1,4 @@
-//! What a process needs to set TLS up: a key pair that nobody else has, and that nobody is asked to
-//! trust.
+//! What a process needs to set TLS up: a key pair that nobody else has, and that nobody is asked to trust.
 
 use std::io;
 use std::sync::Arc;

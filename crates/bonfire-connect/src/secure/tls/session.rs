@@ -15,7 +15,6 @@ use crate::secure::handshake::Role;
 use crate::secure::lobby::Hurried;
 
 pub(crate) const BINDING_BYTES: usize = 32;
-
 /// The exporter label of RFC 9266.
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 

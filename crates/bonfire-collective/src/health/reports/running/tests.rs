@@ -2,7 +2,7 @@ use bonfire_plan::{Algorithm, DType};
 use bonfire_plan::{CallSite, Operation};
 
 use super::*;
-use crate::health::flight::FlightOperation;
+use crate::health::recorder::FlightOperation;
 use crate::health::recorder::{PhaseProgress, Progress};
 
 fn seconds(count: u64) -> Duration {
