@@ -181,6 +181,24 @@ fn trained_by_stages(ranks: u32, config: &Config) -> Vec<Trained> {
     spawn(ranks, |world| to_the_end_of_stages(&world, config)).unwrap()
 }
 
+/// A training on two ranks, step by step.
+pub(super) fn trained_by(config: &Config) -> String {
+    let _watchdog = Watchdog::start("two ranks", LIMIT);
+    let steps = spawn(2, |world| {
+        let mut trainer = trainer(&world, config)?;
+        let mut steps = Vec::new();
+        while let Some(micro_batches) = trainer.next_batch()? {
+            let done = trainer.step(micro_batches, Stage::forward)?;
+            steps.push((done.step, done.loss.value()?));
+        }
+        let digest = trainer.pipeline().ddp().digest()?;
+        trainer.finish()?;
+        Ok::<_, Error>(format!("{steps:?} {digest}"))
+    });
+    // A mesh that does not train would change the text, too.
+    steps.unwrap().concat()
+}
+
 /// The same training as a loop of its own, with the schedule's micro-batches.
 fn own_loop_of_stages(mesh: &str, kind: Kind, chunks: u32) -> Vec<String> {
     let _watchdog = Watchdog::start("a loop of its own", LIMIT);
@@ -242,10 +260,15 @@ fn check_that_all_axes_took_part(trained: &[Trained]) {
     // Rank = 4 pp + 2 dp + tp.
     for first in [0, 1, 4, 5] {
         let (one, other) = (&trained[first], &trained[first + 2]);
-        assert!(one.samples.iter().all(|x| !other.samples.contains(x)));
+        let [one_epoch, others] = [one, other].map(|rank| &rank.samples[..SAMPLES / 2]);
+        assert!(
+            one_epoch.iter().all(|x| !others.contains(x)),
+            "dp divides samples"
+        );
         assert_eq!(one.digest, other.digest, "dp exchanges gradients");
     }
     for (one, other) in [(0, 1), (0, 4), (4, 5)] {
+        assert_eq!(trained[one].samples, trained[other].samples);
         assert_ne!(
             trained[one].digest, trained[other].digest,
             "they have other parts"
@@ -365,6 +388,37 @@ fn stages_go_on_from_a_checkpoint_and_so_does_the_whole_model() {
     });
     let (whole, stages) = (whole.unwrap()[0], straight[0].validation);
     assert!((whole - stages).abs() < 1e-5 * stages, "{whole}, {stages}");
+}
+
+#[test]
+fn each_micro_batch_of_a_stream_has_the_number_of_its_forward_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", folder.path().display());
+    let seen = |steps: &str| {
+        let _watchdog = Watchdog::start("a stream", LIMIT);
+        let config = config_of_stages(&["mesh=pp=2", steps, &folder]);
+        let seen = spawn(2, |world| {
+            let mesh = world.mesh(config.mesh)?;
+            let (stages, whole) = stages(&mesh, &world.device());
+            let device = world.device().autodiff();
+            let data = Data::stream(move |pass| batch(&[pass as usize, 1], &device));
+            let parts = Parts::new(stages, data).with_mesh(&mesh, whole);
+            let mut trainer = prepare(&world, &config, parts)?;
+            let mut seen = Vec::new();
+            while let Some(micro_batches) = trainer.next_batch()? {
+                for (x, _) in &micro_batches {
+                    seen.push(x.clone().into_data().try_to_vec::<f32>().unwrap()[0] * 16.0);
+                }
+                trainer.step(micro_batches, Stage::forward)?;
+            }
+            trainer.finish()?;
+            Ok::<_, Error>(seen)
+        });
+        seen.unwrap().concat()
+    };
+    let passes = |passes: Range<u16>| passes.map(f32::from).collect::<Vec<_>>();
+    assert_eq!(seen("steps=2"), [passes(0..8), passes(0..8)].concat());
+    assert_eq!(seen("steps=3"), [passes(8..12), passes(8..12)].concat());
 }
 
 #[test]
