@@ -1,7 +1,7 @@
 use super::*;
 use crate::{OffloadTo, Precision};
 
-fn told(result: Result<Config, ConfigErrors>) -> String {
+fn told<T: std::fmt::Debug>(result: Result<T, ConfigErrors>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -253,8 +253,10 @@ fn pipeline_and_tensor_parallel_of_a_deepspeed_file_make_the_mesh() {
         of(&Program::default()).unwrap().mesh.to_string(),
         "dp_shard=-1"
     );
-    let mut program = Program::default();
-    program.pipeline_stages = Some(3);
+    let program = Program {
+        pipeline_stages: Some(3),
+        ..Program::default()
+    };
     assert_eq!(of(&program).unwrap().mesh.to_string(), "pp=3,dp_shard=-1");
     let other = r#"{ "tensor_parallel": { "autotp_size": 4, "tp": { "tp_size": 2 } } }"#;
     let other = DeepSpeedFile::parse(other).unwrap();

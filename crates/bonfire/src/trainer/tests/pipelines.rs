@@ -4,105 +4,19 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use bonfire_checkpoint::record::TensorTable;
-use bonfire_parallel::{
-    Axes, ColumnParallelLinear, Output, ParallelError, Pass, Pipeline, PipelineError,
-    RowParallelLinear,
-};
+use bonfire_parallel::{Axes, Pass, Pipeline};
 use bonfire_plan::pipeline::{Kind, Schedule, Shape, partition};
 use bonfire_testkit::Watchdog;
-use bonfire_train::{Axis, Mesh};
-use burn::module::Module;
+use bonfire_train::Axis;
 
-use super::meshes::linear;
 use super::*;
+use model::{HIDDEN, Head, Stage, WEIGHTS, stages};
+
+mod model;
 
 const LIMIT: Duration = Duration::from_secs(240);
-const WIDTH: usize = 8;
-/// The matrices of a block are large enough to be cut.
-const HIDDEN: usize = 256;
 const SAMPLES: usize = 48;
-/// The entry, four blocks and the exit.
-const WEIGHTS: [f64; 6] = [0.1, 1.0, 1.0, 1.0, 1.0, 0.1];
 const MESH: &str = "dp=2,pp=2,tp=2";
-
-#[derive(Module, Debug)]
-struct Block {
-    up: ColumnParallelLinear,
-    down: RowParallelLinear,
-}
-
-/// Some layers of the model, or all of them.
-#[derive(Module, Debug)]
-struct Stage {
-    entry: Option<Linear>,
-    blocks: Vec<Block>,
-    exit: Option<Linear>,
-}
-
-impl Stage {
-    /// The same in every run, on one rank.
-    fn whole(device: &Device) -> Self {
-        let block = |_| Block {
-            up: linear([WIDTH, HIDDEN], device).into(),
-            down: linear([HIDDEN, WIDTH], device).into(),
-        };
-        Self {
-            entry: Some(linear([3, WIDTH], device)),
-            blocks: (0..WEIGHTS.len() - 2).map(block).collect(),
-            exit: Some(linear([WIDTH, 1], device)),
-        }
-    }
-
-    fn part(self, layers: &Range<usize>, tp: &World) -> Result<Self, ParallelError> {
-        let own = (1..).zip(self.blocks);
-        let own = own.filter(|(layer, _)| layers.contains(layer));
-        let divided = |(_, block): (usize, Block)| {
-            Ok(Block {
-                up: ColumnParallelLinear::from_linear(block.up.to_linear()?, tp)?,
-                down: RowParallelLinear::from_linear(block.down.to_linear()?, tp)?,
-            })
-        };
-        Ok(Self {
-            entry: self.entry.filter(|_| layers.contains(&0)),
-            blocks: own.map(divided).collect::<Result<_, ParallelError>>()?,
-            exit: self.exit.filter(|_| layers.contains(&(WEIGHTS.len() - 1))),
-        })
-    }
-
-    fn stream(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = match &self.entry {
-            Some(entry) => entry.forward(x),
-            None => x,
-        };
-        let blocks = self.blocks.iter();
-        blocks.fold(x, |x, block| {
-            x.clone() + block.down.forward(block.up.forward(x).tanh())
-        })
-    }
-
-    fn loss(&self, x: Tensor<2>, y: Tensor<2>) -> Tensor<1> {
-        let exit = self.exit.as_ref().expect("the last stage has the exit");
-        (exit.forward(self.stream(x)) - y).powi_scalar(2).mean()
-    }
-
-    fn forward(&self, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
-        let (x, y) = pass.micro_batch().clone();
-        let x = if pass.is_first() { x } else { pass.input()? };
-        Ok(if pass.is_last() {
-            self.loss(x, y).into()
-        } else {
-            self.stream(x).into()
-        })
-    }
-}
-
-fn stages(mesh: &Mesh, device: &Device) -> (Stages<Stage>, TensorTable) {
-    let (whole, tp) = (Stage::whole(device), mesh.sub(Axis::Tp).clone());
-    let table = TensorTable::of(&whole);
-    let make = move |layers: Range<usize>| whole.clone().part(&layers, &tp);
-    (Stages::new(WEIGHTS, make), table)
-}
 
 fn config_of_stages(words: &[&str]) -> Config {
     let base = [
@@ -200,11 +114,11 @@ pub(super) fn trained_by(config: &Config) -> String {
 }
 
 /// The same training as a loop of its own, with the schedule's micro-batches.
-fn own_loop_of_stages(mesh: &str, kind: Kind, chunks: u32) -> Vec<String> {
+fn own_loop_of_stages(kind: Kind, chunks: u32, head: Head) -> Vec<String> {
     let _watchdog = Watchdog::start("a loop of its own", LIMIT);
     let trained = spawn(8, |world| {
         let device = world.device().autodiff();
-        let mesh = world.mesh(mesh)?;
+        let mesh = world.mesh(MESH)?;
         let (pp, tp) = (mesh.sub(Axis::Pp), mesh.sub(Axis::Tp));
         let schedule = Schedule::new(Shape {
             kind,
@@ -221,6 +135,9 @@ fn own_loop_of_stages(mesh: &str, kind: Kind, chunks: u32) -> Vec<String> {
             data: mesh.data(),
         };
         let mut pipeline = Pipeline::with_config(own, schedule, axes, DdpConfig::default())?;
+        if let Head::Tied = head {
+            pipeline = pipeline.with_tied(Head::entry)?;
+        }
         let adamw = bonfire_optim::AdamWConfig::new().with_epsilon(1e-8);
         let mut optimizer = adamw.with_weight_decay(0.0).init();
         let mut loader = Loader::new(mesh.data(), SAMPLES, 2).with_shuffle(3);
@@ -229,7 +146,8 @@ fn own_loop_of_stages(mesh: &str, kind: Kind, chunks: u32) -> Vec<String> {
             for step in batches.chunks(4) {
                 let micro_batches = step.iter().map(|indices| batch(indices, &device));
                 let micro_batches: Vec<Batch> = micro_batches.collect();
-                let done = pipeline.backward(&micro_batches, Stage::forward)?;
+                let forward = |stage: &Stage, pass: &mut Pass<'_, Batch>| head.forward(stage, pass);
+                let done = pipeline.backward(&micro_batches, forward)?;
                 let gradients = done.gradients.clip(Clip::Norm(0.5))?;
                 pipeline.step(&mut optimizer, 0.01, gradients)?;
             }
@@ -310,7 +228,7 @@ fn one_file_with_dp_pp_and_tp_is_the_loop_that_one_would_write() {
         "pipeline": { "stages": 2 },
         "tensor_parallel": { "autotp_size": 2 }
     }"#;
-    let expected = own_loop_of_stages(MESH, Kind::OneForwardOneBackward, 1);
+    let expected = own_loop_of_stages(Kind::OneForwardOneBackward, 1, Head::Own);
     for config in [
         of_file("train.toml", toml, &[]),
         // DeepSpeed's programs have these two.
@@ -332,9 +250,34 @@ fn every_schedule_of_a_file_is_the_loop_that_one_would_write() {
     ] {
         let schedule = format!("pipeline.schedule={kind}");
         let config = config_of_stages(&[&format!("mesh={MESH}"), &schedule]);
-        let expected = own_loop_of_stages(MESH, kind, chunks);
+        let expected = own_loop_of_stages(kind, chunks, Head::Own);
         assert_eq!(digests(&trained_by_stages(8, &config)), expected, "{kind}");
     }
+}
+
+#[test]
+fn a_tied_parameter_is_trained_as_in_the_loop_that_one_would_write() {
+    let config = config_of_stages(&[&format!("mesh={MESH}")]);
+    let _watchdog = Watchdog::start("tied stages", LIMIT);
+    let trained = spawn(8, |world| {
+        let mesh = world.mesh(config.mesh)?;
+        let (stages, whole) = stages(&mesh, &world.device());
+        let stages = stages.with_tied(Head::entry);
+        let parts = Parts::new(stages, data(&world, SAMPLES)).with_mesh(&mesh, whole);
+        let mut trainer = prepare(&world, &config, parts)?;
+        while let Some(micro_batches) = trainer.next_batch()? {
+            trainer.step(micro_batches, |stage, pass| Head::Tied.forward(stage, pass))?;
+        }
+        Ok::<_, Error>(trainer.pipeline().ddp().digest()?.to_string())
+    });
+    let kind = Kind::OneForwardOneBackward;
+    let trained = trained.unwrap();
+    assert_eq!(trained, own_loop_of_stages(kind, 1, Head::Tied));
+    assert_ne!(
+        trained,
+        own_loop_of_stages(kind, 1, Head::Own),
+        "the last stage uses it"
+    );
 }
 
 /// Clipping acts in every step, so a norm that counts an element twice, or a sample that is trained on twice, shows.
