@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use bonfire_config::deepspeed::{DeepSpeedFile, Program, Resolved};
 use bonfire_config::{Config, ConfigError, ConfigErrors, Source, is_deepspeeds};
+use bonfire_plan::{Axis, WorldSize};
 use clap::{Args, Subcommand};
 
 /// Explain configuration files.
@@ -106,6 +107,7 @@ fn explained(
         text += &format!("{path:width$}  {given:<12} {source}\n");
     }
     if let Some(ranks) = ranks {
+        let ranks = data_ranks(config, ranks)?;
         let batches = config.batches(ranks)?;
         text += &format!(
             "\na step: {} samples = {} on each of {ranks} ranks x {} forward passes\n",
@@ -119,4 +121,19 @@ fn explained(
         }
     }
     Ok(text)
+}
+
+/// The ranks that have different samples, of all that the mesh is laid out over.
+fn data_ranks(config: &Config, ranks: u64) -> Result<u64, ConfigErrors> {
+    let world_size = WorldSize::new(u32::try_from(ranks).unwrap_or(u32::MAX));
+    let world_size = world_size.unwrap_or(WorldSize::ONE);
+    let grid = config.mesh.over(world_size).map_err(|cause| {
+        ConfigErrors(vec![ConfigError::Refused {
+            path: "mesh".to_owned(),
+            found: config.mesh.to_string(),
+            reason: cause.to_string(),
+        }])
+    })?;
+    let data = [Axis::DpReplicate, Axis::DpShard].map(|axis| u64::from(grid.size(axis)));
+    Ok(data.iter().product())
 }

@@ -85,6 +85,20 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
+fn samples_are_those_of_ranks_that_have_different_ones() {
+    let file = r#"{ "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+        "pipeline": { "stages": 2 }, "tensor_parallel": { "autotp_size": 2 } }"#;
+    let end = check(file, &["--ranks", "8"]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let text = end.stdout.join("\n");
+    let step = "a step: 16 samples = 2 on each of 2 ranks x 4 forward passes";
+    assert!(text.contains(step), "{text}");
+    let end = check(file, &["--ranks", "6"]);
+    let fault = "mesh: pp=2,dp_shard=-1,tp=2 is refused";
+    assert!(end.stderr[0].contains(fault), "{:?}", end.stderr);
+}
+
+#[test]
 fn what_is_auto_is_listed_for_the_program() {
     let end = check(
         r#"{ "train_micro_batch_size_per_gpu": "auto", "bf16": { "enabled": "auto" } }"#,

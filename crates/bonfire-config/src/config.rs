@@ -18,8 +18,8 @@ use crate::source::Source;
 
 pub use sections::{
     BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, GradientSection,
-    KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection, PrecisionSection,
-    ReportSection, ScheduleSection,
+    KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection, PipelineSection,
+    PrecisionSection, ReportSection, ScheduleSection,
 };
 
 /// The format of a configuration file.
@@ -47,6 +47,8 @@ pub struct Config {
     pub placement: Placement,
     /// The mesh of the ranks: `dp_replicate=2,dp_shard=-1` and so on.
     pub mesh: MeshShape,
+    /// The schedule by which the ranks of `pp` run their stages.
+    pub pipeline: PipelineSection,
     /// The number of samples in a step.
     pub batch: BatchSection,
     /// The distribution of samples to the ranks.
@@ -86,6 +88,7 @@ impl Default for Config {
             steps: None,
             placement: Placement::replicated(),
             mesh: MeshShape::default(),
+            pipeline: PipelineSection::default(),
             batch: BatchSection::default(),
             data: DataSection::default(),
             optimizer: OptimizerSection::default(),

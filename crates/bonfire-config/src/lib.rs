@@ -44,7 +44,7 @@ pub use batch::{BatchSizes, Batches};
 pub use config::{
     BatchSection, Best, CheckpointSection, ClipSection, Config, DataSection, DecayKind, Format,
     GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
-    PrecisionSection, ReportSection, ScheduleSection, is_deepspeeds,
+    PipelineSection, PrecisionSection, ReportSection, ScheduleSection, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
 pub use settings::{OffloadTo, Precision, Wire};

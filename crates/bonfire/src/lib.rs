@@ -240,5 +240,5 @@ pub mod weights {
 /// A rank: its place, its device, its signals; and meshes of ranks.
 pub mod world {
     pub use bonfire_launch::StopRequest;
-    pub use bonfire_train::{Axis, Coordinates, Cut, DeviceKind, Grid, Mesh, MeshError, MeshShape};
+    pub use bonfire_train::{Axis, Cut, DeviceKind, Grid, Mesh, MeshError, MeshShape};
 }

@@ -1,12 +1,14 @@
 //! Makes a training of a model, its data and a configuration by one call.
 
 mod data;
+mod engine;
 mod memory;
 mod mesh;
 mod optimizer;
 mod parts;
 mod resolve;
 mod setup;
+mod stages;
 
 use std::fmt;
 
@@ -18,7 +20,7 @@ use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
 use bonfire_train::{
-    Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, StepOptions, World,
+    Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, Step, StepOptions, World,
 };
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -27,10 +29,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BoxError, Result};
 use crate::{NextStep, agree_on_next_step, all_or_none};
 use data::{Fed, Feed};
+use engine::{Engine, Model};
 
 pub use data::Data;
 pub use parts::Parts;
 pub use setup::{prepare, recompute};
+pub use stages::Stages;
 
 pub(crate) use memory::{around, configured};
 pub(crate) use mesh::placed;
@@ -38,7 +42,7 @@ pub(crate) use resolve::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
 /// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
-/// same order.
+/// same order. `B` is what [`next_batch`](Self::next_batch) returns: a batch, or with [`Stages`] the micro-batches of a step.
 ///
 /// ```
 /// use bonfire::config::Config;
@@ -70,11 +74,11 @@ pub(crate) use resolve::ddp_config;
 /// assert!(losses.iter().all(|loss| *loss < 0.05), "{losses:?}");
 /// # Ok::<(), Error>(())
 /// ```
-pub struct Trainer<M, B> {
+pub struct Trainer<M: Model, B> {
     world: World,
     place: mesh::Place,
     config: Config,
-    ddp: Ddp<M>,
+    engine: M::Engine,
     optimizer: ModuleOptimizer,
     rates: parts::Rates,
     clip: Option<Clip>,
@@ -84,6 +88,8 @@ pub struct Trainer<M, B> {
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
     accumulation: u64,
+    /// Forward passes of a call of `step`.
+    passes_per_call: u64,
     checkpoints: Option<Checkpoints>,
     journal: Journal,
     stop: StopRequest,
@@ -97,7 +103,7 @@ pub struct Trainer<M, B> {
     planned: Option<Training>,
 }
 
-impl<M, B> fmt::Debug for Trainer<M, B> {
+impl<M: Model, B> fmt::Debug for Trainer<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
             .field("config", &self.config)
@@ -130,7 +136,7 @@ pub struct StepOutput<T = ()> {
     pub step: Option<u64>,
 }
 
-impl<M: Module, B: Send + 'static> Trainer<M, B> {
+impl<M: Model, B: Send + 'static> Trainer<M, B> {
     /// Returns the next batch of this rank; `None` when all steps are done, or when the ranks were asked to stop, by
     /// Ctrl-C or SIGTERM. A training is only stopped between two steps. The same program continues from there if it
     /// has a folder for checkpoints.
@@ -186,59 +192,24 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// Trains on a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and the
-    /// optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch. Each batch of a step
-    /// has the weight of its samples, unless the loss sets another.
-    ///
-    /// `forward` returns the same as that of [`Ddp::backward`](crate::Ddp::backward).
-    ///
-    /// # Errors
-    /// As [`Ddp::backward`](crate::Ddp::backward) and [`Ddp::step`](crate::Ddp::step);
-    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) in those steps alone whose figures are shown,
-    /// every `report.every`: reading a loss waits for the device. In the steps that are saved, as [`save`](Self::save).
-    #[track_caller]
-    pub fn step<L: IntoLoss>(
-        &mut self,
-        batch: B,
-        forward: impl FnOnce(&M, B) -> L,
-    ) -> Result<StepOutput<L::Output>> {
+    /// Seeds the random numbers of the next forward pass, and counts it.
+    fn begin_pass(&mut self) {
         self.place
             .seed_step(self.config.seed, self.progress.passes + self.passes);
-        let scaler = self.progress.scaler.as_ref();
-        // Where a step is one batch of each rank, all have equally many.
-        let samples = self.reached.samples.filter(|_| self.accumulation > 1);
-        let forward = |model: &M| {
-            let (loss, output) = forward(model, batch).into_loss()?;
-            let loss = match samples {
-                Some(samples) => loss.or_mean_over(samples),
-                None => loss,
-            };
-            let loss = match scaler {
-                Some(scaler) => scaler.scale(loss),
-                None => loss,
-            };
-            Ok::<_, BoxError>((loss, output))
-        };
-        self.passes += 1;
-        if self.passes < self.accumulation && !self.reached.is_last {
-            let done = self.ddp.no_sync(forward)?;
-            self.journal.micro_step(&done);
-            return Ok(StepOutput {
-                loss: done.loss,
-                output: done.output,
-                step: None,
-            });
-        }
-        let done = self.ddp.backward(forward)?;
+        self.passes += self.passes_per_call;
+    }
+
+    /// Steps the optimizer with the gradients of all forward passes since the last step.
+    fn update<T>(&mut self, done: Step<T>) -> Result<StepOutput<T>> {
         self.journal.step(&done);
         let rate = (self.rates)(self.progress.steps);
         let options = StepOptions::default()
             .with_scaler(self.progress.scaler.as_mut())
             .with_clip(self.clip)
             .with_deferred_scale(self.deferred.as_ref());
-        let (ddp, optimizer) = (&mut self.ddp, &mut self.optimizer);
+        let (engine, optimizer) = (&mut self.engine, &mut self.optimizer);
         let stepped = self.journal.time(Activity::Optimizer, || {
-            ddp.step_with(optimizer, rate, done.gradients, options)
+            engine.step_with(optimizer, rate, done.gradients, options)
         })?;
         if !stepped {
             self.journal.skipped();
@@ -268,53 +239,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             Some(every) if steps.is_multiple_of(every) => self.save(None),
             _ => Ok(()),
         }
-    }
-
-    /// Returns the means of `N` scores over other data, of which each sample counts once, whatever the number of
-    /// ranks. On a mesh with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of
-    /// equally many tokens, because their means count the same. `score` returns the means over a batch. The batches
-    /// have as many samples as those of a training; they are made one at a time.
-    ///
-    /// Where parameters are sharded, each rank gathers the complete model for it: see
-    /// [`Ddp::whole`](crate::Ddp::whole).
-    ///
-    /// # Errors
-    /// The data's of any rank, on all ranks; or if a rank has failed.
-    #[track_caller]
-    pub fn evaluate<E, const N: usize>(
-        &mut self,
-        data: &Data<E>,
-        score: impl Fn(&M, E) -> [f64; N],
-    ) -> Result<[f64; N]> {
-        let model = self.ddp.lowered()?;
-        if self.config.placement.parameters == bonfire_train::Sharding::Sharded {
-            let planned = self.planned.iter_mut();
-            planned.for_each(|training| training.evaluation = Evaluation::Whole);
-        }
-        let sampler = DistributedSampler::new(self.place.data(), data.len());
-        let sampler = sampler.with_remainder(Remainder::Exact);
-        let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
-        let indices = sampler.indices(0);
-        let batches = indices.len().div_ceil(micro);
-        let mut shown = self.journal.batches("evaluation", batches);
-        self.journal.time(Activity::Evaluation, || {
-            let mut sums = [0.0; N];
-            let mut samples = 0;
-            let mut score_all = || {
-                for indices in indices.chunks(micro) {
-                    let means = score(&model, data.batch(indices)?);
-                    let add = sums.iter_mut().zip(means);
-                    add.for_each(|(sum, mean)| *sum += mean * indices.len() as f64);
-                    samples += indices.len();
-                    shown.batch(indices.len());
-                }
-                Ok::<_, BoxError>(())
-            };
-            all_or_none(world, score_all())?;
-            let mut totals: Vec<f64> = sums.into_iter().chain([samples as f64]).collect();
-            replicas.group().all_reduce(&mut totals, ReduceOp::Sum)?;
-            Ok(std::array::from_fn(|place| totals[place] / totals[N]))
-        })
     }
 
     /// Records a scalar that is the same on all ranks, such as a validation loss, and shows it.
@@ -352,7 +276,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             });
             return Ok(rated.transpose().map(drop)?);
         }
-        let (ddp, optimizer, progress) = (&mut self.ddp, &self.optimizer, &self.progress);
+        let (ddp, optimizer, progress) = (self.engine.ddp(), &self.optimizer, &self.progress);
         let background = self.config.checkpoints.background;
         self.journal.time(Activity::Checkpoint, || {
             if background {
@@ -375,11 +299,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.progress.scaler.as_ref()
     }
 
-    /// Returns the model in its group, for operations that a trainer lacks. See [`Ddp`].
-    pub fn ddp(&mut self) -> &mut Ddp<M> {
-        &mut self.ddp
-    }
-
     /// Ends the training: saves a last checkpoint, if there is a folder for them, and returns the report, which rank 0
     /// also writes into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop.
     /// Where parameters are sharded, each rank needs the memory of one complete parameter for the digest in the
@@ -393,7 +312,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         if let Some(checkpoints) = &self.checkpoints {
             checkpoints.wait()?;
         }
-        let digest = self.ddp.digest()?;
+        let digest = self.engine.ddp().digest()?;
         let report = self.journal.close()?;
         let report = report
             .with_configuration(self.config.resolved().into_iter().map(|value| {
@@ -401,13 +320,13 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 (value.path, is)
             }))
             .with_fact("placement", self.config.placement);
-        let report = if self.place.is_divided() {
+        let report = if self.place.has_parts() {
             report.with_fact("parameters of rank 0, which has parts", digest)
         } else {
             report.with_fact("parameters", digest)
         };
-        let report = match self.place.grid() {
-            Some(grid) => report.with_fact("mesh", grid),
+        let report = match self.place.mesh() {
+            Some(mesh) => report.with_fact("mesh", mesh.grid()),
             None => report,
         };
         let report = match &self.planned {
@@ -422,6 +341,105 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         };
         all_or_none(&self.world, written)?;
         Ok(report)
+    }
+}
+
+impl<M: Module, B: Send + 'static> Trainer<M, B> {
+    /// Trains on a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and the
+    /// optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch. Each batch of a step
+    /// has the weight of its samples, unless the loss sets another.
+    ///
+    /// `forward` returns the same as that of [`Ddp::backward`](crate::Ddp::backward).
+    ///
+    /// # Errors
+    /// As [`Ddp::backward`](crate::Ddp::backward) and [`Ddp::step`](crate::Ddp::step);
+    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) in those steps alone whose figures are shown,
+    /// every `report.every`: reading a loss waits for the device. In the steps that are saved, as [`save`](Self::save).
+    #[track_caller]
+    pub fn step<L: IntoLoss>(
+        &mut self,
+        batch: B,
+        forward: impl FnOnce(&M, B) -> L,
+    ) -> Result<StepOutput<L::Output>> {
+        self.begin_pass();
+        let scaler = self.progress.scaler.as_ref();
+        // Where a step is one batch of each rank, all have equally many.
+        let samples = self.reached.samples.filter(|_| self.accumulation > 1);
+        let forward = |model: &M| {
+            let (loss, output) = forward(model, batch).into_loss()?;
+            let loss = match samples {
+                Some(samples) => loss.or_mean_over(samples),
+                None => loss,
+            };
+            let loss = match scaler {
+                Some(scaler) => scaler.scale(loss),
+                None => loss,
+            };
+            Ok::<_, BoxError>((loss, output))
+        };
+        if self.passes < self.accumulation && !self.reached.is_last {
+            let done = self.engine.no_sync(forward)?;
+            self.journal.micro_step(&done);
+            return Ok(StepOutput {
+                loss: done.loss,
+                output: done.output,
+                step: None,
+            });
+        }
+        let done = self.engine.backward(forward)?;
+        self.update(done)
+    }
+
+    /// Returns the means of `N` scores over other data, of which each sample counts once, whatever the number of
+    /// ranks. On a mesh with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of
+    /// equally many tokens, because their means count the same. `score` returns the means over a batch. The batches
+    /// have as many samples as those of a training; they are made one at a time.
+    ///
+    /// Where parameters are sharded, each rank gathers the complete model for it: see
+    /// [`Ddp::whole`](crate::Ddp::whole).
+    ///
+    /// # Errors
+    /// The data's of any rank, on all ranks; or if a rank has failed.
+    #[track_caller]
+    pub fn evaluate<E, const N: usize>(
+        &mut self,
+        data: &Data<E>,
+        score: impl Fn(&M, E) -> [f64; N],
+    ) -> Result<[f64; N]> {
+        let model = self.engine.lowered()?;
+        if self.config.placement.parameters == bonfire_train::Sharding::Sharded {
+            let planned = self.planned.iter_mut();
+            planned.for_each(|training| training.evaluation = Evaluation::Whole);
+        }
+        let sampler = DistributedSampler::new(self.place.data(), data.len());
+        let sampler = sampler.with_remainder(Remainder::Exact);
+        let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
+        let indices = sampler.indices(0);
+        let batches = indices.len().div_ceil(micro);
+        let mut shown = self.journal.batches("evaluation", batches);
+        self.journal.time(Activity::Evaluation, || {
+            let mut sums = [0.0; N];
+            let mut samples = 0;
+            let mut score_all = || {
+                for indices in indices.chunks(micro) {
+                    let means = score(&model, data.batch(indices)?);
+                    let add = sums.iter_mut().zip(means);
+                    add.for_each(|(sum, mean)| *sum += mean * indices.len() as f64);
+                    samples += indices.len();
+                    shown.batch(indices.len());
+                }
+                Ok::<_, BoxError>(())
+            };
+            all_or_none(world, score_all())?;
+            let mut totals: Vec<f64> = sums.into_iter().chain([samples as f64]).collect();
+            replicas.group().all_reduce(&mut totals, ReduceOp::Sum)?;
+            Ok(std::array::from_fn(|place| totals[place] / totals[N]))
+        })
+    }
+
+    /// Returns the model in its group, for operations that a trainer lacks. See [`Ddp`].
+    pub fn ddp(&mut self) -> &mut Ddp<M> {
+        &mut self.engine
     }
 }
 

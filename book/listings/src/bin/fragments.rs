@@ -11,7 +11,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bonfire::Step;
 use bonfire::checkpoint::TensorTable;
 use bonfire::collective::Rank;
 use bonfire::config::{Config, ConfigArgs};
@@ -22,15 +21,16 @@ use bonfire::data::{
 };
 use bonfire::ddp::{DataParallel, ShardGroup};
 use bonfire::nn::{AttentionMask, convert_sync_batch_norm};
-use bonfire::parallel::ColumnParallelLinear;
+use bonfire::parallel::{ColumnParallelLinear, Pass};
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use bonfire::report::{JournalConfig, ModelFlops};
 use bonfire::trainer::{self, Trainer};
-use bonfire::trainer::{Data, Parts};
+use bonfire::trainer::{Data, Parts, Stages};
 use bonfire::weights::device_map::{Budgets, DeviceMap, Inference, Strategy};
 use bonfire::weights::{Dispatch, Export, WeightsFile, infer, load_weights, save_weights};
 use bonfire::world::{Axis, Mesh};
+use bonfire::{Error, Step};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
@@ -189,6 +189,28 @@ fn on_a_mesh(world: World, config: Config, layer: Linear, data: Data<Tensor<2>>)
     let mut trainer = prepare(&world, &config, parts)?;
     // ANCHOR_END: trainer
     trainer.next_batch()?;
+    Ok(())
+}
+
+fn on_a_pipeline(
+    world: World,
+    config: Config,
+    layers: Vec<Linear>,
+    data: Data<Tensor<2>>,
+    forward: impl Fn(&Vec<Linear>, &mut Pass<'_, Tensor<2>>) -> Tensor<2>,
+) -> Any {
+    let forward = &forward;
+    // ANCHOR: stages
+    let mesh = world.mesh(config.mesh)?;
+    let whole = TensorTable::of(&layers);
+    let weights = vec![1.0; layers.len()];
+    let stages = Stages::new(weights, move |run| Ok::<_, Error>(layers[run].to_vec()));
+    let parts = Parts::new(stages, data).with_mesh(&mesh, whole);
+    let mut trainer = prepare(&world, &config, parts)?;
+    while let Some(micro_batches) = trainer.next_batch()? {
+        trainer.step(micro_batches, forward)?;
+    }
+    // ANCHOR_END: stages
     Ok(())
 }
 

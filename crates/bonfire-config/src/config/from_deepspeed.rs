@@ -56,6 +56,14 @@ impl Config {
         };
         let name = format!("{placement}{whole}{among}");
         self.placement = name.parse().expect("every such name is a placement's");
+        let (pp, tp) = (
+            file.pipeline_stages.unwrap_or(1),
+            file.tensor_parallel.max(1),
+        );
+        if pp > 1 || tp > 1 {
+            let mesh = format!("pp={pp},dp=-1,tp={tp}");
+            self.mesh = mesh.parse().expect("every such text is a mesh's");
+        }
         self.offload
             .optimizer
             .clone_from(&file.zero.offload_optimizer);

@@ -233,6 +233,10 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("batch.total", config.batch.total),
         ("batch.micro", config.batch.micro),
         ("batch.accumulation", config.batch.accumulation),
+        (
+            "pipeline.stages_per_rank",
+            config.pipeline.stages_per_rank.map(u64::from),
+        ),
         ("data.workers", Some(config.data.workers as u64)),
         ("checkpoints.every", config.checkpoints.every),
         ("checkpoints.keep", Some(config.checkpoints.keep as u64)),

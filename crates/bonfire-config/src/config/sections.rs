@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bonfire_plan::pipeline::Kind;
 use bonfire_plan::rate::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -203,6 +204,26 @@ pub struct ClipSection {
     pub norm: Option<f64>,
     /// The largest absolute value of a gradient element.
     pub value: Option<f64>,
+}
+
+/// The schedule of a pipeline, where `mesh` has `pp`. The micro-batches of a step are its `batch.accumulation` forward
+/// passes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PipelineSection {
+    /// The order of the passes: `gpipe`, `1f1b`, `interleaved`, `zb_h1` or `zbv`.
+    pub schedule: Kind,
+    /// The number of stages on each rank; by default 2 for `interleaved` and `zbv`, else 1.
+    pub stages_per_rank: Option<u32>,
+}
+
+impl Default for PipelineSection {
+    fn default() -> Self {
+        Self {
+            schedule: Kind::OneForwardOneBackward,
+            stages_per_rank: None,
+        }
+    }
 }
 
 /// The data type and the buckets in which gradients are communicated.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{OffloadTo, Precision};
 
-fn told(result: Result<Config, ConfigErrors>) -> String {
+fn told<T: std::fmt::Debug>(result: Result<T, ConfigErrors>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -236,4 +236,45 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     );
     assert_eq!(config.source("placement"), Source::File);
     assert_eq!(config.source("optimizer.lr"), Source::CommandLine);
+}
+
+#[test]
+fn pipeline_and_tensor_parallel_of_a_deepspeed_file_make_the_mesh() {
+    let mesh = |text: &str| of_deepspeed(text).mesh.to_string();
+    let file = r#"{ "pipeline": { "stages": 2 }, "tensor_parallel": { "autotp_size": 4, "tp": { "tp_size": 4 } } }"#;
+    assert_eq!(mesh(file), "pp=2,dp_shard=-1,tp=4");
+    assert_eq!(of_deepspeed(file).source("mesh"), Source::File);
+    let whole = r#"{ "pipeline": { "stages": 1 }, "tensor_parallel": { "autotp_size": 0 } }"#;
+    assert_eq!(mesh(whole), "dp_shard=-1");
+    // The program knows the number, or leaves it to `mesh`.
+    let auto = DeepSpeedFile::parse(r#"{ "pipeline": { "stages": "auto" } }"#).unwrap();
+    let of = |program: &Program| Config::default().with_deepspeed(&auto.resolve(program).unwrap());
+    assert_eq!(
+        of(&Program::default()).unwrap().mesh.to_string(),
+        "dp_shard=-1"
+    );
+    let program = Program {
+        pipeline_stages: Some(3),
+        ..Program::default()
+    };
+    assert_eq!(of(&program).unwrap().mesh.to_string(), "pp=3,dp_shard=-1");
+    let other = r#"{ "tensor_parallel": { "autotp_size": 4, "tp": { "tp_size": 2 } } }"#;
+    let other = DeepSpeedFile::parse(other).unwrap();
+    assert_eq!(
+        told(other.resolve(&Program::default())),
+        "tensor_parallel.tp.tp_size: 2 is refused: tensor_parallel.autotp_size is 4; give the number there"
+    );
+}
+
+#[test]
+fn a_pipeline_has_a_schedule_of_the_planner() {
+    let with = |words: [&str; 2]| Config::default().with_words(words);
+    let config = with(["pipeline.schedule=zb_h1", "pipeline.stages_per_rank=1"]).unwrap();
+    assert_eq!(config.pipeline.schedule.name(), "zb_h1");
+    assert_eq!(config.pipeline.stages_per_rank, Some(1));
+    let error = told(with([
+        "pipeline.schedule=zb_h2",
+        "pipeline.stages_per_rank=0",
+    ]));
+    assert!(error.contains("zb_h1 is the nearest"), "{error}");
 }

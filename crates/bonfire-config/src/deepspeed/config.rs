@@ -30,6 +30,10 @@ pub struct DeepSpeedConfig {
     pub communication: Wire,
     /// ZeRO: what is sharded and offloaded.
     pub zero: Zero,
+    /// The ranks among which the layers are cut into stages, if the file says.
+    pub pipeline_stages: Option<u32>,
+    /// The ranks among which each layer is divided; 0 if none is.
+    pub tensor_parallel: u32,
     /// Keeps the inputs of recomputed blocks in host memory.
     pub cpu_checkpointing: bool,
     /// Steps between two lines of progress.

@@ -86,6 +86,9 @@ const MONITOR: &str = "Bonfire's journal writes curves; see Monitoring in the bo
 const QUANTISED: &str = "Bonfire sends values whole, or compresses gradients (16 bits, PowerSGD)";
 const BETA: &str = "betas stay as they are, and only the rate goes up and down";
 const ABSENT: &str = "Bonfire has nothing like it; take the block out, or set enabled to false";
+const WEIGHTS: &str = "the program gives the weights of its layers";
+const BOUNDARY: &str = "each rank of tensor parallelism sends the whole output of a stage";
+const DIVIDED: &str = "the program divides the layers; see Tensor parallelism in the book";
 const COPYING: &str =
     "host memory is where the CPU computes; copies to GPUs are Bonfire's to arrange";
 
@@ -236,8 +239,21 @@ pub const KEYS: &[Key] = &[
     key("hybrid_engine", Open, "null", Refused(ABSENT)),
     key("nebula", Open, "null", Refused(ABSENT)),
     key("compile", Open, "null", Refused(ABSENT)),
-    key("pipeline", Open, "null", Refused("the program cuts the model into stages; see Pipeline parallelism in the book")),
-    key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Tensor parallelism in the book")),
+    auto("pipeline.stages", Positive, "null"),
+    key("pipeline.partition", Path, "\"best\"", NoEffect(WEIGHTS)),
+    key("pipeline.seed_layers", Bool, "false", NoEffect("the program makes its layers")),
+    key("pipeline.activation_checkpoint_interval", Count, "0", NoEffect("the model says which blocks it runs by bonfire::trainer::recompute")),
+    key("pipeline.pipe_partitioned", Bool, "true", NoEffect(BOUNDARY)),
+    key("pipeline.grad_partitioned", Bool, "true", NoEffect(BOUNDARY)),
+    key("tensor_parallel.autotp_size", Count, "0", Used),
+    key("tensor_parallel.dtype", Path, "\"fp16\"", NoEffect("fp16 and bf16 set the type of passes")),
+    key("tensor_parallel.tp.tp_size", Positive, "1", NoEffect("autotp_size has the number of ranks")),
+    key("tensor_parallel.tp.tp_grain_size", Positive, "1", NoEffect("DeepSpeed does not use it in a training")),
+    key("tensor_parallel.tp_overlap_comm", Bool, "false", NoEffect(PLAN)),
+    key("tensor_parallel.partition_config", Open, "null", Refused(DIVIDED)),
+    key("tensor_parallel.preset_model", Path, "null", NoEffect(DIVIDED)),
+    key("tensor_parallel.keep_module_on_host", Bool, "false", NoEffect("the program loads its model")),
+    key("tensor_parallel.replace_with_kernel_inject", Bool, "false", Refused(ABSENT)),
 ];
 
 /// Old names, each with its successor.

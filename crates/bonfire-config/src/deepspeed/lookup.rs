@@ -129,6 +129,7 @@ impl<'a> Lookup<'a> {
             .and_then(|name| self.schedule(name, optimizer, &mut errors));
         let precision = self.precision(&mut errors);
         let zero = self.zero(&mut errors);
+        let tensor_parallel = self.tensor_parallel(&mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -147,6 +148,8 @@ impl<'a> Lookup<'a> {
                 || self.is("bf16.enabled") && self.is("bf16.check_grad_overflow"),
             communication: self.wire("communication_data_type"),
             zero,
+            pipeline_stages: self.some("pipeline.stages").map(ranks),
+            tensor_parallel,
             cpu_checkpointing: self.is("activation_checkpointing.cpu_checkpointing"),
             steps_per_print: self.some("steps_per_print"),
             tensorboard: self.is("tensorboard.enabled").then(|| {
@@ -331,6 +334,20 @@ impl<'a> Lookup<'a> {
         }
     }
 
+    /// The ranks of tensor parallelism. As in DeepSpeed, the second number must be 1 or the same.
+    fn tensor_parallel(&self, errors: &mut Vec<ConfigError>) -> u32 {
+        let size = self.whole("tensor_parallel.autotp_size");
+        let again = self.whole("tensor_parallel.tp.tp_size");
+        if ![1, size].contains(&again) {
+            errors.push(ConfigError::Refused {
+                path: "tensor_parallel.tp.tp_size".to_owned(),
+                found: again.to_string(),
+                reason: format!("tensor_parallel.autotp_size is {size}; give the number there"),
+            });
+        }
+        ranks(size)
+    }
+
     fn zero(&self, errors: &mut Vec<ConfigError>) -> Zero {
         let at = |name: &str| format!("zero_optimization.{name}");
         let stage = self.whole(&at("stage"));
@@ -383,4 +400,9 @@ impl<'a> Lookup<'a> {
             offload_param,
         }
     }
+}
+
+/// No world has more, so that a larger number fits none either.
+fn ranks(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -37,6 +37,8 @@ pub struct Program {
     pub precision: Option<Precision>,
     /// The stage of ZeRO, from 0 to 3.
     pub zero_stage: Option<u8>,
+    /// The ranks among which the layers are cut into stages. An `"auto"` without it leaves the number to `mesh`.
+    pub pipeline_stages: Option<u64>,
     /// The place of the optimizer's state.
     pub offload_optimizer: Option<OffloadTo>,
     /// The place of the parameters.
@@ -98,6 +100,7 @@ impl Program {
                 "the hidden size",
             ),
             "zero_optimization.stage" => (whole(self.zero_stage.map(u64::from)), "the stage"),
+            "pipeline.stages" => (whole(self.pipeline_stages), "the number of stages"),
             "zero_optimization.offload_optimizer.device" => (
                 self.offload_optimizer.as_ref().map(device),
                 "where the optimizer's state is",
@@ -142,7 +145,8 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
             Some(found)
                 if *found == auto
                     && (path == "train_batch_size"
-                        || path.ends_with(".nvme_path") && said.is_none()
+                        || (path.ends_with(".nvme_path") || path == "pipeline.stages")
+                            && said.is_none()
                         || matches!(key.treatment, Treatment::NoEffect(_))) =>
             {
                 full.found.remove(&path);

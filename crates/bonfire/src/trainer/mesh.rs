@@ -1,6 +1,7 @@
 //! The layout of a trainer's ranks, and the operations of each group.
 
 use bonfire_checkpoint::record::TensorTable;
+use bonfire_collective::ReduceOp;
 use bonfire_config::{Config, OptimizerKind};
 use bonfire_plan::{Axis, Grid, WorldSize};
 use bonfire_train::{Checkpoints, Mesh, World};
@@ -11,17 +12,10 @@ use crate::error::{Error, Result};
 /// Returns the configuration with the placement that follows from its mesh of `ranks` ranks, and that mesh.
 ///
 /// # Errors
-/// [`TrainError::Mesh`](bonfire_train::TrainError::Mesh) for a mesh of another number of ranks; [`Error::Usage`] for one
-/// with stages.
+/// [`TrainError::Mesh`](bonfire_train::TrainError::Mesh) for a mesh of another number of ranks.
 pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)> {
     let grid = config.mesh.over(ranks);
     let grid = grid.map_err(bonfire_train::TrainError::from)?;
-    if grid.size(Axis::Pp) > 1 {
-        return Err(Error::Usage(format!(
-            "mesh={grid}: a trainer has all layers on every rank; cut the model into stages and train them with \
-             Pipeline, or leave pp out of mesh and give its ranks to dp_shard or dp_replicate"
-        )));
-    }
     let mut config = config.clone();
     config.placement = grid.placement(config.placement);
     Ok((config, grid))
@@ -29,8 +23,9 @@ pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)
 
 /// This rank among the others of a training.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     world: World,
+    grid: Grid,
     /// With the uncut model; `None` where all ranks have the complete model and different samples.
     mesh: Option<(Mesh, TensorTable)>,
     /// True if parameters are divided among ranks of `tp`.
@@ -39,13 +34,11 @@ pub(super) struct Place {
 
 impl Place {
     /// # Errors
-    /// [`Error::Usage`] for a mesh that is not that of the configuration, and for one that does not fit the model or
-    /// the configured optimizer.
-    pub(super) fn new<M: Module>(
+    /// [`Error::Usage`] for a mesh that is not that of the configuration.
+    pub(super) fn new(
         world: &World,
         grid: Grid,
         mesh: Option<(Mesh, TensorTable)>,
-        model: &M,
     ) -> Result<Self> {
         let wrong = |cause: String| Err(Error::Usage(cause));
         let is_cut = grid.size(Axis::Tp) > 1 || grid.size(Axis::Cp) > 1;
@@ -64,22 +57,41 @@ impl Place {
             }
             _ => {}
         }
-        let has_parts = |(mesh, _): &(Mesh, TensorTable)| {
-            let mut all = list_param_ids(model).into_iter();
-            all.any(|id| mesh.sub(Axis::Tp).is_cut(id))
-        };
-        let is_divided = grid.size(Axis::Tp) > 1 && mesh.as_ref().is_some_and(has_parts);
-        if grid.size(Axis::Tp) > 1 && !is_divided {
-            return wrong(format!(
-                "mesh={grid}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
-                 VocabParallelEmbedding, or have layers of its own note their cuts"
-            ));
-        }
         Ok(Self {
             world: world.clone(),
+            grid,
             mesh,
-            is_divided,
+            is_divided: false,
         })
+    }
+
+    /// Finds out if this rank's part of the model has divided layers.
+    pub(super) fn look_at<M: Module>(&mut self, part: &M) {
+        let is_cut = |(mesh, _): &(Mesh, TensorTable)| {
+            let mut all = list_param_ids(part).into_iter();
+            all.any(|id| mesh.sub(Axis::Tp).is_cut(id))
+        };
+        self.is_divided = self.grid.size(Axis::Tp) > 1 && self.mesh.as_ref().is_some_and(is_cut);
+    }
+
+    /// Checks that `tp` divides layers: on this rank, or on another of its pipeline. Every rank calls it.
+    #[track_caller]
+    pub(super) fn check_parts(&mut self) -> Result<()> {
+        let Some((mesh, _)) = &self.mesh else {
+            return Ok(());
+        };
+        let mut divided = [u32::from(self.is_divided)];
+        let pipeline = mesh.sub(Axis::Pp).group();
+        pipeline.all_reduce(&mut divided, ReduceOp::Max)?;
+        self.is_divided = divided[0] > 0;
+        if self.grid.size(Axis::Tp) > 1 && !self.is_divided {
+            return Err(Error::Usage(format!(
+                "mesh={}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
+                 VocabParallelEmbedding, or have layers of its own note their cuts",
+                self.grid
+            )));
+        }
+        Ok(())
     }
 
     /// Checks that an optimizer treats the parts of a parameter like the complete parameter.
@@ -110,12 +122,17 @@ impl Place {
             .map_or(&self.world, |(mesh, _)| mesh.replicas())
     }
 
-    pub(super) fn grid(&self) -> Option<&Grid> {
-        self.mesh.as_ref().map(|(mesh, _)| mesh.grid())
+    pub(super) fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_ref().map(|(mesh, _)| mesh)
     }
 
-    pub(super) fn is_divided(&self) -> bool {
-        self.is_divided
+    pub(super) fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// True if no rank has all parameters: each has some layers, or parts of them.
+    pub(super) fn has_parts(&self) -> bool {
+        self.is_divided || self.grid.size(Axis::Pp) > 1
     }
 
     pub(super) fn seed_step(&self, seed: u64, step: u64) {

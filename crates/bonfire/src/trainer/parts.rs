@@ -13,8 +13,8 @@ use super::Data;
 
 pub(super) type Rates = Arc<dyn Fn(u64) -> f64 + Send + Sync>;
 
-/// The parts of a training: a model, its data, and what the configuration cannot express. `(model, data)` converts
-/// into it.
+/// The parts of a training: a model or its [`Stages`](super::Stages), its data, and what the configuration cannot
+/// express. `(model, data)` converts into it.
 pub struct Parts<M, B> {
     pub(super) model: M,
     pub(super) data: Data<B>,
@@ -27,7 +27,7 @@ pub struct Parts<M, B> {
 }
 
 impl<M, B> Parts<M, B> {
-    /// Takes a model and its training data.
+    /// Takes a model, or its [`Stages`](super::Stages), and its training data.
     pub fn new(model: M, data: Data<B>) -> Self {
         Self {
             model,
@@ -75,7 +75,7 @@ impl<M, B> Parts<M, B> {
 
     /// Places the ranks on a mesh, which is that of the configuration: the model is this rank's part of `whole`, whose
     /// layers are divided among the ranks of `tp`, and the forward pass takes this rank's tokens of each batch, which
-    /// is the same on all ranks of `cp`. A mesh with `tp` or `cp` needs it.
+    /// is the same on all ranks of `cp`. A mesh with `tp` or `cp` needs it, and so do [`Stages`](super::Stages).
     ///
     /// ```no_run
     /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};

@@ -16,17 +16,17 @@ use bonfire_report::ModelFlops;
 use bonfire_train::{
     Best, Clip, DdpConfig, DeviceKind, GradientCompression, Keep, LossScaler, Precision, World,
 };
-use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::data::{Feed, Source};
+use super::engine::{Calls, Model, Part};
 use super::mesh::{Place, placed};
 use super::parts::Rates;
 use super::{Data, Parts, memory, optimizer};
 use crate::error::{Error, Result};
 
 /// A training before the ranks speak of it.
-pub(super) struct Resolved<M, B> {
+pub(super) struct Resolved<M: Model, B> {
     /// With the placement that follows from the mesh.
     pub(super) config: Config,
     pub(super) place: Place,
@@ -36,7 +36,8 @@ pub(super) struct Resolved<M, B> {
     pub(super) steps: u64,
     pub(super) rates: Rates,
     pub(super) stop: Option<StopRequest>,
-    pub(super) model: M,
+    pub(super) part: Part<M::Engine>,
+    pub(super) calls: Calls,
     pub(super) ddp: DdpConfig,
     pub(super) optimizer: ModuleOptimizer,
     /// The optimizer's handle on factors of gradients, if it has one.
@@ -49,31 +50,33 @@ pub(super) struct Resolved<M, B> {
 ///
 /// # Errors
 /// Those of a configuration that does not fit the ranks, the model or the data.
-pub(super) fn resolve<M: Module, B: Send + 'static>(
+pub(super) fn resolve<M: Model, B: Send + 'static>(
     world: &World,
     config: &Config,
     parts: Parts<M, B>,
-) -> Result<Resolved<M, B>> {
-    let model = parts.model;
+) -> Result<Resolved<M, M::Batch<B>>> {
     let (config, grid) = placed(config, world.world_size())?;
-    let place = Place::new(world, grid, parts.mesh, &model)?;
+    let mut place = Place::new(world, grid, parts.mesh)?;
     let ranks = place.data().world_size().get();
     let batches = config.batches(u64::from(ranks))?;
+    let part = parts.model.part(&place, &config, &batches)?;
+    place.look_at(&part.module);
     let flops = model_flops(&config, parts.flops_per_sample)?;
-    let feed = feed(place.data(), &config, parts.data, micro(&batches))?;
-    let steps = total_steps(&config, &feed, batches.accumulation);
+    let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
+    let feed = feed(place.data(), &config, data, &batches, calls)?;
+    let steps = total_steps(&config, &feed, batches.accumulation / calls.passes);
     let rates = parts.rates.unwrap_or_else(|| Arc::new(config.rates(steps)));
     let offload = Offloads::new(world.device_kind(), &config)?;
     let (optimizer, deferred) = match parts.optimizer {
         Some(optimizer) => (optimizer, None),
         None => {
             place.check_optimizer(config.optimizer.kind)?;
-            optimizer::build(&config.optimizer, &model, offload.optimizer)?
+            optimizer::build(&config.optimizer, &part.module, offload.optimizer)?
         }
     };
     let planned = parts.activations.map(|activations| {
-        let replicas = place.replicas();
-        memory::planned(replicas, &config, &model, batches.accumulation, activations)
+        let (replicas, accumulation) = (place.replicas(), batches.accumulation);
+        memory::planned(replicas, &config, &part.module, accumulation, activations)
     });
     Ok(Resolved {
         planned: planned.transpose()?,
@@ -85,7 +88,8 @@ pub(super) fn resolve<M: Module, B: Send + 'static>(
         feed,
         steps,
         rates,
-        model,
+        part,
+        calls,
         optimizer,
         deferred,
         flops,
@@ -98,7 +102,13 @@ pub(super) fn micro(batches: &Batches) -> NonZeroUsize {
     NonZeroUsize::new(micro).unwrap_or(NonZeroUsize::MIN)
 }
 
-fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -> Result<Feed<B>> {
+fn feed<B>(
+    world: &World,
+    config: &Config,
+    data: Data<B>,
+    batches: &Batches,
+    calls: Calls,
+) -> Result<Feed<B>> {
     let wrong = |cause: String| Err(Error::Usage(cause));
     let (len, make) = match data.source {
         Source::Samples(len, make) => (len, make),
@@ -107,24 +117,32 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
         }
         Source::Passes(make) => return Ok(Feed::Passes(make)),
     };
+    let (ranks, drops) = (world.world_size(), config.data.drop_last);
+    let size = micro(batches).saturating_mul(passes(calls));
+    if !drops && calls.last == LastBatch::Drop && !len.is_multiple_of(size.get() * ranks.len()) {
+        return wrong(format!(
+            "{len} samples are not whole steps of {}, and all micro-batches of a pipeline have one size; leave the rest \
+             out with data.drop_last=true",
+            batches.train
+        ));
+    }
     let order = if config.data.shuffle {
         Order::Shuffled { seed: config.seed }
     } else {
         Order::Sequential
     };
-    let (remainder, last) = if config.data.drop_last {
+    let (remainder, last) = if drops {
         (Remainder::Drop, LastBatch::Drop)
     } else {
-        (Remainder::Pad, LastBatch::Keep)
+        (Remainder::Pad, calls.last)
     };
-    let loader = Loader::new(world, len, micro.get())
+    let loader = Loader::new(world, len, size.get())
         .with_order(order)
         .with_remainder(remainder)
         .with_last_batch(last);
     if loader.batches_per_epoch() == 0 {
-        let ranks = world.world_size();
         return wrong(format!(
-            "{len} samples make no batch of {micro} on each of {ranks} ranks; choose a smaller batch.micro, fewer \
+            "{len} samples make no batch of {size} on each of {ranks} ranks; choose a smaller batch.micro, fewer \
              ranks, or data.drop_last=false"
         ));
     }
@@ -149,11 +167,18 @@ fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelF
     }
 }
 
-fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
+/// The forward passes of a call of `step`.
+fn passes(calls: Calls) -> NonZeroUsize {
+    let passes = usize::try_from(calls.passes).unwrap_or(usize::MAX);
+    NonZeroUsize::new(passes).unwrap_or(NonZeroUsize::MIN)
+}
+
+/// The steps of the optimizer, of `calls` batches of the feed each.
+fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64) -> u64 {
     match (config.steps, feed) {
         (Some(steps), _) => steps,
         (None, Feed::Dealt { loader, .. }) => {
-            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(accumulation)
+            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(calls)
         }
         (None, Feed::Passes(_)) => 0,
     }

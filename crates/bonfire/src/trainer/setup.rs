@@ -3,10 +3,10 @@
 use bonfire_config::{Config, KeptIn};
 use bonfire_launch::StopRequest;
 use bonfire_report::{Journal, JournalConfig};
-use bonfire_train::{Checkpoints, Ddp, InputPlacement, LossScaler, Recompute, World};
-use burn::module::Module;
+use bonfire_train::{Checkpoints, InputPlacement, LossScaler, Recompute, World};
 
 use super::data::{Fed, Feed};
+use super::engine::{Engine, Model};
 use super::resolve::{Resolved, clip, keep, micro, resolve, scaler};
 use super::{Parts, Progress, Trainer};
 use crate::all_or_none;
@@ -31,40 +31,42 @@ use crate::error::Result;
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) for a configuration that does not fit the ranks or the data,
-/// [`Error::Usage`](crate::Error::Usage) for a mesh with `pp`, and for one with `tp` or `cp` that
-/// [`Parts::with_mesh`] is not given; those of
-/// [`Ddp::with_config`](crate::Ddp::with_config) and of
+/// [`Error::Usage`](crate::Error::Usage) for a mesh with `tp`, `cp` or `pp` that [`Parts::with_mesh`] is not given, and
+/// for one with `pp` without [`Stages`](super::Stages); those of [`Ddp::with_config`](crate::Ddp::with_config) or
+/// [`Pipeline::with_config`](crate::parallel::Pipeline::with_config), and of
 /// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). An error of one rank reaches all: see
 /// [`all_or_none`](crate::all_or_none).
 #[track_caller]
-pub fn prepare<M: Module, B: Send + 'static>(
+pub fn prepare<M: Model, B: Send + 'static>(
     world: &World,
     config: &Config,
     parts: impl Into<Parts<M, B>>,
-) -> Result<Trainer<M, B>> {
+) -> Result<Trainer<M, M::Batch<B>>> {
     let Resolved {
         config,
-        place,
+        mut place,
         batches,
         mut feed,
         steps,
         rates,
         stop,
-        model,
+        part,
+        calls,
         ddp,
         mut optimizer,
         deferred,
         flops,
         planned,
-    } = all_or_none(world, resolve(world, config, parts.into()))?;
-    let mut ddp = Ddp::with_config(model, place.replicas(), ddp)?;
+    } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
+    all_or_none(world, place.check_parts())?;
+    let mut engine = (part.connect)(part.module, &place, ddp)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => Some(place.whole(Checkpoints::open(world, folder, keep(&config))?)?),
         None => None,
     };
     let resumed = match &checkpoints {
         Some(checkpoints) if config.checkpoints.resume => {
-            checkpoints.resume::<_, Progress>(&mut ddp, &mut optimizer)?
+            engine.resume::<Progress>(checkpoints, &mut optimizer)?
         }
         Some(checkpoints) => {
             checkpoints.set_aside()?;
@@ -92,6 +94,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         deferred,
         micro: micro(&batches).get(),
         accumulation: batches.accumulation,
+        passes_per_call: calls.passes,
         stop: stop.unwrap_or_else(StopRequest::watch),
         saved: progress.steps,
         world: world.clone(),
@@ -99,7 +102,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         config,
         passes: 0,
         reached: Fed::default(),
-        ddp,
+        engine,
         optimizer,
         rates,
         feed,

@@ -11,6 +11,7 @@ use crate::{Error, SpawnOptions, spawn, spawn_with};
 mod deepspeed;
 mod endings;
 mod meshes;
+mod pipelines;
 
 type Batch = (Tensor<2>, Tensor<2>);
 

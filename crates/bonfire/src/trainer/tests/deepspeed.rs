@@ -26,8 +26,11 @@ fn passed_on(config: &Config) -> String {
     )
 }
 
-/// A training, batch by batch.
-fn trained_by(config: &Config) -> String {
+/// A training, batch by batch: of stages, where the file has anything about a pipeline.
+fn trained_by(file: &Value, config: &Config) -> String {
+    if file.get("pipeline").is_some() {
+        return pipelines::trained_by(config);
+    }
     let batches = spawn(2, |world| {
         let parts = (linear(&world.device()), data(&world, 43));
         let mut trainer = prepare(&world, config, parts)?;
@@ -169,6 +172,11 @@ fn files() -> Vec<Value> {
                 "enabled": true, "initial_scale_power": 30, "loss_scale_window": 2, "hysteresis": 2,
             } }),
         ),
+        file(
+            json!({ "type": "Adam", "params": { "lr": 0.01 } }),
+            Value::Null,
+            json!({ "pipeline": { "stages": 1 }, "tensor_parallel": { "autotp_size": 1 } }),
+        ),
     ]
 }
 
@@ -184,7 +192,7 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
         let read = DeepSpeedFile::parse(&text).unwrap();
         let resolved = read.resolve(&Program::default()).unwrap().resolved;
         let config = config_of(&file, &folder).unwrap();
-        let training = trained_by(&config);
+        let training = trained_by(&file, &config);
         assert!(
             training.contains("Some(9)"),
             "it does not train: {training}"
@@ -202,8 +210,8 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
                 if is_without_effect(&path, &changed) {
                     break;
                 }
-                let reaches =
-                    passed_on(&changed) != passed_on(&config) || trained_by(&changed) != training;
+                let reaches = passed_on(&changed) != passed_on(&config)
+                    || trained_by(&file, &changed) != training;
                 if reaches {
                     proven.insert(path);
                     break;

@@ -12,7 +12,7 @@ struct Mlp {
     down: RowParallelLinear,
 }
 
-fn linear([inputs, outputs]: [usize; 2], device: &Device) -> Linear {
+pub(super) fn linear([inputs, outputs]: [usize; 2], device: &Device) -> Linear {
     let values = (0..inputs * outputs).map(|place| (place as f32).sin() / 8.0);
     let values: Vec<f32> = values.collect();
     let weight = Tensor::<1>::from_floats(values.as_slice(), device);
@@ -233,7 +233,7 @@ fn parts_that_do_not_go_with_the_mesh_are_refused() {
         ),
         (
             refused("pp=2", &[], Some("pp=2")),
-            "train them with Pipeline",
+            "hand over Stages in place of the model",
         ),
         (
             refused("tp=2", &["optimizer.kind=lamb"], Some("tp=2")),
