@@ -177,7 +177,9 @@ impl<'a> Form<'a> {
             Algorithm::OneShot => self.one_shot(),
             Algorithm::TwoShot => self.two_shot(),
             Algorithm::Binomial => self.binomial(),
-            Algorithm::Dissemination => self.everywhere(self.levels(), 0.0, 0.0),
+            Algorithm::Dissemination => {
+                self.everywhere(log2_ceil(self.shape.world_size.get()), 0.0, 0.0)
+            }
             Algorithm::HalvingDoubling => self.halving_doubling(),
             Algorithm::DoubleTree => self.double_tree(),
             Algorithm::Hierarchical => self.hierarchical(),
@@ -274,7 +276,7 @@ impl<'a> Form<'a> {
     /// The root puts, or takes, the whole buffer once for each level.
     fn binomial(&self) -> Terms {
         let rounds = f64::from(self.shape.world_size.get().ilog2());
-        let elems = self.levels() * self.count;
+        let elems = log2_ceil(self.shape.world_size.get()) * self.count;
         match self.shape.collective {
             Collective::Reduce { .. } => self.everywhere(rounds, elems, elems),
             _ => self.everywhere(rounds, elems, 0.0),
@@ -350,14 +352,11 @@ impl<'a> Form<'a> {
             Collective::Reduce { .. } => (self.block, shards),
             _ => (shards, 0.0),
         };
-        self.everywhere(2.0 * self.levels(), written, folded)
-    }
-
-    /// The logarithm of the ranks, rounded up. In integers: that of a float may be off by its last bit, which would be
-    /// a whole round, and not on all machines alike, so that ranks would choose different algorithms.
-    fn levels(&self) -> f64 {
-        let last = self.shape.world_size.get() - 1;
-        f64::from(u32::BITS - last.leading_zeros())
+        self.everywhere(
+            2.0 * log2_ceil(self.shape.world_size.get()),
+            written,
+            folded,
+        )
     }
 
     fn chunks_of(&self, elems: usize) -> f64 {
@@ -419,6 +418,12 @@ fn longest_row_or_column(shape: &ScheduleShape) -> f64 {
         row.max(column)
     });
     longest.max().expect("a world has ranks") as f64
+}
+
+/// In integers: a logarithm of floats may be off by its last bit, which would be a whole round, and not on all machines
+/// alike, so that ranks would choose different algorithms.
+fn log2_ceil(number: u32) -> f64 {
+    f64::from(u32::BITS - number.saturating_sub(1).leading_zeros())
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ mod tests {
         let header: [u8; HEADER_BYTES] = std::array::from_fn(|index| index as u8);
         for len in 0..=64 {
             let payload: Vec<u8> = (0..len).map(|byte| byte as u8 ^ 0x5a).collect();
-            assert!(zero.try_put(&header, &payload));
+            assert!(zero.try_put(&header, &payload).is_some());
             let frame = one.front().unwrap();
             assert_eq!(frame.payload(), payload);
             assert_eq!(frame.payload().as_ptr().align_offset(16), 0, "{len} bytes");

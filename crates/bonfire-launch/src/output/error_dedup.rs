@@ -110,7 +110,7 @@ mod tests {
         for line in 0..10 * TEXTS_MAX {
             assert!(!dedup.is_known(rank(0), format!("error: {line}").as_bytes()));
         }
-        assert_eq!(dedup.lock().len(), TEXTS_MAX);
+        assert_eq!(dedup.0.lock().len(), TEXTS_MAX);
     }
 
     #[test]

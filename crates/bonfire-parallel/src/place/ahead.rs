@@ -169,7 +169,7 @@ mod tests {
             let (reads, last) = (Arc::clone(&reads), counts.len() - 1);
             let read = move || {
                 let by_thread = thread::current().name() == Some("bonfire-read-ahead");
-                reads.lock().unwrap().push((index, by_thread));
+                reads.lock().push((index, by_thread));
                 if index == last {
                     Err(Error::IoError("gone".to_owned()))
                 } else {
@@ -196,7 +196,7 @@ mod tests {
         // A small one goes with the one before it.
         let (ahead, reads) = files(&[9, 9, 2, 7, 9]);
         let read = |by_thread: bool| {
-            let reads = std::mem::take(&mut *reads.lock().unwrap()).into_iter();
+            let reads = std::mem::take(&mut *reads.lock()).into_iter();
             let reads = reads.filter(|(_, thread)| *thread == by_thread);
             reads.map(|(index, _)| index).collect::<Vec<_>>()
         };

@@ -135,7 +135,7 @@ fn several_hosts_take_the_chain_where_it_has_the_bits_of_one() {
     // Where ranks had to wait for a core, too.
     let mut busy = selector(&[0, 0, 0, 0, 1, 1, 1, 1], GroupOptions::default());
     let mut late = figures();
-    late.intra_host.seconds = 5e-3;
+    late.intra_host.alpha_s = 5e-3;
     busy.learn(late);
     assert_eq!(busy.select(&large(FLOATS)), Algorithm::Chain);
     let one = selector(&[0; 4], GroupOptions::default());

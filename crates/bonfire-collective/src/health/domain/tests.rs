@@ -76,5 +76,5 @@ fn groups_that_are_gone_are_forgotten() {
     for number in 0..100 {
         drop(group(&domain, number, &[0]));
     }
-    assert_eq!(domain.state().groups.len(), 1);
+    assert_eq!(domain.state.lock().groups.len(), 1);
 }
