@@ -42,7 +42,7 @@ pub(crate) use resolve::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
 /// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
-/// same order. `B` is what [`next_batch`](Self::next_batch) returns: a batch, or with [`Stages`] the micro-batches of a step.
+/// same order. [`next_batch`](Self::next_batch) returns a `B`: a batch, or with [`Stages`] the micro-batches of a step.
 ///
 /// ```
 /// use bonfire::config::Config;

@@ -7,6 +7,7 @@ use bonfire_plan::{Axis, Grid, WorldSize};
 use bonfire_train::{Checkpoints, Mesh, World};
 use burn::module::{Module, list_param_ids};
 
+use crate::all_or_none;
 use crate::error::{Error, Result};
 
 /// Returns the configuration with the placement that follows from its mesh of `ranks` ranks, and that mesh.
@@ -74,24 +75,25 @@ impl Place {
         self.is_divided = self.grid.size(Axis::Tp) > 1 && self.mesh.as_ref().is_some_and(is_cut);
     }
 
-    /// Checks that `tp` divides layers: on this rank, or on another of its pipeline. Every rank calls it.
+    /// Checks that `tp` divides layers: on this rank, or on another that has other layers. Every rank calls it.
     #[track_caller]
     pub(super) fn check_parts(&mut self) -> Result<()> {
-        let Some((mesh, _)) = &self.mesh else {
+        if self.grid.size(Axis::Tp) == 1 {
             return Ok(());
-        };
-        let mut divided = [u32::from(self.is_divided)];
-        let pipeline = mesh.sub(Axis::Pp).group();
-        pipeline.all_reduce(&mut divided, ReduceOp::Max)?;
-        self.is_divided = divided[0] > 0;
-        if self.grid.size(Axis::Tp) > 1 && !self.is_divided {
-            return Err(Error::Usage(format!(
-                "mesh={}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
-                 VocabParallelEmbedding, or have layers of its own note their cuts",
-                self.grid
-            )));
         }
-        Ok(())
+        let mut divided = [u32::from(self.is_divided)];
+        let all = self.world.group();
+        all.all_reduce(&mut divided, ReduceOp::Max)?;
+        self.is_divided = divided[0] > 0;
+        if self.is_divided {
+            return Ok(());
+        }
+        let cause = Error::Usage(format!(
+            "mesh={}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
+             VocabParallelEmbedding, or have layers of its own note their cuts",
+            self.grid
+        ));
+        all_or_none(&self.world, Err(cause))
     }
 
     /// Checks that an optimizer treats the parts of a parameter like the complete parameter.

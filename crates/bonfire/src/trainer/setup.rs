@@ -58,7 +58,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         flops,
         planned,
     } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
-    all_or_none(world, place.check_parts())?;
+    place.check_parts()?;
     let mut engine = (part.connect)(part.module, &place, ddp)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => Some(place.whole(Checkpoints::open(world, folder, keep(&config))?)?),

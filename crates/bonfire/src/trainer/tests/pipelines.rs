@@ -399,6 +399,20 @@ fn stages_that_do_not_go_with_the_configuration_are_refused() {
         let error = refused(words);
         assert!(error.contains(says), "{words:?}: {error}");
     }
+    let config = config_of_stages(&["mesh=pp=2,tp=2"]);
+    let undivided = spawn(4, |world| {
+        let mesh = world.mesh(config.mesh)?;
+        let whole = Stage::whole(&world.device());
+        let table = bonfire_checkpoint::record::TensorTable::of(&whole);
+        let stages = Stages::new(WEIGHTS, move |_| Ok::<_, Error>(whole.clone()));
+        let parts = Parts::new(stages, data(&world, SAMPLES)).with_mesh(&mesh, table);
+        prepare(&world, &config, parts).map(drop)
+    });
+    let error = format!("{:?}", undivided.unwrap_err());
+    assert!(
+        error.contains("no layer of the model is divided"),
+        "{error}"
+    );
     // What is left over is left out.
     let config = config_of_stages(&["mesh=dp=2,pp=2", "batch.micro=5", "data.drop_last=true"]);
     let trained = trained_by_stages(4, &config);
