@@ -7,7 +7,7 @@ use std::fmt;
 use bonfire_cuda::Span;
 use bonfire_plan::{Collective, PlanError, Rank, ReduceOp, WorldSize};
 
-use crate::error::{CudaGroupError, Result};
+use crate::error::Result;
 use crate::request::elements::Elements;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl<'a> Request<'a> {
     /// Checks that ranks of a group of this size can do it with buffers of `bytes` bytes.
     ///
     /// # Errors
-    /// [`CudaGroupError::TooSmall`] and [`CudaGroupError::Usage`]: the group continues.
+    /// [`TooSmall`](crate::CudaGroupError::TooSmall) and [`Usage`](crate::CudaGroupError::Usage): the group continues.
     pub(crate) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<()> {
         let (collective, elements) = (self.collective, self.elements);
         elements.fit(bytes)?;
@@ -107,6 +107,7 @@ mod tests {
     use bonfire_plan::DType;
 
     use super::*;
+    use crate::error::CudaGroupError;
 
     const BYTES: usize = 48;
 

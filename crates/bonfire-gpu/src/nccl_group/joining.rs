@@ -9,7 +9,7 @@ use bonfire_cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
 
 use super::membership::settle;
 use super::occupancy::Occupancy;
-use crate::error::{CudaGroupError, Result};
+use crate::error::Result;
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 
@@ -54,7 +54,7 @@ impl Ticket<'_> {
 /// the others, who return `None` once the group that they are given has ended. `group` continues.
 ///
 /// # Errors
-/// [`CudaGroupError::SetUp`] on all ranks, naming the one that was refused.
+/// [`SetUp`](crate::CudaGroupError::SetUp) on all ranks, naming the one that was refused.
 pub(crate) fn on_all_or_none<T>(
     group: &ProcessGroup,
     join: impl FnOnce(&ProcessGroup) -> Result<Option<T>, String>,
@@ -76,6 +76,7 @@ mod tests {
     use bonfire_plan::{Rank, WorldSize};
 
     use super::*;
+    use crate::error::CudaGroupError;
     use bonfire_collective::GroupOptions;
 
     /// What three ranks get, of which one may be refused while the others wait for it.
