@@ -5,8 +5,10 @@ pub mod lowered_features {
 
     use cubecl_ir::DeviceProperties;
 
+    /// A GPU target of the back end.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum GpuTarget {
+        /// NVIDIA, through PTX.
         Nvptx,
     }
 
