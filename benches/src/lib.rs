@@ -79,19 +79,13 @@ impl Mlp {
     /// Makes square layers of `width` inputs, each with a weight and a bias.
     pub fn new(layers: usize, width: usize, device: &Device) -> Self {
         let layer = |_| LinearConfig::new(width, width).init(device);
-        Self {
-            layers: (0..layers).map(layer).collect(),
-        }
+        Self { layers: (0..layers).map(layer).collect() }
     }
 
     /// Returns the mean square of the output; `input` is `[batch, width]`.
     pub fn loss(&self, input: Tensor<2>) -> Tensor<1> {
         let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
-        self.layers
-            .iter()
-            .fold(input, forward)
-            .powi_scalar(2)
-            .mean()
+        self.layers.iter().fold(input, forward).powi_scalar(2).mean()
     }
 }
 
@@ -107,9 +101,6 @@ pub fn timed(world: &World, step: impl FnOnce() -> anyhow::Result<()>) -> anyhow
 
 /// Returns the median; the greater of both for an even number.
 pub fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
-    values.sort_by(|a, b| {
-        a.partial_cmp(b)
-            .expect("times and their ratios are numbers")
-    });
+    values.sort_by(|a, b| a.partial_cmp(b).expect("times and their ratios are numbers"));
     values[values.len() / 2]
 }

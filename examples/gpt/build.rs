@@ -16,10 +16,7 @@ const SKIPPED: [&str; 3] = ["target", "book/book", "runs"];
 
 fn main() -> io::Result<()> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let workspace = package
-        .ancestors()
-        .nth(2)
-        .filter(|root| root.join("examples/gpt").is_dir());
+    let workspace = package.ancestors().nth(2).filter(|root| root.join("examples/gpt").is_dir());
     let root = workspace.unwrap_or(&package);
     let folders: Vec<PathBuf> = match workspace {
         Some(root) => FOLDERS.iter().map(|folder| root.join(folder)).collect(),
@@ -42,20 +39,14 @@ fn main() -> io::Result<()> {
         };
         corpus.push_str(&format!("// {}\n\n{}\n\n", name(path, root), text.trim()));
     }
-    fs::write(
-        PathBuf::from(variable("OUT_DIR")?).join("corpus.txt"),
-        corpus,
-    )
+    fs::write(PathBuf::from(variable("OUT_DIR")?).join("corpus.txt"), corpus)
 }
 
 fn files_below(folder: &Path, root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(folder) = open.pop() {
-        if SKIPPED
-            .iter()
-            .any(|skipped| name(&folder, root).ends_with(skipped))
-        {
+        if SKIPPED.iter().any(|skipped| name(&folder, root).ends_with(skipped)) {
             continue;
         }
         files.extend(files_directly_in(&folder)?);
@@ -74,9 +65,8 @@ fn files_directly_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_text = path
-            .extension()
-            .is_some_and(|extension| extension == "rs" || extension == "md");
+        let is_text =
+            path.extension().is_some_and(|extension| extension == "rs" || extension == "md");
         if is_text && path.is_file() {
             files.push(path);
         }
@@ -86,10 +76,7 @@ fn files_directly_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// A path below the root, with slashes on every platform.
 fn name(path: &Path, root: &Path) -> String {
-    path.strip_prefix(root)
-        .unwrap_or(path)
-        .to_string_lossy()
-        .replace('\\', "/")
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
 fn variable(name: &str) -> io::Result<String> {

@@ -121,12 +121,7 @@ impl Reduce {
         if !has_source || !has_target {
             return Err(ReduceError::Roles);
         }
-        Ok(Self {
-            element,
-            fold,
-            roles: roles.to_vec(),
-            width,
-        })
+        Ok(Self { element, fold, roles: roles.to_vec(), width })
     }
 
     #[must_use]
@@ -176,18 +171,12 @@ pub fn reference_element<T: Arithmetic>(
 /// # Panics
 /// If the buffers are not those of `reduce`, or differ in length.
 pub fn reference<T: Arithmetic>(reduce: &Reduce, buffers: &mut [&mut [T]], divisor: u32) {
-    assert_eq!(
-        reduce.element,
-        T::ELEMENT,
-        "the reduction has other elements"
-    );
+    assert_eq!(reduce.element, T::ELEMENT, "the reduction has other elements");
     assert_eq!(reduce.roles.len(), buffers.len(), "one buffer per role");
     let elems = buffers[0].len();
     for index in 0..elems {
         let sources = reduce.roles.iter().zip(&*buffers);
-        let sources = sources
-            .filter(|(role, _)| role.is_source())
-            .map(|(_, buffer)| buffer[index]);
+        let sources = sources.filter(|(role, _)| role.is_source()).map(|(_, buffer)| buffer[index]);
         let result = reference_element(sources, reduce.fold, divisor);
         for (role, buffer) in reduce.roles.iter().zip(buffers.iter_mut()) {
             assert_eq!(buffer.len(), elems, "buffers differ in length");

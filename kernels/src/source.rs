@@ -100,8 +100,7 @@ impl Launch {
             info.scalars.push_raw(scalar.bytes(), scalar.element);
         }
         for &length in lengths {
-            info.metadata
-                .register_buffer(length as u64, AddressType::U32);
+            info.metadata.register_buffer(length as u64, AddressType::U32);
         }
         Self {
             cubes: grid.cubes,
@@ -170,11 +169,7 @@ impl Grid {
     pub(crate) fn over(steps: usize, units: u32, cubes_max: u32) -> Self {
         let wanted = steps.div_ceil(units as usize).max(1);
         let cubes_max = u64::from(cubes_max).clamp(1, UNITS_MAX / u64::from(units));
-        Self {
-            cubes: wanted.min(cubes_max as usize) as u32,
-            units,
-            shared_bytes: 0,
-        }
+        Self { cubes: wanted.min(cubes_max as usize) as u32, units, shared_bytes: 0 }
     }
 }
 
@@ -242,22 +237,12 @@ pub(crate) fn compile(
         },
         ..CompilationOptions::default()
     };
-    let compiled = CppCompiler::<Cuda>::default()
-        .compile(definition, &options)
-        .map_err(refused)?;
-    let source = replace_headers(&compiled.source).map_err(|header| SourceError::Header {
-        kernel: entry.clone(),
-        header,
-    })?;
+    let compiled = CppCompiler::<Cuda>::default().compile(definition, &options).map_err(refused)?;
+    let source = replace_headers(&compiled.source)
+        .map_err(|header| SourceError::Header { kernel: entry.clone(), header })?;
     let shared_bytes = u32::try_from(compiled.shared_memory_size)
         .expect("a kernel's shared memory is counted in kilobytes");
-    Ok(KernelSource {
-        source,
-        entry,
-        buffers,
-        units,
-        shared_bytes,
-    })
+    Ok(KernelSource { source, entry, buffers, units, shared_bytes })
 }
 
 /// Puts what a kernel uses of CUDA's headers in their place: a machine that has a driver and NVRTC

@@ -89,10 +89,6 @@ pub(crate) enum Tail {
 impl Tail {
     /// Of a kernel that may be launched for any number of elements.
     pub(crate) fn of_width(width: usize) -> Self {
-        if width > 1 {
-            Self::Scalars
-        } else {
-            Self::Absent
-        }
+        if width > 1 { Self::Scalars } else { Self::Absent }
     }
 }

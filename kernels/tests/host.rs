@@ -37,10 +37,7 @@ struct Case {
 
 impl Case {
     fn launch(&self) -> Launch {
-        let spread = Spread {
-            elems: self.elems,
-            cubes_max: CUBES_MAX,
-        };
+        let spread = Spread { elems: self.elems, cubes_max: CUBES_MAX };
         let launch = self.reduce.cuda_launch(spread, self.skip, DIVISOR);
         launch.expect("a test has few elements")
     }
@@ -105,9 +102,7 @@ impl Case {
 /// Elements that round, wrap, tie and, where a fold says what comes of it, are NaN.
 fn value_bytes(element: Element, fold: Fold, seed: usize) -> Vec<u8> {
     // The multiplier of a generator of 64 bits (Knuth 3.3.4).
-    let bits = (seed as u64)
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .rotate_right(29);
+    let bits = (seed as u64).wrapping_mul(6_364_136_223_846_793_005).rotate_right(29);
     let ordered = matches!(fold, Fold::Min | Fold::Max);
     let float = match seed % 13 {
         0 => 0.0,
@@ -140,22 +135,9 @@ fn cases() -> (Vec<KernelSource>, Vec<Case>) {
         skips.dedup();
         for skip in skips {
             // Two blocks of 512 threads take 1024 steps in one go.
-            for elems in [
-                0,
-                1,
-                width,
-                width + 1,
-                3 * width - 1,
-                1003,
-                1100 * width + 3,
-            ] {
+            for elems in [0, 1, width, width + 1, 3 * width - 1, 1003, 1100 * width + 3] {
                 let reduce = reduce.clone();
-                cases.push(Case {
-                    kernel,
-                    reduce,
-                    skip,
-                    elems,
-                });
+                cases.push(Case { kernel, reduce, skip, elems });
             }
         }
     }
@@ -167,9 +149,7 @@ fn program(sources: &[KernelSource]) -> String {
     let mut text = include_str!("host/device.hpp").to_owned();
     // No thread waits for another.
     text.push_str("#define STAND_IN_WAITS 0\n");
-    text.push_str(include_str!(
-        "../../tests/cuda-stand-in/src/compiler/prelude.hpp"
-    ));
+    text.push_str(include_str!("../../tests/cuda-stand-in/src/compiler/prelude.hpp"));
     for (number, source) in sources.iter().enumerate() {
         let kernel = &source.source;
         let arguments: String = (0..source.buffers).fold(String::new(), |mut text, buffer| {
@@ -203,23 +183,12 @@ fn build(text: &str) -> Option<PathBuf> {
     let (source, program) = (folder.join("reductions.cpp"), folder.join("reductions"));
     std::fs::write(&source, text).expect("the folder of the test is there");
     let built = Command::new(&compiler)
-        .args([
-            "-std=c++17",
-            "-O1",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-w",
-            "-o",
-        ])
+        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-o"])
         .args([&program, &source])
         .output()
         .expect("the compiler was there a moment ago");
     let log = String::from_utf8_lossy(&built.stderr);
-    assert!(
-        built.status.success(),
-        "{}",
-        log.lines().take(40).collect::<Vec<_>>().join("\n")
-    );
+    assert!(built.status.success(), "{}", log.lines().take(40).collect::<Vec<_>>().join("\n"));
     Some(program)
 }
 
@@ -237,9 +206,7 @@ fn requests(cases: &[Case]) -> Vec<u8> {
             images[0].len() as u32,
             GUARD_BYTES as u32,
         ];
-        numbers
-            .iter()
-            .for_each(|number| bytes.extend(number.to_le_bytes()));
+        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         bytes.extend(launch.info());
         images.iter().for_each(|image| bytes.extend(image));
     }
@@ -264,9 +231,7 @@ fn reductions_compute_what_the_reference_does() {
     for case in &cases {
         for (buffer, expected) in case.expected().iter().enumerate() {
             let mut found = vec![0; expected.len()];
-            output
-                .read_exact(&mut found)
-                .expect("it answers every launch");
+            output.read_exact(&mut found).expect("it answers every launch");
             let first = found.iter().zip(expected).position(|(a, b)| a != b);
             assert_eq!(
                 first,
@@ -280,10 +245,7 @@ fn reductions_compute_what_the_reference_does() {
             );
         }
     }
-    sender
-        .join()
-        .expect("nothing panics there")
-        .expect("it reads every launch");
+    sender.join().expect("nothing panics there").expect("it reads every launch");
     assert!(child.wait().expect("it ends").success());
     println!("{} kernels in {} launches", sources.len(), cases.len());
 }

@@ -15,11 +15,7 @@ use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts};
 /// All kernels once; some variants share one.
 fn sources() -> Vec<KernelSource> {
     let mut sources = Vec::new();
-    sources.extend(
-        variants::reductions()
-            .iter()
-            .map(|kernel| kernel.cuda_source()),
-    );
+    sources.extend(variants::reductions().iter().map(|kernel| kernel.cuda_source()));
     sources.extend(variants::scales().iter().map(|kernel| kernel.cuda_source()));
     sources.extend(variants::packs().iter().map(|kernel| kernel.cuda_source()));
     let by_entry: BTreeMap<String, KernelSource> = sources
@@ -67,19 +63,13 @@ fn check_waiting(major: u32) {
     let capability = ComputeCapability { major, minor: 0 };
     SignalKernel::compile(nvrtc, capability).unwrap_or_else(|error| panic!("signals: {error}"));
     let folds = Element::ALL.into_iter().flat_map(|element| {
-        let folds = Fold::ALL
-            .into_iter()
-            .filter(move |fold| fold.takes(element));
+        let folds = Fold::ALL.into_iter().filter(move |fold| fold.takes(element));
         folds.map(move |fold| (element, fold, 2))
     });
     let ranks = (1..=RANKS_MAX).map(|ranks| (Element::Bf16, Fold::Sum, ranks));
     let mut compiled = 0;
     for (element, fold, ranks) in folds.chain(ranks) {
-        let key = OneShotKey {
-            element,
-            fold,
-            ranks,
-        };
+        let key = OneShotKey { element, fold, ranks };
         key.compile(nvrtc, capability)
             .unwrap_or_else(|error| panic!("{key:?} for {capability:?}: {error}"));
         compiled += 1;

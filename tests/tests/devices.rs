@@ -92,9 +92,7 @@ fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
     let port = own_port.to_string();
     let start = |rank: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
-        command
-            .arg(folder.path())
-            .args(["10", "--", "--route", "auto"]);
+        command.arg(folder.path()).args(["10", "--", "--route", "auto"]);
         command.env("BONFIRE_LOG", "info").envs([
             ("RANK", rank),
             ("BONFIRE_HOST_ID", rank),
@@ -105,10 +103,7 @@ fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
             ("MASTER_PORT", &port),
             ("BONFIRE_DEVICE", "cuda"),
             // Both are on one device, which NCCL refuses unless it is told otherwise.
-            (
-                "NCCL_MULTI_RANK_GPU_ENABLE",
-                if may_nccl_share { "1" } else { "0" },
-            ),
+            ("NCCL_MULTI_RANK_GPU_ENABLE", if may_nccl_share { "1" } else { "0" }),
         ]);
         Job::start_for(&mut command, LIMIT)
     };
@@ -191,9 +186,7 @@ mod device_map {
                 let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
                 config.init(device)
             };
-            Self {
-                layers: (0..5).map(layer).collect(),
-            }
+            Self { layers: (0..5).map(layer).collect() }
         }
 
         fn loss(&self, x: Tensor<2>) -> Tensor<1> {

@@ -64,12 +64,9 @@ fn collect(items: &[Item], folder: &Path, path: &str, names: &mut BTreeSet<Strin
                 let below = folder.join(module.ident.to_string());
                 match &module.content {
                     Some((_, content)) => collect(content, &below, &path, names),
-                    None => collect(
-                        &self::items(&below.with_extension("rs")),
-                        &below,
-                        &path,
-                        names,
-                    ),
+                    None => {
+                        collect(&self::items(&below.with_extension("rs")), &below, &path, names)
+                    }
                 }
             }
             _ => drop(names.insert(format!("{path}::{}", name.expect("an item has a name")))),
@@ -81,22 +78,14 @@ fn collect(items: &[Item], folder: &Path, path: &str, names: &mut BTreeSet<Strin
 fn interface() -> BTreeSet<String> {
     let folder = Path::new(ROOT).join("crates/bonfire/src");
     let mut names = BTreeSet::new();
-    collect(
-        &items(&folder.join("lib.rs")),
-        &folder,
-        "bonfire",
-        &mut names,
-    );
+    collect(&items(&folder.join("lib.rs")), &folder, "bonfire", &mut names);
     names
 }
 
 #[test]
 fn the_interface_is_what_its_list_says() {
     let names = interface();
-    let own = names
-        .iter()
-        .filter(|name| !name.contains("::prelude::"))
-        .count();
+    let own = names.iter().filter(|name| !name.contains("::prelude::")).count();
     assert!(own <= NAMES_MAX, "{own} public names");
     let text: String = names.iter().map(|name| format!("{name}\n")).collect();
     let path = Path::new(ROOT).join("crates/bonfire/interface.txt");
@@ -119,10 +108,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.expect("a folder can be read").path();
         if path.is_dir() {
             files(&path, found);
-        } else if path
-            .extension()
-            .is_some_and(|end| end == "rs" || end == "md")
-        {
+        } else if path.extension().is_some_and(|end| end == "rs" || end == "md") {
             found.push(path);
         }
     }
@@ -134,9 +120,7 @@ fn imports(path: &Path) -> Vec<UseTree> {
     let source = path.extension().is_some_and(|end| end == "rs");
     let shown = text.lines().filter_map(|line| {
         let line = line.trim_start();
-        let doc = line
-            .strip_prefix("///")
-            .or_else(|| line.strip_prefix("//!"));
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
         let shown = if source { doc? } else { line };
         // What is hidden from the reader stands in for the facade.
         (!shown.trim_start().starts_with("# ") || !source).then_some(shown)
@@ -145,8 +129,7 @@ fn imports(path: &Path) -> Vec<UseTree> {
     let uses = text.split("use bonfire").skip(1);
     let uses = uses.filter_map(|rest| rest.split_once(';'));
     // Prose that happens to have these words does not parse.
-    uses.filter_map(|(tree, _)| syn::parse_str(&format!("bonfire{tree}")).ok())
-        .collect()
+    uses.filter_map(|(tree, _)| syn::parse_str(&format!("bonfire{tree}")).ok()).collect()
 }
 
 /// The paths that an import names; for one of all names, that of their module.

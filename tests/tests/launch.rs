@@ -17,10 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The fixture, on the CPU, without a word about what goes well.
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_self_launching"));
-    command
-        .args(arguments)
-        .args(["--device", "cpu"])
-        .env("BONFIRE_LOG", "warn");
+    command.args(arguments).args(["--device", "cpu"]).env("BONFIRE_LOG", "warn");
     command
 }
 
@@ -36,13 +33,8 @@ fn workers(role: &str) -> Vec<JobEnd> {
 /// The one line that starts with `Error: root cause`.
 #[track_caller]
 fn verdict(end: &JobEnd) -> &str {
-    let mut verdicts = end
-        .stderr
-        .iter()
-        .filter(|line| line.starts_with("Error: root cause"));
-    let verdict = verdicts
-        .next()
-        .unwrap_or_else(|| panic!("no verdict in {:?}", end.stderr));
+    let mut verdicts = end.stderr.iter().filter(|line| line.starts_with("Error: root cause"));
+    let verdict = verdicts.next().unwrap_or_else(|| panic!("no verdict in {:?}", end.stderr));
     assert!(verdicts.next().is_none(), "{:?}", end.stderr);
     verdict
 }
@@ -57,11 +49,7 @@ fn fails(role: &str, how: &str, last: &str) {
         assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
         assert_gone(&ids);
         let verdict = verdict(&end);
-        assert!(
-            verdict.contains("root cause: rank 1 (process "),
-            "{:?}",
-            end.stderr
-        );
+        assert!(verdict.contains("root cause: rank 1 (process "), "{:?}", end.stderr);
         assert!(verdict.contains(how), "{verdict:?} lacks {how:?}");
         let last_line = end.stderr.last().unwrap();
         assert!(last_line.contains(last), "{last_line:?} lacks {last:?}");
@@ -73,17 +61,10 @@ fn fails(role: &str, how: &str, last: &str) {
 fn refused(command: &mut Command, code: i32, expected: &str) {
     let end = Job::start(command).end();
     assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
-    let told: Vec<_> = end
-        .stderr
-        .iter()
-        .filter(|line| line.to_lowercase().contains("error"))
-        .collect();
+    let told: Vec<_> =
+        end.stderr.iter().filter(|line| line.to_lowercase().contains("error")).collect();
     assert_eq!(told.len(), 1, "{:?}", end.stderr);
-    assert!(
-        told[0].contains(expected),
-        "{:?} lacks {expected:?}",
-        told[0]
-    );
+    assert!(told[0].contains(expected), "{:?} lacks {expected:?}", told[0]);
     assert_eq!(end.stderr.last(), Some(told[0]), "the error comes last");
 }
 
@@ -138,11 +119,7 @@ fn workers_of_another_launcher_say_who_failed() {
 
 #[test]
 fn an_error_of_one_rank_ends_all() {
-    fails(
-        "error",
-        "exited with code 1",
-        "[rank 1] error: step 20: no more data",
-    );
+    fails("error", "exited with code 1", "[rank 1] error: step 20: no more data");
 }
 
 /// Without the launcher's verdict, which says it again.
@@ -176,9 +153,7 @@ fn an_error_that_all_ranks_meet_is_shown_once() {
         .iter()
         .filter(|line| line.starts_with("[rank ") && line.ends_with(error))
         .collect();
-    let [shown] = shown[..] else {
-        panic!("not one line: {:#?}", end.stderr)
-    };
+    let [shown] = shown[..] else { panic!("not one line: {:#?}", end.stderr) };
     let who = shown["[rank ".len()..].chars().next().unwrap();
     let others: Vec<String> = "0123".replace(who, "").chars().map(String::from).collect();
     let note = format!(
@@ -195,11 +170,7 @@ fn an_error_that_all_ranks_meet_is_shown_once() {
 
 #[test]
 fn a_panic_of_one_rank_ends_all() {
-    fails(
-        "panic",
-        "exited with code 1",
-        "[rank 1] error: rank 1 panicked: step 20: index out of",
-    );
+    fails("panic", "exited with code 1", "[rank 1] error: rank 1 panicked: step 20: index out of");
 }
 
 #[test]
@@ -209,11 +180,7 @@ fn an_exit_in_the_middle_ends_all() {
 
 #[test]
 fn an_abort_ends_all() {
-    fails(
-        "abort",
-        "was killed by signal 6 (SIGABRT)",
-        "root cause: rank 1",
-    );
+    fails("abort", "was killed by signal 6 (SIGABRT)", "root cause: rank 1");
 }
 
 #[test]
@@ -236,12 +203,7 @@ fn a_rank_that_leaves_too_early_is_named_by_the_others() {
     assert_eq!(others + alike, 2, "{:?}", end.stderr);
     // The launcher says what each was doing.
     let last = |line: &&String| line.starts_with("  rank 1 left no record");
-    assert_eq!(
-        end.stderr.iter().filter(last).count(),
-        1,
-        "{:?}",
-        end.stderr
-    );
+    assert_eq!(end.stderr.iter().filter(last).count(), 1, "{:?}", end.stderr);
     assert_eq!(end.stderr.last().unwrap(), verdict);
 }
 
@@ -252,10 +214,7 @@ fn a_killed_rank_ends_all_and_is_named() {
         let mut by_rank = [0; 3];
         for _ in 0..3 {
             let line = job.next_line();
-            let words: Vec<&str> = line
-                .split(['[', ']', ' '])
-                .filter(|w| !w.is_empty())
-                .collect();
+            let words: Vec<&str> = line.split(['[', ']', ' ']).filter(|w| !w.is_empty()).collect();
             by_rank[words[1].parse::<usize>().unwrap()] = words[3].parse().unwrap();
         }
         signal_process(by_rank[victim], Signal::KILL);
@@ -263,10 +222,8 @@ fn a_killed_rank_ends_all_and_is_named() {
         assert_eq!(end.status.code(), Some(1));
         assert_gone(&by_rank);
         let verdict = verdict(&end);
-        let expected = format!(
-            "rank {victim} (process {}) was killed by signal 9",
-            by_rank[victim]
-        );
+        let expected =
+            format!("rank {victim} (process {}) was killed by signal 9", by_rank[victim]);
         assert!(verdict.contains(&expected), "{:?}", end.stderr);
     }
 }
@@ -288,11 +245,7 @@ fn ctrl_c_ends_all_ranks() {
     let end = job.end();
     assert!(!end.status.success());
     assert_gone(&ids);
-    assert!(
-        end.stderr.last().unwrap().contains("interrupted by SIGINT"),
-        "{:?}",
-        end.stderr
-    );
+    assert!(end.stderr.last().unwrap().contains("interrupted by SIGINT"), "{:?}", end.stderr);
 }
 
 #[test]
@@ -305,9 +258,8 @@ fn the_launchers_flags_are_the_programs_own() {
     let folder = tempfile::tempdir().unwrap();
     let log_dir = folder.path().to_str().unwrap();
     let flags = ["error", "--nproc_per_node", "2", "--max-restarts", "1"];
-    let end = Job::start(&mut program(
-        &[&flags[..], &["--log-dir", log_dir, "--job-id=j"]].concat(),
-    ));
+    let end =
+        Job::start(&mut program(&[&flags[..], &["--log-dir", log_dir, "--job-id=j"]].concat()));
     let end = end.end();
     assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
     for attempt in 0..2 {
@@ -317,22 +269,13 @@ fn the_launchers_flags_are_the_programs_own() {
             assert!(output.starts_with("pid "), "{output}");
         }
         let flights = bonfire::collective::read_flight_records(&attempt.join("flights")).unwrap();
-        let culprit = flights
-            .iter()
-            .find(|flight| flight.rank.get() == 1)
-            .unwrap();
+        let culprit = flights.iter().find(|flight| flight.rank.get() == 1).unwrap();
         let failure = culprit.failure.as_deref().unwrap_or_default();
         assert!(failure.contains("no more data"), "{failure}");
         assert_eq!(culprit.operations[0].operation.seq, 19);
     }
     // A single rank needs an agent for its log, too.
-    let alone = program(&[
-        "finish",
-        "--nproc=1",
-        "--log-dir",
-        log_dir,
-        "--job-id=alone",
-    ]);
+    let alone = program(&["finish", "--nproc=1", "--log-dir", log_dir, "--job-id=alone"]);
     let end = Job::start(&mut { alone }).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     assert!(folder.path().join("alone/attempt_0/0/stdout.log").exists());
@@ -340,26 +283,10 @@ fn the_launchers_flags_are_the_programs_own() {
 
 #[test]
 fn bad_flags_are_one_clear_line() {
-    refused(
-        &mut program(&["finish", "--nproc", "0"]),
-        1,
-        "a job needs at least 1 rank",
-    );
-    refused(
-        &mut program(&["finish", "--nproc=two"]),
-        1,
-        "expected a number of ranks",
-    );
-    refused(
-        &mut program(&["finish", "--npoc", "4"]),
-        1,
-        "did you mean --nproc",
-    );
-    refused(
-        &mut program(&["finish", "-n", "4"]),
-        1,
-        "unexpected argument '-n' found",
-    );
+    refused(&mut program(&["finish", "--nproc", "0"]), 1, "a job needs at least 1 rank");
+    refused(&mut program(&["finish", "--nproc=two"]), 1, "expected a number of ranks");
+    refused(&mut program(&["finish", "--npoc", "4"]), 1, "did you mean --nproc");
+    refused(&mut program(&["finish", "-n", "4"]), 1, "unexpected argument '-n' found");
     let device = &mut Command::new(env!("CARGO_BIN_EXE_self_launching"));
     refused(
         device.args(["finish", "--device", "tpu"]),
@@ -373,10 +300,7 @@ fn help_is_printed_in_place_of_training() {
     let end = Job::start(&mut program(&["finish", "--help"])).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     let said = end.stdout.join("\n");
-    assert!(
-        said.contains("--nproc-per-node") && said.contains("--device"),
-        "{said}"
-    );
+    assert!(said.contains("--nproc-per-node") && said.contains("--device"), "{said}");
     assert!(!said.contains("pid "), "{said}");
 }
 
@@ -389,30 +313,14 @@ fn what_follows_two_hyphens_is_the_programs_own() {
 #[test]
 fn a_bad_environment_is_one_clear_line() {
     let cases: [(&[(&str, &str)], &str); 5] = [
-        (
-            &[("RANK", "2"), ("WORLD_SIZE", "2")],
-            "RANK is 2, but WORLD_SIZE is 2",
-        ),
-        (
-            &[("RANK", "0"), ("WORLD_SIZE", "0")],
-            "WORLD_SIZE must be a whole number from 1",
-        ),
-        (
-            &[("RANK", "x"), ("WORLD_SIZE", "2")],
-            "RANK must be a whole number",
-        ),
+        (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK is 2, but WORLD_SIZE is 2"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "0")], "WORLD_SIZE must be a whole number from 1"),
+        (&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK must be a whole number"),
         (&[("RANK", "0")], "WORLD_SIZE is not set"),
-        (
-            &[("RANK", "0"), ("WORLD_SIZE", "2")],
-            "MASTER_ADDR is not set",
-        ),
+        (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR is not set"),
     ];
     for (variables, expected) in cases {
-        refused(
-            program(&["finish"]).envs(variables.iter().copied()),
-            1,
-            expected,
-        );
+        refused(program(&["finish"]).envs(variables.iter().copied()), 1, expected);
     }
 }
 
@@ -423,9 +331,5 @@ fn a_taken_port_is_one_clear_line() {
     let mut command = program(&["finish"]);
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]);
     command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
-    refused(
-        &mut command,
-        1,
-        &format!("127.0.0.1:{port}: the port is taken"),
-    );
+    refused(&mut command, 1, &format!("127.0.0.1:{port}: the port is taken"));
 }

@@ -32,22 +32,10 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     (STAND_IN, Imports::Only(&[]), Burn::Unknown),
     ("bonfire-plan", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-sys", Imports::Only(&[]), Burn::Unknown),
-    (
-        "bonfire-cuda",
-        Imports::Only(&["bonfire-sys"]),
-        Burn::Unknown,
-    ),
-    (
-        "bonfire-kernels",
-        Imports::Only(&["bonfire-cuda"]),
-        Burn::Unknown,
-    ),
+    ("bonfire-cuda", Imports::Only(&["bonfire-sys"]), Burn::Unknown),
+    ("bonfire-kernels", Imports::Only(&["bonfire-cuda"]), Burn::Unknown),
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
-    (
-        "bonfire-connect",
-        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
-        Burn::Unknown,
-    ),
+    ("bonfire-connect", Imports::Only(&["bonfire-plan", "bonfire-sys"]), Burn::Unknown),
     (
         "bonfire-collective",
         Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-connect"]),
@@ -70,22 +58,10 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective"]),
         Burn::Unknown,
     ),
-    (
-        "bonfire-optim",
-        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
-        Burn::Named,
-    ),
+    ("bonfire-optim", Imports::Only(&["bonfire-plan", "bonfire-sys"]), Burn::Named),
     ("bonfire-layers", Imports::Only(&[]), Burn::Unknown),
-    (
-        "bonfire-checkpoint",
-        Imports::Only(&["bonfire-plan", "bonfire-collective"]),
-        Burn::Named,
-    ),
-    (
-        "bonfire-config",
-        Imports::Only(&["bonfire-plan"]),
-        Burn::Unknown,
-    ),
+    ("bonfire-checkpoint", Imports::Only(&["bonfire-plan", "bonfire-collective"]), Burn::Named),
+    ("bonfire-config", Imports::Only(&["bonfire-plan"]), Burn::Unknown),
     (
         "bonfire-train",
         Imports::Only(&[
@@ -149,20 +125,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         TESTKIT,
-        Imports::Only(&[
-            "bonfire-plan",
-            "bonfire-sys",
-            "bonfire-collective",
-            "bonfire-launch",
-        ]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective", "bonfire-launch"]),
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
-    (
-        "finetune",
-        Imports::Only(&["bonfire", "vision"]),
-        Burn::Named,
-    ),
+    ("finetune", Imports::Only(&["bonfire", "vision"]), Burn::Named),
     ("gpt", Imports::Libraries, Burn::Named),
     ("tutorials", Imports::Libraries, Burn::Named),
     ("vision", Imports::Only(&["bonfire"]), Burn::Named),
@@ -233,12 +200,7 @@ struct Import<'a> {
 
 /// What is wrong with an import, given the names of all crates of the workspace.
 fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
-    let Import {
-        importer,
-        imported,
-        kind,
-        ref target,
-    } = *import;
+    let Import { importer, imported, kind, ref target } = *import;
     let Some((_, imports, burn)) = LAYERS.iter().find(|(name, ..)| *name == importer) else {
         return Some(format!("{importer} has no entry in LAYERS: give it one"));
     };
@@ -287,9 +249,7 @@ fn unsafe_fault(path: &str, source: &str) -> Option<String> {
         return None;
     }
     if !UNSAFE_PLACES.iter().any(|place| path.starts_with(place)) {
-        return Some(format!(
-            "{path} uses unsafe, which belongs in one of {UNSAFE_PLACES:?}"
-        ));
+        return Some(format!("{path} uses unsafe, which belongs in one of {UNSAFE_PLACES:?}"));
     }
     (!source.contains("// SAFETY:"))
         .then(|| format!("{path} uses unsafe without a `// SAFETY:` comment that proves it"))
@@ -342,10 +302,7 @@ fn rust_sources(root: &Path) -> Vec<PathBuf> {
 fn imports_go_one_way() {
     let metadata = workspace();
     let packages = metadata.workspace_packages();
-    let members: Vec<&str> = packages
-        .iter()
-        .map(|package| package.name.as_str())
-        .collect();
+    let members: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     assert!(members.contains(&"bonfire-plan"), "found {members:?}");
     let faults: Vec<String> = packages
         .iter()
@@ -371,9 +328,7 @@ fn unsafe_stays_in_its_places() {
     let faults: Vec<String> = sources
         .iter()
         .filter_map(|source| {
-            let path = source
-                .strip_prefix(root)
-                .expect("sources are below the root");
+            let path = source.strip_prefix(root).expect("sources are below the root");
             let text = std::fs::read_to_string(source).expect("a source is readable UTF-8");
             unsafe_fault(&path.to_string_lossy().replace('\\', "/"), &text)
         })
@@ -384,12 +339,7 @@ fn unsafe_stays_in_its_places() {
 /// The verdict on one import, in a workspace of every crate that has a layer.
 fn verdict(importer: &str, imported: &str, kind: DependencyKind) -> Option<String> {
     let members: Vec<&str> = LAYERS.iter().map(|(name, ..)| *name).collect();
-    let import = Import {
-        importer,
-        imported,
-        kind,
-        target: None,
-    };
+    let import = Import { importer, imported, kind, target: None };
     import_fault(&import, &members)
 }
 
@@ -486,10 +436,7 @@ fn unsafe_outside_its_places_is_a_fault() {
 fn unsafe_in_its_place_needs_its_proof() {
     let bare = "fn f() { unsafe { g() } }";
     let proven = "fn f() {\n    // SAFETY: g has no preconditions.\n    unsafe { g() }\n}";
-    for place in [
-        "crates/bonfire-sys/src/region.rs",
-        "kernels/src/launch/stream.rs",
-    ] {
+    for place in ["crates/bonfire-sys/src/region.rs", "kernels/src/launch/stream.rs"] {
         assert!(unsafe_fault(place, bare).is_some(), "{place}");
         assert_eq!(unsafe_fault(place, proven), None, "{place}");
     }

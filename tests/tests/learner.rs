@@ -18,9 +18,7 @@ fn start(folder: &Path, ranks: u32, what: &str) -> Job {
 fn start_logging(log: &str, folder: &Path, ranks: u32, what: &str) -> Job {
     let mut command = Command::new(env!("CARGO_BIN_EXE_learning"));
     command.arg(folder).arg(what);
-    command
-        .args(["--nproc", &ranks.to_string(), "--device", "cpu"])
-        .env("BONFIRE_LOG", log);
+    command.args(["--nproc", &ranks.to_string(), "--device", "cpu"]).env("BONFIRE_LOG", log);
     Job::start(&mut command)
 }
 
@@ -28,10 +26,7 @@ fn start_logging(log: &str, folder: &Path, ranks: u32, what: &str) -> Job {
 fn run(ranks: u32, what: &str) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
     let end = start(folder.path(), ranks, what).end();
-    let ids: Vec<u32> = values(&end, "pid ")
-        .iter()
-        .map(|id| id.parse().unwrap())
-        .collect();
+    let ids: Vec<u32> = values(&end, "pid ").iter().map(|id| id.parse().unwrap()).collect();
     assert_eq!(ids.len(), ranks as usize, "{:?}", end.stdout);
     assert_gone(&ids);
     end
@@ -65,13 +60,7 @@ fn the_learner_gives_the_parameters_of_an_own_loop() {
     assert!(end.status.success(), "{:?}", end.stderr);
     let learned = one_value(&end, "parameters ", 2);
     assert_eq!(learned, one_value(&end, "loop ", 2));
-    assert_eq!(
-        end.stdout
-            .iter()
-            .filter(|line| line.contains("Starting training"))
-            .count(),
-        1
-    );
+    assert_eq!(end.stdout.iter().filter(|line| line.contains("Starting training")).count(), 1);
 }
 
 #[test]
@@ -164,16 +153,8 @@ fn ctrl_c_stops_all_ranks_after_the_same_step() {
 
 #[test]
 fn a_signal_to_one_rank_stops_all() {
-    let end = stops_all(
-        |_, ids| signal_process(ids[1], Signal::INT),
-        "asked to stop by SIGINT",
-    );
+    let end = stops_all(|_, ids| signal_process(ids[1], Signal::INT), "asked to stop by SIGINT");
     assert!(end.status.success(), "{:?}", end.stderr);
     let reasons = values(&end, "interrupted: ");
-    assert!(
-        reasons
-            .iter()
-            .any(|said| said == "rank 1 was asked to stop"),
-        "{reasons:?}"
-    );
+    assert!(reasons.iter().any(|said| said == "rank 1 was asked to stop"), "{reasons:?}");
 }

@@ -21,16 +21,12 @@ const BOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../book/src");
 fn part(text: &str, name: &str) -> String {
     let marked = |line: &str, mark: &str| line.trim_end().ends_with(&format!("{mark}: {name}"));
     let inside = text.lines().skip_while(|line| !marked(line, "ANCHOR"));
-    let inside = inside
-        .skip(1)
-        .take_while(|line| !marked(line, "ANCHOR_END"));
+    let inside = inside.skip(1).take_while(|line| !marked(line, "ANCHOR_END"));
     let lines: Vec<&str> = inside.filter(|line| !line.contains("ANCHOR")).collect();
     let indents = lines.iter().filter(|line| !line.is_empty());
     let indents = indents.map(|line| line.len() - line.trim_start().len());
     let indent = indents.min().unwrap_or(0);
-    let moved = lines
-        .iter()
-        .map(|line| line.get(indent..).unwrap_or_default());
+    let moved = lines.iter().map(|line| line.get(indent..).unwrap_or_default());
     moved.map(|line| format!("{line}\n")).collect()
 }
 
@@ -41,15 +37,8 @@ fn listing(mark: &str) -> String {
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let parts: Vec<String> = words.map(|name| part(&text, name)).collect();
-    assert!(
-        parts.iter().all(|part| !part.is_empty()),
-        "there is no such part: {mark}"
-    );
-    if parts.is_empty() {
-        text
-    } else {
-        parts.join("\n")
-    }
+    assert!(parts.iter().all(|part| !part.is_empty()), "there is no such part: {mark}");
+    if parts.is_empty() { text } else { parts.join("\n") }
 }
 
 /// A page with its listings as they should be, and how many it has.
@@ -64,9 +53,7 @@ fn filled(page: &str) -> (String, usize) {
         };
         count += 1;
         let indent = &line[..line.len() - line.trim_start().len()];
-        let fence = lines
-            .next()
-            .filter(|fence| fence.trim_start().starts_with("```"));
+        let fence = lines.next().filter(|fence| fence.trim_start().starts_with("```"));
         text += &format!("{}\n", fence.expect("code follows the mark of a listing"));
         for line in listing(mark).lines() {
             text += format!("{indent}{line}").trim_end();
@@ -102,11 +89,7 @@ fn pages_have_the_code_of_their_listings() {
                 path.display()
             );
         }
-        assert!(
-            !page.contains("{{#include"),
-            "{}: code is shown only by mdBook",
-            path.display()
-        );
+        assert!(!page.contains("{{#include"), "{}: code is shown only by mdBook", path.display());
     }
     assert!(count > 40, "{count} listings");
 }
@@ -135,13 +118,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 /// The calls in the tables of a page, but for columns of other libraries.
 fn calls_in_tables(page: &str) -> Vec<String> {
-    const FOREIGN: [&str; 5] = [
-        "PyTorch",
-        "accelerate",
-        "DeepSpeed",
-        "Lightning",
-        "torchrun",
-    ];
+    const FOREIGN: [&str; 5] = ["PyTorch", "accelerate", "DeepSpeed", "Lightning", "torchrun"];
     let mut calls = Vec::new();
     let mut ours: Vec<bool> = Vec::new();
     for line in page.lines() {
@@ -159,10 +136,7 @@ fn calls_in_tables(page: &str) -> Vec<String> {
         let cells = cells.iter().zip(&ours).filter(|(_, is_ours)| **is_ours);
         for (cell, _) in cells {
             let code = cell.split('`').skip(1).step_by(2);
-            calls.extend(
-                code.filter(|code| is_call(code))
-                    .map(|code| code.replace('\u{1}', "|")),
-            );
+            calls.extend(code.filter(|code| is_call(code)).map(|code| code.replace('\u{1}', "|")));
         }
     }
     calls
@@ -175,8 +149,7 @@ fn is_call(code: &str) -> bool {
         return false;
     };
     let plain = |text: &str, more: &str| {
-        text.chars()
-            .all(|letter| letter.is_alphanumeric() || more.contains(letter))
+        text.chars().all(|letter| letter.is_alphanumeric() || more.contains(letter))
     };
     let signature = plain(name, "_") && plain(arguments, "_ ,)");
     let method = plain(name, "_:") && arguments == ")";
@@ -237,9 +210,8 @@ fn the_first_program_of_readme_and_of_the_documentation_is_the_books() {
     };
     let library = text("crates/bonfire/src/lib.rs");
     let lines = library.lines().map_while(|line| line.strip_prefix("//!"));
-    let documentation: Vec<&str> = lines
-        .map(|line| line.strip_prefix(' ').unwrap_or(line))
-        .collect();
+    let documentation: Vec<&str> =
+        lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
     let mark = "../listings/src/bin/first.rs program";
     let program = listing(mark);
     assert!(program.lines().count() <= 25, "{program}");
@@ -247,9 +219,7 @@ fn the_first_program_of_readme_and_of_the_documentation_is_the_books() {
     assert_eq!(block(&documentation.join("\n"), "```no_run"), program);
     for page in ["quick-start.md", "own-crate.md"] {
         let page = text(&format!("book/src/{page}"));
-        let first = page
-            .lines()
-            .find_map(|line| line.strip_prefix("<!-- listing "));
+        let first = page.lines().find_map(|line| line.strip_prefix("<!-- listing "));
         assert_eq!(first, Some(format!("{mark} -->").as_str()));
     }
 }

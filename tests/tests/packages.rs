@@ -93,18 +93,11 @@ fn the_default_build_adds_few_crates_to_burns() {
     let burns = tree.burns();
     assert!(burns.len() > 100, "Burn has {} crates", burns.len());
     let others = tree.0.keys().map(String::as_str);
-    let added: Vec<&str> = others
-        .filter(|name| !burns.contains(name) && !name.starts_with("bonfire"))
-        .collect();
-    assert!(
-        added.iter().any(|name| name.starts_with("clap ")),
-        "{added:?}"
-    );
+    let added: Vec<&str> =
+        others.filter(|name| !burns.contains(name) && !name.starts_with("bonfire")).collect();
+    assert!(added.iter().any(|name| name.starts_with("clap ")), "{added:?}");
     let count = added.len();
-    assert!(
-        count <= CRATES_MAX,
-        "{count} crates beside Burn's: {added:#?}"
-    );
+    assert!(count <= CRATES_MAX, "{count} crates beside Burn's: {added:#?}");
 }
 
 #[test]
@@ -122,16 +115,9 @@ fn a_build_for_gpus_alone_leaves_the_cpu_backend_out() {
 
 /// The packages of this workspace that are published, and the others.
 fn packages() -> (Vec<Package>, Vec<Package>) {
-    let metadata = MetadataCommand::new()
-        .manifest_path("Cargo.toml")
-        .no_deps()
-        .exec();
-    let packages = metadata
-        .expect("cargo metadata reads the workspace")
-        .packages;
-    packages
-        .into_iter()
-        .partition(|package| package.publish.is_none())
+    let metadata = MetadataCommand::new().manifest_path("Cargo.toml").no_deps().exec();
+    let packages = metadata.expect("cargo metadata reads the workspace").packages;
+    packages.into_iter().partition(|package| package.publish.is_none())
 }
 
 #[test]
@@ -140,20 +126,10 @@ fn published_packages_say_what_a_registry_shows() {
     assert!(published.iter().any(|package| package.name == "bonfire"));
     for package in published {
         let name = &package.name;
-        assert!(
-            package.description.is_some_and(|text| !text.ends_with('.')),
-            "{name}"
-        );
-        assert_eq!(
-            package.license.as_deref(),
-            Some("MIT OR Apache-2.0"),
-            "{name}"
-        );
+        assert!(package.description.is_some_and(|text| !text.ends_with('.')), "{name}");
+        assert_eq!(package.license.as_deref(), Some("MIT OR Apache-2.0"), "{name}");
         assert!(package.rust_version.is_some(), "{name} has no rust-version");
-        assert!(
-            (1..=5).contains(&package.keywords.len()),
-            "{name} has no keywords"
-        );
+        assert!((1..=5).contains(&package.keywords.len()), "{name} has no keywords");
         assert!(!package.categories.is_empty(), "{name} has no categories");
         assert!(package.readme.is_some(), "{name} has no readme");
         // What is behind a feature is on docs.rs only if the manifest asks for it.
@@ -162,10 +138,7 @@ fn published_packages_say_what_a_registry_shows() {
         let is_library = package.targets.iter().any(cargo_metadata::Target::is_lib);
         let is_more = |feature: &&String| *feature != "default" && !default.contains(feature);
         if is_library && package.features.keys().any(|feature| is_more(&feature)) {
-            assert!(
-                shown.is_array(),
-                "{name} has features, and no docs.rs metadata"
-            );
+            assert!(shown.is_array(), "{name} has features, and no docs.rs metadata");
         }
     }
 }
@@ -183,21 +156,13 @@ fn published_packages_can_be_packed_and_need_none_that_are_not_published() {
         }
     }
     let mut arguments = vec!["package", "--workspace", "--no-verify", "--allow-dirty"];
-    arguments.extend([
-        "--exclude-lockfile",
-        "--target-dir",
-        env!("CARGO_TARGET_TMPDIR"),
-    ]);
+    arguments.extend(["--exclude-lockfile", "--target-dir", env!("CARGO_TARGET_TMPDIR")]);
     for package in &others {
         arguments.extend(["--exclude", &package.name]);
     }
     let output = cargo(&arguments).expect("packing needs no other crates");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        said.matches("   Packaging ").count(),
-        published.len(),
-        "{said}"
-    );
+    assert_eq!(said.matches("   Packaging ").count(), published.len(), "{said}");
 }
 
 /// Licences that ask for no more than to be named.
@@ -259,10 +224,7 @@ fn licences_of_everything_that_users_build_are_allowed() {
         names.insert(name);
     }
     assert!(names.len() > 300, "{} crates", names.len());
-    assert!(
-        LOOKED_AT.iter().all(|name| names.contains(name)),
-        "LOOKED_AT has one too many"
-    );
+    assert!(LOOKED_AT.iter().all(|name| names.contains(name)), "LOOKED_AT has one too many");
 }
 
 /// A program without tests would have an empty harness, linked with all of Burn; and Cargo looks for examples in a whole
@@ -281,10 +243,7 @@ fn targets_have_a_harness_if_they_have_tests() {
         } else if target.is_lib() {
             let folder = target.src_path.parent().expect("a file is in a folder");
             let has_examples = has_examples(folder.as_std_path());
-            assert_eq!(
-                target.doctest, has_examples,
-                "`doctest` of the library {name}"
-            );
+            assert_eq!(target.doctest, has_examples, "`doctest` of the library {name}");
         }
     }
 }

@@ -16,10 +16,7 @@ const TESTS: [&str; 3] = ["bonfire-testkit", "bonfire-laboratory", "cuda-stand-i
 const INTERNAL: [&str; 3] = ["BONFIRE_SELFTEST_TOLD", "BONFIRE_VERSION", "BONFIRE_WRITE"];
 
 fn workspace() -> Metadata {
-    let metadata = MetadataCommand::new()
-        .manifest_path("Cargo.toml")
-        .no_deps()
-        .exec();
+    let metadata = MetadataCommand::new().manifest_path("Cargo.toml").no_deps().exec();
     metadata.expect("cargo metadata reads the workspace")
 }
 
@@ -37,9 +34,7 @@ fn variables(text: &str) -> BTreeSet<String> {
     });
     // `BONFIRE__...` is a key of the configuration; `BONFIRE_*` stands for all.
     let own = names.filter(|name| !name.starts_with("BONFIRE__") && *name != "BONFIRE_");
-    own.filter(|name| !name.starts_with("BONFIRE_TEST"))
-        .map(str::to_owned)
-        .collect()
+    own.filter(|name| !name.starts_with("BONFIRE_TEST")).map(str::to_owned).collect()
 }
 
 /// Quoted names in the sources below a folder, but for the modules of tests.
@@ -52,10 +47,7 @@ fn find_variables(folder: &Path, found: &mut BTreeSet<String>) {
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a source is text");
-            let code = text
-                .split("#[cfg(test)]\nmod tests {")
-                .next()
-                .unwrap_or_default();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             found.extend(code.split('"').skip(1).step_by(2).flat_map(variables));
         }
     }
@@ -66,20 +58,14 @@ fn the_variables_of_the_page_are_those_of_the_sources() {
     let mut read = BTreeSet::new();
     for package in workspace().packages {
         if package.publish.is_none() && !TESTS.contains(&package.name.as_str()) {
-            let folder = package
-                .manifest_path
-                .parent()
-                .expect("a manifest is in a folder");
+            let folder = package.manifest_path.parent().expect("a manifest is in a folder");
             find_variables(&folder.join("src").into_std_path_buf(), &mut read);
         }
     }
     read.retain(|name| !INTERNAL.contains(&name.as_str()));
     let told = variables(&page("launching.md"));
     let missing: Vec<_> = read.difference(&told).collect();
-    assert!(
-        missing.is_empty(),
-        "launching.md does not explain {missing:?}"
-    );
+    assert!(missing.is_empty(), "launching.md does not explain {missing:?}");
     let stale: Vec<_> = told.difference(&read).collect();
     assert!(stale.is_empty(), "no crate reads {stale:?} of launching.md");
 }
@@ -89,15 +75,10 @@ fn the_features_of_the_page_are_those_of_the_crate() {
     let packages = workspace().packages;
     let facade = packages.iter().find(|package| package.name == "bonfire");
     let features = facade.expect("there is a facade").features.keys();
-    let real: BTreeSet<&str> = features
-        .map(String::as_str)
-        .filter(|name| *name != "default")
-        .collect();
+    let real: BTreeSet<&str> =
+        features.map(String::as_str).filter(|name| *name != "default").collect();
     let text = page("own-crate.md");
-    let table = text
-        .split("## Features")
-        .nth(1)
-        .expect("the page has the table");
+    let table = text.split("## Features").nth(1).expect("the page has the table");
     let rows = table.split("\n## ").next().unwrap_or_default().lines();
     let told: BTreeSet<&str> = rows
         .filter_map(|row| row.strip_prefix("| `"))
@@ -111,15 +92,7 @@ fn the_features_of_the_page_are_those_of_the_crate() {
 #[test]
 fn places_that_pages_name_are_there() {
     let pages = ["CONTRIBUTING.md", "SECURITY.md", "book/src/architecture.md"];
-    let folders = [
-        "crates/",
-        "book/",
-        "tests/",
-        "benches/",
-        "examples/",
-        "kernels/",
-        ".ci/",
-    ];
+    let folders = ["crates/", "book/", "tests/", "benches/", "examples/", "kernels/", ".ci/"];
     let mut count = 0;
     for name in pages {
         let text = fs::read_to_string(Path::new(ROOT).join(name)).expect("the page can be read");
@@ -155,11 +128,7 @@ fn fault(line: &CommandLine, packages: &[Package]) -> Option<String> {
     if chosen.is_empty() {
         return None;
     }
-    for (flag, kind) in [
-        ("--bin", "bin"),
-        ("--test", "test"),
-        ("--example", "example"),
-    ] {
+    for (flag, kind) in [("--bin", "bin"), ("--test", "test"), ("--example", "example")] {
         for name in values(flag) {
             let mut targets = chosen.iter().flat_map(|package| &package.targets);
             if !targets.any(|target| {
@@ -170,10 +139,7 @@ fn fault(line: &CommandLine, packages: &[Package]) -> Option<String> {
         }
     }
     for feature in values("--features").iter().flat_map(|list| list.split(',')) {
-        if !chosen
-            .iter()
-            .any(|package| package.features.contains_key(feature))
-        {
+        if !chosen.iter().any(|package| package.features.contains_key(feature)) {
             return Some(format!("none of the packages has a feature {feature}"));
         }
     }

@@ -14,10 +14,7 @@ const STEPS: &str = "200";
 fn start(folder: &Path, more: &[&str]) -> Job {
     let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
     command.arg(folder).arg(STEPS);
-    command
-        .args(["--nproc", "2", "--device", "cpu"])
-        .args(more)
-        .env("BONFIRE_LOG", "warn");
+    command.args(["--nproc", "2", "--device", "cpu"]).args(more).env("BONFIRE_LOG", "warn");
     Job::start(&mut command)
 }
 
@@ -49,11 +46,7 @@ fn last_step(folder: &Path) -> u64 {
 fn wait_past(folder: &Path, kill: Kill) {
     let started = Instant::now();
     while last_step(folder) < kill.step {
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "no step {}",
-            kill.step
-        );
+        assert!(started.elapsed() < Duration::from_secs(120), "no step {}", kill.step);
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(kill.later);

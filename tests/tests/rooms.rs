@@ -34,9 +34,7 @@ impl Crate {
                     found.rooms.insert(module.ident.to_string());
                 }
                 Item::Use(item) => leaves(&item.tree, &mut Vec::new(), &mut |path| {
-                    let from = path
-                        .iter()
-                        .find(|name| !matches!(&***name, "crate" | "self"));
+                    let from = path.iter().find(|name| !matches!(&***name, "crate" | "self"));
                     if let (Some(room), Some(name)) = (from, path.last()) {
                         found.face.insert(name.clone(), room.clone());
                     }
@@ -66,15 +64,8 @@ impl Crate {
                 continue;
             };
             let parsed = parse(&file);
-            let shown = file
-                .strip_prefix(src)
-                .unwrap_or(&file)
-                .display()
-                .to_string();
-            let mut names = Names {
-                path: path.clone(),
-                found: BTreeSet::new(),
-            };
+            let shown = file.strip_prefix(src).unwrap_or(&file).display().to_string();
+            let mut names = Names { path: path.clone(), found: BTreeSet::new() };
             for item in kept(&parsed.items) {
                 names.visit_item(item);
             }
@@ -118,12 +109,8 @@ impl Crate {
             }
             false
         };
-        let tied = self
-            .imports
-            .iter()
-            .filter(|((from, to), _)| reaches(to, from));
-        tied.map(|((from, to), why)| format!("{from} -> {to}: {why}"))
-            .collect()
+        let tied = self.imports.iter().filter(|((from, to), _)| reaches(to, from));
+        tied.map(|((from, to), why)| format!("{from} -> {to}: {why}")).collect()
     }
 }
 
@@ -204,10 +191,7 @@ impl<'ast> Visit<'ast> for Names {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let names = path
-            .segments
-            .iter()
-            .map(|segment| segment.ident.to_string());
+        let names = path.segments.iter().map(|segment| segment.ident.to_string());
         self.path(&names.collect::<Vec<_>>());
         visit::visit_path(self, path);
     }
@@ -292,11 +276,8 @@ fn file_of(module: &ItemMod, folder: &Path) -> Option<PathBuf> {
         }
     });
     let name = module.ident.to_string();
-    let candidates = [
-        told,
-        Some(folder.join(format!("{name}.rs"))),
-        Some(folder.join(&name).join("mod.rs")),
-    ];
+    let candidates =
+        [told, Some(folder.join(format!("{name}.rs"))), Some(folder.join(&name).join("mod.rs"))];
     candidates.into_iter().flatten().find(|path| path.exists())
 }
 
@@ -317,10 +298,7 @@ fn roots() -> Vec<(String, PathBuf)> {
         .expect("cargo metadata reads the workspace");
     let mut roots = Vec::new();
     for package in metadata.workspace_packages() {
-        let folder = package
-            .manifest_path
-            .parent()
-            .expect("a manifest is in a folder");
+        let folder = package.manifest_path.parent().expect("a manifest is in a folder");
         let all = ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root));
         let root = all.into_iter().find(|root| root.exists());
         roots.extend(root.map(|root| (package.name.to_string(), root.into_std_path_buf())));
@@ -335,11 +313,7 @@ fn rooms_import_one_way() {
         let circles = Crate::read(&root).circles();
         faults.extend(circles.iter().map(|import| format!("{name}: {import}")));
     }
-    assert!(
-        faults.is_empty(),
-        "these imports close circles:\n{}",
-        faults.join("\n")
-    );
+    assert!(faults.is_empty(), "these imports close circles:\n{}", faults.join("\n"));
 }
 
 #[test]
@@ -395,11 +369,7 @@ fn a_circle_is_found_wherever_it_is_named() {
         let made = crate_of(&[("lib.rs", root), ("a.rs", tie), ("b.rs", "use crate::a;")]);
         assert_eq!(made.circles().len(), 2, "{tie}");
     }
-    let files = [
-        ("lib.rs", root),
-        ("a.rs", "mod c;"),
-        ("a/c.rs", "use super::super::b;"),
-    ];
+    let files = [("lib.rs", root), ("a.rs", "mod c;"), ("a/c.rs", "use super::super::b;")];
     let below = crate_of(&[&files[..], &[("b.rs", "use crate::a;")]].concat());
     assert_eq!(below.circles().len(), 2, "in a module of the room");
 }
@@ -415,11 +385,7 @@ fn one_way_is_no_circle_and_tests_may_look_everywhere() {
         "use super::a;",
         "mod inner { use super::b; }",
     ] {
-        let made = crate_of(&[
-            ("lib.rs", root),
-            ("a.rs", harmless),
-            ("b.rs", "use crate::a;"),
-        ]);
+        let made = crate_of(&[("lib.rs", root), ("a.rs", harmless), ("b.rs", "use crate::a;")]);
         assert_eq!(made.circles(), [""; 0], "{harmless}");
     }
 }

@@ -62,9 +62,7 @@ fn put_away_before(end: &ConsoleEnd, said: &str) {
     let seen = &end.seen;
     let entered = seen.find(ENTER).unwrap_or_else(|| panic!("{seen:?}"));
     let left = seen.rfind(LEAVE).unwrap_or_else(|| panic!("{seen:?}"));
-    let said_at = seen
-        .rfind(said)
-        .unwrap_or_else(|| panic!("no {said:?} in {seen:?}"));
+    let said_at = seen.rfind(said).unwrap_or_else(|| panic!("no {said:?} in {seen:?}"));
     assert!(entered < left && left < said_at, "{seen:?}");
     assert!(!seen[left..].contains(ENTER), "{seen:?}");
     assert!(end.is_as_before, "{seen:?}");
@@ -157,8 +155,5 @@ fn a_dumb_terminal_gets_no_escape_sequences() {
     let coloured = seen("xterm");
     assert!(coloured.contains("\x1b["), "{coloured:?}");
     let plain = seen("dumb");
-    assert!(
-        plain.contains("device chosen") && !plain.contains('\x1b'),
-        "{plain:?}"
-    );
+    assert!(plain.contains("device chosen") && !plain.contains('\x1b'), "{plain:?}");
 }

@@ -31,18 +31,12 @@ impl Scratch {
 
     fn times(&self, tree: &Path, verb: &str) {
         let target = self.0.path().join("target");
-        sh(
-            tree,
-            &format!("bash .ci/times {verb} '{}'", target.display()),
-        );
+        sh(tree, &format!("bash .ci/times {verb} '{}'", target.display()));
     }
 
     /// What a build leaves, now.
     fn build(&self) -> SystemTime {
-        let folder = self
-            .0
-            .path()
-            .join("target-other/debug/.fingerprint/crate-1");
+        let folder = self.0.path().join("target-other/debug/.fingerprint/crate-1");
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("dep-lib-crate"), "").expect("a file");
         let built = time(&folder.join("dep-lib-crate"));
@@ -58,11 +52,8 @@ impl Scratch {
 }
 
 fn sh(folder: &Path, script: &str) {
-    let output = Command::new("bash")
-        .args(["-c", script])
-        .current_dir(folder)
-        .output()
-        .expect("bash runs");
+    let output =
+        Command::new("bash").args(["-c", script]).current_dir(folder).output().expect("bash runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {said}");
 }

@@ -19,12 +19,7 @@ const DENIED: &[(&str, &str)] = &[
 /// Phrases of the book's prose, and how often at most: about a tenth of the times that a review found them.
 const SELDOM: &[(usize, &[&str])] = &[
     (16, &["say", "says", "said"]),
-    (
-        8,
-        &[
-            "is no", "are no", "has no", "have no", "needs no", "need no",
-        ],
-    ),
+    (8, &["is no", "are no", "has no", "have no", "needs no", "need no"]),
     (7, &["bit for bit", "the bits", "same bits"]),
     (5, &["of one's own", "of its own", "of their own"]),
     (5, &["that names", "which names", "names the", "names it"]),
@@ -39,10 +34,7 @@ const SELDOM: &[(usize, &[&str])] = &[
     (3, &["words"]),
     (2, &["cut", "cuts"]),
     (2, &["so many", "as many"]),
-    (
-        2,
-        &["so is", "so are", "so do", "so does", "nor do", "nor does"],
-    ),
+    (2, &["so is", "so are", "so do", "so does", "nor do", "nor does"]),
     (5, &["folder", "folders", "picture", "pictures"]),
     (3, &["2026"]),
 ];
@@ -51,11 +43,8 @@ const SELDOM: &[(usize, &[&str])] = &[
 const OPENINGS: &[(usize, &str)] = &[(5, "What"), (5, "Where"), (5, "Of")];
 
 /// Pages about what these phrases are needed for.
-const EXEMPT: &[(&str, &str)] = &[
-    ("determinism.md", "same bits"),
-    ("benchmarking.md", "2026"),
-    ("status.md", "2026"),
-];
+const EXEMPT: &[(&str, &str)] =
+    &[("determinism.md", "same bits"), ("benchmarking.md", "2026"), ("status.md", "2026")];
 
 const BOOK_WORDS_MAX: usize = 50_000;
 const GUIDES_WORDS_MAX: usize = 25_000;
@@ -151,9 +140,8 @@ fn paragraphs(page: &str) -> Vec<String> {
         in_code ^= is_fence;
         let is_prose =
             !in_code && !is_fence && !line.is_empty() && !line.starts_with(['|', '#', '<', '!']);
-        let numbered = line
-            .split_once(". ")
-            .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+        let numbered =
+            line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
         if !is_prose || numbered || line.starts_with("- ") {
             found.push(String::new());
         }
@@ -174,10 +162,7 @@ fn sentences(page: &str) -> Vec<Vec<String>> {
         let mut sentence = Vec::new();
         for word in paragraph.split_whitespace() {
             sentence.push(word.to_owned());
-            if word
-                .trim_end_matches(['*', ')', ']', '"'])
-                .ends_with(['.', '!', '?', ':'])
-            {
+            if word.trim_end_matches(['*', ')', ']', '"']).ends_with(['.', '!', '?', ':']) {
                 found.push(std::mem::take(&mut sentence));
             }
         }
@@ -192,45 +177,28 @@ fn sentences(page: &str) -> Vec<Vec<String>> {
 fn long_sentence(page: &str) -> usize {
     let mut lengths: Vec<usize> = sentences(page).iter().map(Vec::len).collect();
     lengths.sort_unstable();
-    lengths
-        .get((lengths.len() * 9).div_ceil(10).saturating_sub(1))
-        .copied()
-        .unwrap_or(0)
+    lengths.get((lengths.len() * 9).div_ceil(10).saturating_sub(1)).copied().unwrap_or(0)
 }
 
 /// Name and text of README, SECURITY and the book's pages, but for the generated one.
 fn pages() -> Vec<(String, String)> {
     let root = fs::canonicalize(ROOT).expect("the repository is there");
     let entries = fs::read_dir(root.join("book/src")).expect("the book is there");
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("a folder can be read").path())
-        .collect();
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("a folder can be read").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "md"));
     paths.extend([root.join("README.md"), root.join("SECURITY.md")]);
-    let name = |path: &Path| {
-        path.file_name()
-            .expect("a file")
-            .to_string_lossy()
-            .into_owned()
-    };
+    let name = |path: &Path| path.file_name().expect("a file").to_string_lossy().into_owned();
     paths
         .iter()
-        .map(|path| {
-            (
-                name(path),
-                fs::read_to_string(path).expect("a page is text"),
-            )
-        })
+        .map(|path| (name(path), fs::read_to_string(path).expect("a page is text")))
         .collect()
 }
 
 /// The pages of some parts of the book, by their titles.
 fn pages_of(parts: &[&str]) -> Vec<(String, String)> {
     let pages = pages();
-    let (_, summary) = pages
-        .iter()
-        .find(|(name, _)| name == "SUMMARY.md")
-        .expect("a summary");
+    let (_, summary) = pages.iter().find(|(name, _)| name == "SUMMARY.md").expect("a summary");
     let mut names = Vec::new();
     for part in summary
         .split("\n# ")
@@ -244,17 +212,11 @@ fn pages_of(parts: &[&str]) -> Vec<(String, String)> {
         );
     }
     assert!(!names.is_empty(), "no part {parts:?}");
-    pages
-        .into_iter()
-        .filter(|(name, _)| names.contains(name))
-        .collect()
+    pages.into_iter().filter(|(name, _)| names.contains(name)).collect()
 }
 
 fn words(pages: &[(String, String)]) -> usize {
-    pages
-        .iter()
-        .map(|(_, text)| text.split_whitespace().count())
-        .sum()
+    pages.iter().map(|(_, text)| text.split_whitespace().count()).sum()
 }
 
 #[test]
@@ -264,18 +226,15 @@ fn the_book_seldom_has_phrases_that_hide_the_subject() {
     for (max, phrases) in SELDOM {
         let mut found = Vec::new();
         for (name, text) in &pages {
-            let exempt = EXEMPT
-                .iter()
-                .any(|(page, phrase)| page == name && phrases.contains(phrase));
+            let exempt =
+                EXEMPT.iter().any(|(page, phrase)| page == name && phrases.contains(phrase));
             if exempt || name == "commands.md" || name == "SUMMARY.md" {
                 continue;
             }
             for paragraph in paragraphs(text) {
                 let paragraph = paragraph.to_lowercase();
-                let count: usize = phrases
-                    .iter()
-                    .map(|phrase| count_word(&paragraph, phrase))
-                    .sum();
+                let count: usize =
+                    phrases.iter().map(|phrase| count_word(&paragraph, phrase)).sum();
                 found.extend((0..count).map(|_| format!("  {name}: {paragraph}")));
             }
         }
@@ -285,9 +244,8 @@ fn the_book_seldom_has_phrases_that_hide_the_subject() {
     }
     for (max, opening) in OPENINGS {
         let own = pages.iter().filter(|(name, _)| name != "commands.md");
-        let starts = own
-            .flat_map(|(_, text)| sentences(text))
-            .filter(|sentence| sentence[0] == *opening);
+        let starts =
+            own.flat_map(|(_, text)| sentences(text)).filter(|sentence| sentence[0] == *opening);
         let found: Vec<String> = starts.map(|sentence| sentence.join(" ")).collect();
         if found.len() > *max {
             wrong.push(format!("{opening}, at most {max}:\n{}", found.join("\n")));
@@ -303,10 +261,7 @@ fn the_book_and_its_sentences_are_short() {
     let guides = pages_of(&["Start", "Guides"]);
     let (all, guided) = (words(&book), words(&guides));
     assert!(all <= BOOK_WORDS_MAX, "the book has {all} words");
-    assert!(
-        guided <= GUIDES_WORDS_MAX,
-        "Start and Guides have {guided} words"
-    );
+    assert!(guided <= GUIDES_WORDS_MAX, "Start and Guides have {guided} words");
     for (name, text) in guides {
         let long = long_sentence(&text);
         assert!(
@@ -323,29 +278,19 @@ fn a_guide_ends_with_its_maturity_and_limitations() {
     for (name, text) in guides {
         let last = text.rsplit("\n## ").next().unwrap_or_default();
         let mut lines = last.lines().filter(|line| !line.is_empty());
-        assert_eq!(
-            lines.next(),
-            Some("Limitations"),
-            "{name}: its last section"
-        );
+        assert_eq!(lines.next(), Some("Limitations"), "{name}: its last section");
         let maturity = ["tested", "experimental"]
             .map(|word| format!("> Maturity: **{word}** ([status](status.md#maturity))."));
         let first = lines.next().unwrap_or_default();
         assert!(maturity.iter().any(|line| line == first), "{name}: {first}");
-        assert!(
-            lines.all(|line| line.starts_with('>')),
-            "{name}: limitations outside of the box"
-        );
+        assert!(lines.all(|line| line.starts_with('>')), "{name}: limitations outside of the box");
     }
 }
 
 #[test]
 fn sentences_are_those_of_the_prose() {
     let page = "# Of a title\n\nOne `a. b` [two](x.md). Three:\n\n- four\n  five\n\n> 1. six\n\n```text\nseven\n```\n| a |\n";
-    let found: Vec<String> = sentences(page)
-        .iter()
-        .map(|words| words.join(" "))
-        .collect();
+    let found: Vec<String> = sentences(page).iter().map(|words| words.join(" ")).collect();
     assert_eq!(found, ["One X [two].", "Three:", "four five", "1.", "six"]);
     assert_eq!(long_sentence(page), 3);
     assert_eq!(count_word("told, retold and told", "told"), 2);

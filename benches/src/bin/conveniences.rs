@@ -74,11 +74,7 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     // One pair to warm up.
     for pair in 0..args.blocks + 1 {
         let mut without = || timed(world, || bare.block(args.interval));
-        let mut with = || {
-            timed(world, || {
-                full.block_with(&mut journal, world, args.interval)
-            })
-        };
+        let mut with = || timed(world, || full.block_with(&mut journal, world, args.interval));
         // Whichever is second finds the machine as the first left it.
         let (without, with) = if pair % 2 == 0 {
             let without = without()?;
@@ -159,10 +155,8 @@ fn report(world: &World, args: &Args, pairs: &[(Duration, Duration)]) {
     let per_step = |times: Vec<Duration>| median(times).as_secs_f64() * 1e3 / args.interval as f64;
     let bare = per_step(pairs.iter().map(|pair| pair.0).collect());
     let full = per_step(pairs.iter().map(|pair| pair.1).collect());
-    let ratios: Vec<f64> = pairs
-        .iter()
-        .map(|(without, with)| with.div_duration_f64(*without))
-        .collect();
+    let ratios: Vec<f64> =
+        pairs.iter().map(|(without, with)| with.div_duration_f64(*without)).collect();
     println!(
         "{} ranks x batch {}, {} layers of {}, {} pairs of {} steps",
         world.world_size(),

@@ -121,22 +121,15 @@ fn averaged<M: Module>(world: &World, model: &M, gradients: &Gradients) -> anyho
             }
         }
     }
-    let mut averager = Averager {
-        world,
-        gradients,
-        averages: GradientsParams::new(),
-        result: Ok(()),
-    };
+    let mut averager =
+        Averager { world, gradients, averages: GradientsParams::new(), result: Ok(()) };
     model.visit(&mut averager);
     averager.result
 }
 
 fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
     let [plain, bucketed, one_by_one, in_one_process] = times.map(median);
-    println!(
-        "{:<36} {:>10} {:>22}",
-        "step", "time (ms)", "relative to no sync"
-    );
+    println!("{:<36} {:>10} {:>22}", "step", "time (ms)", "relative to no sync");
     for (name, time) in [
         ("no synchronisation", plain),
         ("buckets overlapped with backward", bucketed),
@@ -144,15 +137,9 @@ fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
         ("DataParallel, one process", in_one_process),
     ] {
         let ratio = time.as_secs_f64() / plain.as_secs_f64();
-        println!(
-            "{name:<36} {:>10.1} {ratio:>22.3}",
-            time.as_secs_f64() * 1e3
-        );
+        println!("{name:<36} {:>10.1} {ratio:>22.3}", time.as_secs_f64() * 1e3);
     }
-    println!(
-        "exposed communication with buckets: {:.1} ms",
-        median(exposed).as_secs_f64() * 1e3
-    );
+    println!("exposed communication with buckets: {:.1} ms", median(exposed).as_secs_f64() * 1e3);
 }
 
 #[cfg(test)]

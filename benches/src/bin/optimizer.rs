@@ -67,9 +67,7 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
     let parameters = model.num_params();
     let mut gradients = Gradients::default();
     model.visit(&mut gradients);
-    let burns = burn::optim::AdamWConfig::new()
-        .with_epsilon(EPSILON)
-        .with_weight_decay(DECAY);
+    let burns = burn::optim::AdamWConfig::new().with_epsilon(EPSILON).with_weight_decay(DECAY);
     let factor = DeferredScale::default();
     let folding = AdamWConfig::new().build();
     let folding = folding.with_deferred_scale(factor.clone());
@@ -86,9 +84,7 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
             gradients.clip(Clipping::Passes),
             gradients.clip(Clipping::Operations),
             gradients.clip(Clipping::Squares)
-                + factor
-                    .during(Factors::from(0.5), || folding.step(&gradients))
-                    .0,
+                + factor.during(Factors::from(0.5), || folding.step(&gradients)).0,
         ];
         if step >= WARM_UP_STEPS {
             times.push(milliseconds);
@@ -180,18 +176,12 @@ struct Training {
 
 impl Training {
     fn new(model: Mlp, optimizer: ModuleOptimizer) -> Self {
-        Self {
-            model: Some(model),
-            optimizer,
-        }
+        Self { model: Some(model), optimizer }
     }
 
     fn step(&mut self, gradients: &Gradients) -> f64 {
         let mut all = GradientsParams::new();
-        gradients
-            .register
-            .iter()
-            .for_each(|register| register(&mut all));
+        gradients.register.iter().for_each(|register| register(&mut all));
         let started = Instant::now();
         let model = self.model.take().expect("it comes back");
         self.model = Some(self.optimizer.step(RATE, model, all));

@@ -52,11 +52,7 @@ fn main() -> bonfire::Result<()> {
 
 fn compare(world: &World, cli: &Cli) -> Result<()> {
     if world.is_main() {
-        let Cli {
-            time_ms,
-            micro_batches,
-            ..
-        } = cli;
+        let Cli { time_ms, micro_batches, .. } = cli;
         println!(
             "passes of {time_ms} ms, {} ranks, {micro_batches} micro-batches",
             world.world_size()
@@ -71,11 +67,8 @@ fn compare(world: &World, cli: &Cli) -> Result<()> {
             micro_batches: cli.micro_batches,
         })?;
         let pass_s = cli.time_ms as f64 / 1000.0;
-        let times = PassTimes {
-            forward_s: pass_s,
-            input_gradient_s: pass_s,
-            weight_gradient_s: pass_s,
-        };
+        let times =
+            PassTimes { forward_s: pass_s, input_gradient_s: pass_s, weight_gradient_s: pass_s };
         let simulated = simulate(&schedule, &Costs::even(times, &schedule, 0.0)?)?.bubble();
         let pass = Duration::from_millis(cli.time_ms) / chunks;
         let measured = measure(world, schedule, pass, cli.steps)?;
@@ -142,11 +135,7 @@ fn slept(
             gradient
         },
     );
-    Ok(if given.is_last() {
-        x.mean().into()
-    } else {
-        x.into()
-    })
+    Ok(if given.is_last() { x.mean().into() } else { x.into() })
 }
 
 #[cfg(test)]

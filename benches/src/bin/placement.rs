@@ -39,12 +39,8 @@ fn measure(world: &World, sizes: Sizes) -> anyhow::Result<()> {
     let device = world.device();
     let model = sizes.model(&device);
     let input = sizes.input(1, &device.autodiff());
-    let placements = [
-        Placement::replicated(),
-        Placement::zero1(),
-        Placement::zero2(),
-        Placement::zero3(),
-    ];
+    let placements =
+        [Placement::replicated(), Placement::zero1(), Placement::zero2(), Placement::zero3()];
     let trainings = placements.map(|placement| {
         let config = DdpConfig::default().with_placement(placement);
         Ok(Training {
@@ -54,9 +50,7 @@ fn measure(world: &World, sizes: Sizes) -> anyhow::Result<()> {
             times: Vec::new(),
         })
     });
-    let mut trainings = trainings
-        .into_iter()
-        .collect::<anyhow::Result<Vec<Training>>>()?;
+    let mut trainings = trainings.into_iter().collect::<anyhow::Result<Vec<Training>>>()?;
     for round in sizes.rounds() {
         for training in &mut trainings {
             let time = timed(world, || {
@@ -71,15 +65,9 @@ fn measure(world: &World, sizes: Sizes) -> anyhow::Result<()> {
     }
     if world.is_main() {
         println!("{}", sizes.head(world, &model));
-        println!(
-            "{:<12} {:>10} {:>24}",
-            "placement", "time (ms)", "relative to replicated"
-        );
+        println!("{:<12} {:>10} {:>24}", "placement", "time (ms)", "relative to replicated");
         let replicated = median(trainings[0].times.clone()).as_secs_f64();
-        for Training {
-            placement, times, ..
-        } in trainings
-        {
+        for Training { placement, times, .. } in trainings {
             let time = median(times).as_secs_f64();
             let (name, ratio) = (placement.to_string(), time / replicated);
             println!("{name:<12} {:>10.1} {ratio:>24.3}", time * 1e3);

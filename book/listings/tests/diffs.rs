@@ -11,8 +11,7 @@ fn read(path: &str) -> String {
 /// The lines of a difference after which a program is as it says; a line of dots leaves some out.
 fn after(difference: &str) -> Vec<&str> {
     let kept = difference.lines().filter(|line| !line.starts_with('-'));
-    kept.map(|line| line.get(1..).unwrap_or_default().trim_end())
-        .collect()
+    kept.map(|line| line.get(1..).unwrap_or_default().trim_end()).collect()
 }
 
 /// That the lines are in the listing, one behind the other.
@@ -39,14 +38,9 @@ fn assert_in_listing(lines: &[&str], listing: &str) {
 #[test]
 fn what_the_differences_lead_to_is_in_the_listings() {
     let page = read("../src/from-one-gpu-to-many.md");
-    let blocks: Vec<&str> = page
-        .split("```diff\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect();
-    let [own, learner] = blocks[..] else {
-        panic!("the page has {} differences", blocks.len())
-    };
+    let blocks: Vec<&str> =
+        page.split("```diff\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [own, learner] = blocks[..] else { panic!("the page has {} differences", blocks.len()) };
     for (difference, listing) in [(own, "data_loader"), (learner, "learner")] {
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);

@@ -5,10 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(args)
-        .output()
-        .expect("the listing exists");
+    let output = Command::new(program).args(args).output().expect("the listing exists");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program}: {errors}");
     String::from_utf8(output.stdout).expect("the listing prints text")
@@ -16,10 +13,7 @@ fn run(program: &str, args: &[&str]) -> String {
 
 /// The loss that the training listing printed last.
 fn last_loss(printed: &str) -> f64 {
-    let last = printed
-        .lines()
-        .rev()
-        .find_map(|line| line.split("loss ").nth(1));
+    let last = printed.lines().rev().find_map(|line| line.split("loss ").nth(1));
     last.expect("it prints a loss").parse().expect("a number")
 }
 
@@ -32,10 +26,7 @@ fn the_first_programs_learn_on_one_and_on_several_ranks() {
         for ranks in ["1", several] {
             let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
             // The targets lie exactly on the line, so the loss falls towards zero.
-            assert!(
-                loss < 1e-3,
-                "{program}: {ranks} ranks end with a loss of {loss}"
-            );
+            assert!(loss < 1e-3, "{program}: {ranks} ranks end with a loss of {loss}");
         }
     }
 }
@@ -71,10 +62,7 @@ fn workers_of_the_listing_on_slow_links_learn() {
 
 #[test]
 fn the_listing_on_optimizers_learns_a_constant() {
-    let printed = run(
-        env!("CARGO_BIN_EXE_fused_optimizer"),
-        &["--nproc", "2", "--device", "cpu"],
-    );
+    let printed = run(env!("CARGO_BIN_EXE_fused_optimizer"), &["--nproc", "2", "--device", "cpu"]);
     assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
     assert!(last_loss(&printed) < 1e-2, "{printed}");
 }
@@ -86,10 +74,7 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
     let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
     let printed = run(env!("CARGO_BIN_EXE_sharding"), &args);
     assert_eq!(printed.matches("then loss ").count(), 2, "{printed}");
-    let first = printed
-        .split("loss ")
-        .nth(1)
-        .and_then(|text| text.split(',').next());
+    let first = printed.split("loss ").nth(1).and_then(|text| text.split(',').next());
     let first: f64 = first.expect("a loss").parse().expect("a number");
     let last = last_loss(&printed.replace(", then", "\n"));
     assert!(last < first / 4.0, "{printed}");
@@ -145,32 +130,19 @@ fn the_prepared_listing_learns_from_a_file_of_either_kind_and_goes_on() {
     let own = "epochs = 30\nbatch.micro = 8\noptimizer.lr = 0.05\n[schedule]\ndecay = \"cosine\"\n";
     let deepspeeds = r#"{ "train_batch_size": 32, "zero_optimization": { "stage": 1 },
         "optimizer": { "type": "AdamW", "params": { "lr": 0.05 } } }"#;
-    for (name, flag, text) in [
-        ("train.toml", "--config", own),
-        ("ds.json", "--deepspeed_config", deepspeeds),
-    ] {
+    for (name, flag, text) in
+        [("train.toml", "--config", own), ("ds.json", "--deepspeed_config", deepspeeds)]
+    {
         let file = folder.path().join(name);
         fs::write(&file, text).unwrap();
         let kept = format!("checkpoints.folder={}", folder.path().join(flag).display());
         let train = |epochs: &str| {
-            let arguments = [
-                "--nproc",
-                "2",
-                "--device",
-                "cpu",
-                flag,
-                file.to_str().unwrap(),
-            ];
-            let printed = run(
-                env!("CARGO_BIN_EXE_prepare"),
-                &[&arguments[..], &[&kept, epochs]].concat(),
-            );
+            let arguments = ["--nproc", "2", "--device", "cpu", flag, file.to_str().unwrap()];
+            let printed =
+                run(env!("CARGO_BIN_EXE_prepare"), &[&arguments[..], &[&kept, epochs]].concat());
             let told = printed.split("error ").nth(1).unwrap();
             let words: Vec<&str> = told.split_whitespace().collect();
-            (
-                words[0].parse::<f64>().unwrap(),
-                words[2].parse::<u64>().unwrap(),
-            )
+            (words[0].parse::<f64>().unwrap(), words[2].parse::<u64>().unwrap())
         };
         let (first, steps) = train("epochs=1");
         let (last, all) = train("epochs=30");
@@ -181,20 +153,12 @@ fn the_prepared_listing_learns_from_a_file_of_either_kind_and_goes_on() {
 
 #[test]
 fn the_two_models_of_the_listing_on_adversaries_meet() {
-    let printed = run(
-        env!("CARGO_BIN_EXE_gan"),
-        &["--nproc", "2", "--device", "cpu"],
-    );
-    let means = printed
-        .lines()
-        .filter_map(|line| line.split("mean ").nth(1));
+    let printed = run(env!("CARGO_BIN_EXE_gan"), &["--nproc", "2", "--device", "cpu"]);
+    let means = printed.lines().filter_map(|line| line.split("mean ").nth(1));
     let means: Vec<f64> = means.map(|mean| mean.parse().expect("a number")).collect();
     // The generator starts at 0, and circles around the mean of the data at about a tenth of the clip.
     assert_eq!(means.len(), 2, "{printed}");
-    assert!(
-        means[0] == means[1] && (means[0] - 3.0).abs() < 0.5,
-        "{printed}"
-    );
+    assert!(means[0] == means[1] && (means[0] - 3.0).abs() < 0.5, "{printed}");
 }
 
 #[test]
@@ -224,9 +188,7 @@ fn the_listing_on_errors_tells_once_what_is_wrong() {
     let errors = String::from_utf8_lossy(&end.stderr);
     let of_ranks = errors.lines().filter(|line| line.starts_with("[rank "));
     let lines: Vec<&str> = of_ranks.filter(|line| line.contains("error: ")).collect();
-    let [line] = lines[..] else {
-        panic!("not one line: {errors}")
-    };
+    let [line] = lines[..] else { panic!("not one line: {errors}") };
     assert!(line.starts_with("[rank 0] error: No such file"), "{line}");
 }
 
@@ -243,11 +205,7 @@ fn the_pictures_listing_deals_all_pictures_of_both_epochs() {
 #[test]
 fn the_agreement_listing_ends_on_all_ranks_with_the_shortest_share() {
     let printed = run(env!("CARGO_BIN_EXE_uneven_shares"), &["--nproc", "3"]);
-    assert_eq!(
-        printed.matches("3 steps, saved 2 times").count(),
-        3,
-        "{printed}"
-    );
+    assert_eq!(printed.matches("3 steps, saved 2 times").count(), 3, "{printed}");
 }
 
 #[test]
@@ -258,13 +216,7 @@ fn the_pretrained_listing_loads_what_fits_and_freezes_the_body() {
     let length = (description.len() as u64).to_le_bytes();
     let file = [&length[..], description.as_bytes(), &[0; 48]].concat();
     fs::write(&path, file).expect("the file can be written");
-    let arguments = [
-        path.to_str().expect("a plain path"),
-        "--nproc",
-        "2",
-        "--device",
-        "cpu",
-    ];
+    let arguments = [path.to_str().expect("a plain path"), "--nproc", "2", "--device", "cpu"];
     let printed = run(env!("CARGO_BIN_EXE_pretrained"), &arguments);
     fs::remove_file(&path).expect("the file can be removed");
     for line in [
@@ -303,10 +255,7 @@ fn the_listing_on_device_maps_answers_from_three_places() {
     let file = [&length[..], description.as_bytes(), &values].concat();
     let path = std::env::temp_dir().join(format!("device-map-{}.safetensors", std::process::id()));
     fs::write(&path, file).expect("the file can be written");
-    let printed = run(
-        env!("CARGO_BIN_EXE_device_map"),
-        &[path.to_str().expect("a plain path")],
-    );
+    let printed = run(env!("CARGO_BIN_EXE_device_map"), &[path.to_str().expect("a plain path")]);
     fs::remove_file(&path).expect("the file can be removed");
     for line in [
         "blocks.1: 0\nblocks.2: cpu\nblocks.3: cpu\nblocks.4: disk\n",
@@ -319,10 +268,7 @@ fn the_listing_on_device_maps_answers_from_three_places() {
 
 #[test]
 fn the_journal_listing_writes_what_it_says() {
-    let printed = run(
-        env!("CARGO_BIN_EXE_journal"),
-        &["--nproc", "2", "--device", "cpu"],
-    );
+    let printed = run(env!("CARGO_BIN_EXE_journal"), &["--nproc", "2", "--device", "cpu"]);
     let page = printed.split("the curves are in ").nth(1);
     let page = Path::new(page.expect("it names the page").trim());
     let text = fs::read_to_string(page).expect("the page is there");
@@ -335,11 +281,7 @@ fn the_journal_listing_writes_what_it_says() {
 
 #[test]
 fn the_lean_listing_learns_and_resumes() {
-    let folder = format!(
-        "{}/lean-{}",
-        env!("CARGO_TARGET_TMPDIR"),
-        std::process::id()
-    );
+    let folder = format!("{}/lean-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let lean = || {
         let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
         run(env!("CARGO_BIN_EXE_gradient_compression"), &args)
@@ -357,43 +299,24 @@ fn the_listing_on_checkpoints_resumes_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, steps: &str| {
         let folder = folder.path().join(name);
-        let args = [
-            folder.to_str().unwrap(),
-            steps,
-            "--nproc",
-            "2",
-            "--device",
-            "cpu",
-        ];
+        let args = [folder.to_str().unwrap(), steps, "--nproc", "2", "--device", "cpu"];
         let printed = run(env!("CARGO_BIN_EXE_checkpoints"), &args);
-        let ends = printed
-            .lines()
-            .filter_map(|line| line.split("step ").nth(1));
+        let ends = printed.lines().filter_map(|line| line.split("step ").nth(1));
         let ends: Vec<String> = ends.map(str::to_owned).collect();
         assert!(ends.len() == 2 && ends[0] == ends[1], "{printed}");
         ends[0].clone()
     };
     let whole = train("whole", "40");
-    assert!(
-        whole.starts_with("40 of ") && last_loss(&whole) < 0.5,
-        "{whole}"
-    );
+    assert!(whole.starts_with("40 of ") && last_loss(&whole) < 0.5, "{whole}");
     assert!(train("parts", "20").starts_with("20 of "));
     assert_eq!(train("parts", "20"), whole);
 }
 
 #[test]
 fn the_learner_listing_finds_the_line_on_two_ranks() {
-    let printed = run(
-        env!("CARGO_BIN_EXE_learner"),
-        &["--nproc", "2", "--device", "cpu"],
-    );
-    let weights = printed
-        .lines()
-        .filter_map(|line| line.split("weight ").nth(1));
-    let weights: Vec<f32> = weights
-        .map(|weight| weight.parse().expect("a number"))
-        .collect();
+    let printed = run(env!("CARGO_BIN_EXE_learner"), &["--nproc", "2", "--device", "cpu"]);
+    let weights = printed.lines().filter_map(|line| line.split("weight ").nth(1));
+    let weights: Vec<f32> = weights.map(|weight| weight.parse().expect("a number")).collect();
     assert_eq!(weights.len(), 2, "{printed}");
     assert!((weights[0] - 3.0).abs() < 0.1, "{printed}");
     assert_eq!(weights[0], weights[1]);
@@ -444,10 +367,7 @@ fn the_groups_listing_holds_its_assertions() {
 #[test]
 fn the_plan_listing_prints_the_ring() {
     let printed = run(env!("CARGO_BIN_EXE_schedule"), &[]);
-    assert!(
-        printed.starts_with("rounds: 6\n"),
-        "2(n-1) rounds for 4 ranks: {printed}"
-    );
+    assert!(printed.starts_with("rounds: 6\n"), "2(n-1) rounds for 4 ranks: {printed}");
     assert!(printed.contains("put"), "{printed}");
 }
 
@@ -456,9 +376,7 @@ fn the_batch_norm_listing_has_the_same_statistics_on_every_rank() {
     let program = env!("CARGO_BIN_EXE_batch_norm");
     let means = |ranks: usize| -> Vec<f64> {
         let printed = run(program, &["--nproc", &ranks.to_string(), "--device", "cpu"]);
-        let ends = printed
-            .lines()
-            .filter_map(|line| line.split("running mean ").nth(1));
+        let ends = printed.lines().filter_map(|line| line.split("running mean ").nth(1));
         let means: Vec<f64> = ends.map(|end| end.parse().expect("a number")).collect();
         assert_eq!(means.len(), ranks, "{printed}");
         means
@@ -491,10 +409,7 @@ fn the_listing_that_computes_activations_again_trains_the_same_parameters() {
 fn the_listing_that_plans_shows_a_line_for_each_placement() {
     let printed = run(env!("CARGO_BIN_EXE_memory_plan"), &[]);
     // Weight and bias.
-    assert!(
-        printed.contains("4.2 million parameters; what each of 8 ranks"),
-        "{printed}"
-    );
+    assert!(printed.contains("4.2 million parameters; what each of 8 ranks"), "{printed}");
     for placement in ["replicated", "zero1", "zero2", "zero3"] {
         let line = printed.lines().find(|line| line.starts_with(placement));
         assert!(line.is_some_and(|line| line.ends_with(" yes")), "{printed}");

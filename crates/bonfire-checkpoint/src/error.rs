@@ -14,21 +14,13 @@ pub enum CheckpointError {
         "cannot {action} {path}: {source}; checkpoints need a folder that rank 0 can write to, with room for one more \
          than are kept"
     )]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     /// A file of a checkpoint cannot be written.
     #[error(
         "cannot write {what} to {path}: {cause}; checkpoints need a folder that rank 0 can write to, with room for one \
          more than are kept"
     )]
-    Unwritten {
-        what: String,
-        path: PathBuf,
-        cause: String,
-    },
+    Unwritten { what: String, path: PathBuf, cause: String },
     /// Another training saves in the same folder.
     #[error(
         "another training saves in {folder}: {by}; give each training a folder of its own, or end the other one first"
@@ -45,11 +37,7 @@ pub enum CheckpointError {
         "none of the {count} checkpoints in {folder} is intact; the last one: {cause}; restore a \
          copy, or start again in another folder"
     )]
-    AllDamaged {
-        folder: PathBuf,
-        count: usize,
-        cause: String,
-    },
+    AllDamaged { folder: PathBuf, count: usize, cause: String },
     /// The requested checkpoint is damaged.
     #[error("checkpoint {path} is damaged: {cause}; restore a copy, or resume from another")]
     Damaged { path: PathBuf, cause: String },
@@ -58,9 +46,5 @@ pub enum CheckpointError {
         "checkpoint {path} is of another {what}: {cause}; build what it was made with, or start \
          anew in another folder"
     )]
-    Other {
-        path: PathBuf,
-        what: String,
-        cause: String,
-    },
+    Other { path: PathBuf, what: String, cause: String },
 }

@@ -73,10 +73,7 @@ enum Fault {
 impl Folder {
     /// Names a folder without touching the disk.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            state: Arc::default(),
-        }
+        Self { path: path.into(), state: Arc::default() }
     }
 
     /// Returns the path of the folder.
@@ -133,12 +130,7 @@ impl Folder {
         let unfinished = self.unfinished(&target);
         clear(&unfinished)?;
         fs::create_dir(&unfinished).map_err(io("make", &unfinished))?;
-        Ok(Draft {
-            folder: self,
-            manifest,
-            target,
-            unfinished,
-        })
+        Ok(Draft { folder: self, manifest, target, unfinished })
     }
 
     /// Removes checkpoints that `keep` does not name. The last one saved is always kept. Damaged ones are always
@@ -151,10 +143,8 @@ impl Folder {
             return Ok(());
         }
         self.claim()?;
-        let (damaged, whole): (Vec<Saved>, Vec<Saved>) = self
-            .newest_first()?
-            .into_iter()
-            .partition(|saved| self.is_damaged(saved));
+        let (damaged, whole): (Vec<Saved>, Vec<Saved>) =
+            self.newest_first()?.into_iter().partition(|saved| self.is_damaged(saved));
         let newest = whole.first().map_or(0, |newest| newest.manifest.saved);
         // Steps go down from the newest checkpoint to those before it.
         let mut step = u64::MAX;
@@ -218,11 +208,8 @@ impl Folder {
     /// # Errors
     /// [`CheckpointError::AllDamaged`], [`CheckpointError::Io`].
     pub fn newest(&self) -> Result<Option<Found>, CheckpointError> {
-        let mut paths: Vec<PathBuf> = self
-            .newest_first()?
-            .into_iter()
-            .map(|saved| saved.path)
-            .collect();
+        let mut paths: Vec<PathBuf> =
+            self.newest_first()?.into_iter().map(|saved| saved.path).collect();
         let mut others = self.all()?;
         others.retain(|path| !paths.contains(path));
         paths.splice(0..0, others.into_iter().rev());

@@ -61,17 +61,14 @@ impl Manifest {
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
         match manifest.format {
             FORMAT => Ok(manifest),
-            format => Err(format!(
-                "its format is {format}, and this program reads format {FORMAT}"
-            )),
+            format => {
+                Err(format!("its format is {format}, and this program reads format {FORMAT}"))
+            }
         }
     }
 
     pub(crate) fn milestone(&self) -> Milestone {
-        Milestone {
-            step: self.step,
-            metric: self.metric,
-        }
+        Milestone { step: self.step, metric: self.metric }
     }
 }
 
@@ -91,11 +88,7 @@ impl Entry {
         let bytes = io::copy(file, &mut hash)? as usize;
         let sha256 = text(hash.0.finish().as_ref());
         let name = name.to_owned();
-        Ok(Self {
-            name,
-            bytes,
-            sha256,
-        })
+        Ok(Self { name, bytes, sha256 })
     }
 
     /// Checks that a file is as it was when it was saved.

@@ -22,10 +22,7 @@ impl Keep {
     /// Keeps the best of all as well.
     #[must_use]
     pub const fn and_best(self, best: Best) -> Self {
-        Self {
-            best: Some(best),
-            ..self
-        }
+        Self { best: Some(best), ..self }
     }
 }
 

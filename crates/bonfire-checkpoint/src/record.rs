@@ -144,10 +144,7 @@ pub fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
 }
 
 fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
-    CheckpointError::Unwritable {
-        what: what.to_owned(),
-        cause: cause.to_string(),
-    }
+    CheckpointError::Unwritable { what: what.to_owned(), cause: cause.to_string() }
 }
 
 /// Returns a tensor with the elements `runs` of another one, in their order.

@@ -47,16 +47,9 @@ fn newest(folder: &Path) -> u64 {
 }
 
 fn checkpoints(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let is_checkpoint = |path: &PathBuf| {
-        path.file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .contains("step-")
-    };
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_checkpoint =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().contains("step-");
     entries.filter(is_checkpoint).collect()
 }
 
@@ -136,11 +129,7 @@ fn a_disk_that_is_full_at_any_moment_keeps_its_checkpoints_and_its_room() {
         while fs::write(&filler, vec![0; (pages * PAGE) as usize]).is_err() {
             pages -= 1;
         }
-        fs::write(
-            &filler,
-            vec![0; (pages.saturating_sub(free) * PAGE) as usize],
-        )
-        .unwrap();
+        fs::write(&filler, vec![0; (pages.saturating_sub(free) * PAGE) as usize]).unwrap();
         let saved = save(&folder, last + 1);
         match saved {
             Ok(()) => last += 1,
@@ -154,11 +143,7 @@ fn a_disk_that_is_full_at_any_moment_keeps_its_checkpoints_and_its_room() {
             }
         }
         assert_eq!(newest(&path), last, "{free} pages were free");
-        assert_eq!(
-            checkpoints(&path).len(),
-            KEEP.last,
-            "{free} pages were free"
-        );
+        assert_eq!(checkpoints(&path).len(), KEEP.last, "{free} pages were free");
         // A removed file has its room until the children of other tests, which have it open, are programs of their own.
         fs::write(&filler, "").unwrap();
         last += 1;

@@ -24,15 +24,8 @@ struct Net {
 
 impl Net {
     fn new(layers: usize) -> Self {
-        let layer = |outputs| {
-            LinearConfig::new(2, outputs)
-                .with_bias(false)
-                .init(&Device::flex())
-        };
-        Self {
-            layers: (0..layers).map(|_| layer(2)).collect(),
-            head: layer(1),
-        }
+        let layer = |outputs| LinearConfig::new(2, outputs).with_bias(false).init(&Device::flex());
+        Self { layers: (0..layers).map(|_| layer(2)).collect(), head: layer(1) }
     }
 
     /// The first weight of each layer.
@@ -46,12 +39,7 @@ impl Net {
 /// A tensor whose values are all the same.
 fn filled(name: &str, shape: &[usize], value: f32) -> (String, &'static str, Vec<usize>, Vec<u8>) {
     let count: usize = shape.iter().product();
-    (
-        name.to_owned(),
-        "F32",
-        shape.to_vec(),
-        value.to_le_bytes().repeat(count),
-    )
+    (name.to_owned(), "F32", shape.to_vec(), value.to_le_bytes().repeat(count))
 }
 
 fn write(path: PathBuf, bytes: &[u8]) -> PathBuf {
@@ -65,16 +53,10 @@ fn load(layers: usize, file: impl Into<WeightsFile>) -> (Net, Result<LoadReport,
 
 /// A model of two layers in a file of each, and their index.
 fn in_two_files(folder: &Path) -> PathBuf {
-    let first = [
-        filled("layers.0.weight", &[2, 2], 1.0),
-        filled("head.weight", &[1, 2], 9.0),
-    ];
+    let first = [filled("layers.0.weight", &[2, 2], 1.0), filled("head.weight", &[1, 2], 9.0)];
     write(folder.join("first"), &safetensors(&first));
     // As after a layer without parameters, in a Sequential of PyTorch.
-    write(
-        folder.join("second"),
-        &safetensors(&[filled("layers.2.weight", &[2, 2], 2.0)]),
-    );
+    write(folder.join("second"), &safetensors(&[filled("layers.2.weight", &[2, 2], 2.0)]));
     let index = json!({ "weight_map": {
         "layers.0.weight": "first", "head.weight": "first", "layers.2.weight": "second",
     }});
@@ -114,17 +96,11 @@ fn a_missing_file_of_several_is_the_one_that_is_named() {
 fn a_tensor_that_the_index_has_and_no_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let index = in_two_files(folder.path());
-    write(
-        folder.path().join("second"),
-        &safetensors(&[filled("other", &[1], 2.0)]),
-    );
+    write(folder.path().join("second"), &safetensors(&[filled("other", &[1], 2.0)]));
     let (lines, (net, report)) = logged(|| load(2, index.as_path()));
     assert_eq!(report.unwrap().unexpected, ["other"]);
     assert_eq!(net.firsts()[2], 9.0);
-    assert!(
-        lines.contains("layers.2.weight in second, which does not have it"),
-        "{lines}"
-    );
+    assert!(lines.contains("layers.2.weight in second, which does not have it"), "{lines}");
 }
 
 #[test]
@@ -170,29 +146,20 @@ fn a_tensor_of_a_type_that_burn_lacks_is_named_and_the_rest_is_loaded() {
     let report = report.unwrap();
     assert_eq!((net.firsts(), report.loaded.len()), (vec![3.0], 1));
     assert_eq!(report.unreadable, ["scale (F8_E4M3)"]);
-    assert!(
-        report
-            .to_string()
-            .contains("of a type that Burn lacks: scale (F8_E4M3)")
-    );
+    assert!(report.to_string().contains("of a type that Burn lacks: scale (F8_E4M3)"));
     assert!(lines.contains("scale in"), "{lines}");
 }
 
 #[test]
 fn values_that_are_no_numbers_are_loaded_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
-    let tensors = [
-        filled("head.weight", &[1, 2], f32::NAN),
-        filled("layers.0.weight", &[2, 2], 1.0),
-    ];
+    let tensors =
+        [filled("head.weight", &[1, 2], f32::NAN), filled("layers.0.weight", &[2, 2], 1.0)];
     let path = write(folder.path().join("net"), &safetensors(&tensors));
     let (lines, (net, report)) = logged(|| load(1, path));
     report.unwrap();
     assert!(net.firsts()[1].is_nan());
-    assert!(
-        lines.contains("head.weight in") && lines.contains("has 2 values"),
-        "{lines}"
-    );
+    assert!(lines.contains("head.weight in") && lines.contains("has 2 values"), "{lines}");
     assert!(!lines.contains("layers.0.weight"), "{lines}");
 }
 
@@ -205,9 +172,7 @@ fn a_cut_file_is_an_error() {
         load(0, path).1.unwrap_err();
     }
     let more = [&whole[..], b"more"].concat();
-    load(0, write(folder.path().join("net"), &more))
-        .1
-        .unwrap_err();
+    load(0, write(folder.path().join("net"), &more)).1.unwrap_err();
 }
 
 #[test]

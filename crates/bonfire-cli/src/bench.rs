@@ -54,12 +54,7 @@ pub(crate) struct BenchArgs {
     #[arg(required = true, value_name = "OPERATION", value_enum)]
     operations: Vec<Operation>,
     /// Ranks to start: a number, or `cpu` for one per core
-    #[arg(
-        long,
-        visible_alias = "nproc",
-        value_name = "N|auto|gpu|cpu",
-        default_value = "2"
-    )]
+    #[arg(long, visible_alias = "nproc", value_name = "N|auto|gpu|cpu", default_value = "2")]
     ranks: RankCount,
     /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where that can be
     #[arg(long, value_enum, default_value = "cpu")]
@@ -220,10 +215,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
             operation,
             form,
             dtype: args.dtype,
-            parameters: Parameters {
-                redop: args.redop,
-                root,
-            },
+            parameters: Parameters { redop: args.redop, root },
             buffers: args.buffers,
             iters: args.iters as usize,
             time_min: args.min_time,

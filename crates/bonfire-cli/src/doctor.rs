@@ -3,10 +3,7 @@
 //! It reads and asks, and changes nothing. Facts are gathered first ([`host`], [`gpus`]), then judged
 //! ([`problem`]), then printed, so that the judgement can be tested without the machine.
 
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "a program without CUDA finds no GPU")
-)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a program without CUDA finds no GPU"))]
 mod gpus;
 mod host;
 mod problem;
@@ -56,11 +53,6 @@ impl Report {
         let host = Host::of_this_machine();
         let gpus = gpus::look::gpus();
         let problems = problem::problems(&host, &gpus);
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            host,
-            gpus,
-            problems,
-        }
+        Self { version: env!("CARGO_PKG_VERSION"), host, gpus, problems }
     }
 }

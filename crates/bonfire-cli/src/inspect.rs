@@ -56,10 +56,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         Some(name) => jobs::report(name, detail)?,
         None => read(target)?,
     };
-    let records: Vec<FlightRecord> = reports
-        .iter()
-        .flat_map(|report| report.records.iter().cloned())
-        .collect();
+    let records: Vec<FlightRecord> =
+        reports.iter().flat_map(|report| report.records.iter().cloned()).collect();
     if let Some(path) = &args.trace {
         timeline::write(path, &records)?;
     }
@@ -68,12 +66,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         text.push('\n');
         return print(&text);
     }
-    print(
-        &reports
-            .iter()
-            .map(GroupReport::to_string)
-            .collect::<String>(),
-    )
+    print(&reports.iter().map(GroupReport::to_string).collect::<String>())
 }
 
 /// A path is a folder, whether it is there or not; so is a word that names one.

@@ -52,10 +52,7 @@ impl Operation {
             Self::Gather => Collective::Gather { root },
             Self::Scatter => Collective::Scatter { root },
             Self::AllToAll => Collective::AllToAll,
-            Self::SendRecv => Collective::Exchange {
-                first: Rank::new(0),
-                second: Rank::new(1),
-            },
+            Self::SendRecv => Collective::Exchange { first: Rank::new(0), second: Rank::new(1) },
             Self::Barrier => Collective::Barrier,
         }
     }
@@ -125,10 +122,7 @@ mod tests {
         for &operation in Operation::value_variants() {
             assert_eq!(Operation::from_name(operation.name()), Some(operation));
         }
-        assert_eq!(
-            Operation::from_name("all-reduce"),
-            Some(Operation::AllReduce)
-        );
+        assert_eq!(Operation::from_name("all-reduce"), Some(Operation::AllReduce));
         assert_eq!(Operation::from_name("reduce_all"), None);
     }
 

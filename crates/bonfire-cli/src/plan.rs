@@ -87,11 +87,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         println!("without activations: give them with --activations");
     }
     let fits = table.fitting().next().is_some();
-    Ok(if fits {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
@@ -114,9 +110,7 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     let ranks = WorldSize::new(args.ranks)?;
     let grid = config.mesh.over(ranks)?;
     anyhow::ensure!(
-        [Axis::Pp, Axis::Cp, Axis::Tp]
-            .iter()
-            .all(|axis| grid.size(*axis) == 1),
+        [Axis::Pp, Axis::Cp, Axis::Tp].iter().all(|axis| grid.size(*axis) == 1),
         "mesh={grid}: the shapes in a file do not say which rank has which part of them; leave pp, cp and tp out, or plan \
          in the program as the book's page on planning memory says"
     );
@@ -127,10 +121,7 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     };
     if let Some(bytes_max) = config.gradients.bucket_bytes {
         let first_bytes_max = Caps::default().first_bytes_max.min(bytes_max);
-        training.caps = Caps {
-            first_bytes_max,
-            bytes_max,
-        };
+        training.caps = Caps { first_bytes_max, bytes_max };
     }
     training.micro_batches = config.batch.accumulation.unwrap_or(1);
     training.activations = args.activations.into();

@@ -9,9 +9,7 @@ const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1
 
 /// Reads `4096`, `64K`, `16MiB` or `1.5G`, at least one byte.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let bytes: Bytes = text
-        .parse()
-        .map_err(|error: UnknownBytes| error.to_string())?;
+    let bytes: Bytes = text.parse().map_err(|error: UnknownBytes| error.to_string())?;
     match usize::try_from(bytes.get()) {
         Ok(0) => Err("must be at least one byte".to_owned()),
         Ok(bytes) => Ok(bytes),
@@ -55,8 +53,7 @@ pub(crate) fn bandwidth(text: &str) -> Result<f64, String> {
 
 /// `digits` of `digits` and one of the letters, in either case.
 fn strip_prefix_letter<'a>(text: &'a str, letter: &str) -> Option<&'a str> {
-    text.strip_suffix(letter)
-        .or_else(|| text.strip_suffix(&letter.to_lowercase()))
+    text.strip_suffix(letter).or_else(|| text.strip_suffix(&letter.to_lowercase()))
 }
 
 /// Reads a number that is finite and not negative.
@@ -113,16 +110,8 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, expected) in [
-            ("3.4us", 3.4e-6),
-            ("500ns", 5e-7),
-            ("1ms", 1e-3),
-            ("2s", 2.0),
-        ] {
-            assert!(
-                (seconds(text).unwrap() - expected).abs() <= 1e-12 * expected,
-                "{text}"
-            );
+        for (text, expected) in [("3.4us", 3.4e-6), ("500ns", 5e-7), ("1ms", 1e-3), ("2s", 2.0)] {
+            assert!((seconds(text).unwrap() - expected).abs() <= 1e-12 * expected, "{text}");
         }
         for bad in ["", "3", "us", "-1us", "infs", "1 minute"] {
             assert!(seconds(bad).unwrap_err().contains(bad), "{bad}");
@@ -144,10 +133,7 @@ mod tests {
             ("1e9", 1e9),
         ];
         for (text, expected) in readable {
-            assert!(
-                (bandwidth(text).unwrap() - expected).abs() <= 1e-12 * expected,
-                "{text}"
-            );
+            assert!((bandwidth(text).unwrap() - expected).abs() <= 1e-12 * expected, "{text}");
         }
         for bad in ["", "fast", "0", "-1G", "10Gbit"] {
             assert!(bandwidth(bad).is_err(), "{bad}");

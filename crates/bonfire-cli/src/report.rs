@@ -70,10 +70,7 @@ mod tests {
         }
         std::fs::write(folder.path().join("notes.txt"), "").unwrap();
         let runs = runs_in(folder.path()).unwrap();
-        let names: Vec<_> = runs
-            .iter()
-            .map(|(name, _)| name.rsplit('/').next())
-            .collect();
+        let names: Vec<_> = runs.iter().map(|(name, _)| name.rsplit('/').next()).collect();
         assert_eq!(names, [Some("first"), Some("second")]);
     }
 }

@@ -55,26 +55,16 @@ pub(crate) fn run(args: SelftestArgs) -> ExitCode {
         eprintln!("error: {error:#}");
         false
     });
-    if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn all(args: &SelftestArgs) -> anyhow::Result<bool> {
     // Without a driver there is one line to say, and no part to run.
     devices::all()?;
-    let parts = if args.only.is_empty() {
-        Part::value_variants().to_vec()
-    } else {
-        args.only.clone()
-    };
+    let parts =
+        if args.only.is_empty() { Part::value_variants().to_vec() } else { args.only.clone() };
     let run = |part: Part| part.run_apart(args).map(|outcome| (part, outcome));
-    let outcomes = parts
-        .into_iter()
-        .map(run)
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let outcomes = parts.into_iter().map(run).collect::<anyhow::Result<Vec<_>>>()?;
     println!();
     for (part, outcome) in &outcomes {
         println!("{:<14} {outcome}", part.name());

@@ -55,12 +55,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "LINK")]
     inter_link: Option<LinkSource>,
     /// What is done
-    #[arg(
-        long,
-        value_name = "OPERATION",
-        value_enum,
-        default_value = "all-reduce"
-    )]
+    #[arg(long, value_name = "OPERATION", value_enum, default_value = "all-reduce")]
     op: Operation,
     /// The rank that has the data, or gets it, where the operation has such a one
     #[arg(long, value_name = "RANK", default_value = "0")]
@@ -217,8 +212,7 @@ impl SimulateArgs {
     }
 
     fn chunk_bytes(&self) -> usize {
-        self.chunk_bytes
-            .unwrap_or(GroupOptions::default().chunk_bytes)
+        self.chunk_bytes.unwrap_or(GroupOptions::default().chunk_bytes)
     }
 
     fn write_timeline(

@@ -8,24 +8,11 @@ use std::process::Command;
 use bonfire_testkit::{Job, JobEnd};
 
 fn bench(arguments: &[&str]) -> JobEnd {
-    Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire"))
-            .arg("bench")
-            .args(arguments),
-    )
-    .end()
+    Job::start(Command::new(env!("CARGO_BIN_EXE_bonfire")).arg("bench").args(arguments)).end()
 }
 
-const SMALL: [&str; 8] = [
-    "--min-bytes",
-    "64",
-    "--max-bytes",
-    "4K",
-    "--iters",
-    "3",
-    "--rotate-bytes",
-    "16K",
-];
+const SMALL: [&str; 8] =
+    ["--min-bytes", "64", "--max-bytes", "4K", "--iters", "3", "--rotate-bytes", "16K"];
 
 #[test]
 fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
@@ -36,17 +23,10 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
     let end = bench(&arguments);
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(end.stderr, Vec::<String>::new());
-    assert_eq!(
-        end.stdout[0],
-        "# reduce of 3 ranks over shm, region buffers, 3 iterations"
-    );
+    assert_eq!(end.stdout[0], "# reduce of 3 ranks over shm, region buffers, 3 iterations");
     let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
-    let table: Vec<Vec<&str>> = end
-        .stdout
-        .iter()
-        .filter(rows)
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let table: Vec<Vec<&str>> =
+        end.stdout.iter().filter(rows).map(|line| line.split_whitespace().collect()).collect();
 
     let text = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -93,60 +73,30 @@ fn every_operation_is_right_in_buffers_of_either_kind() {
         "send-recv",
     ];
     for buffers in ["region", "private"] {
-        let end = bench(
-            &[
-                &operations[..],
-                &SMALL,
-                &["--buffers", buffers, "--ranks", "3"],
-            ]
-            .concat(),
-        );
+        let end =
+            bench(&[&operations[..], &SMALL, &["--buffers", buffers, "--ranks", "3"]].concat());
         assert!(end.status.success(), "{:?}", end.stderr);
-        let titles: Vec<&String> = end
-            .stdout
-            .iter()
-            .filter(|line| line.contains(" of 3 "))
-            .collect();
+        let titles: Vec<&String> =
+            end.stdout.iter().filter(|line| line.contains(" of 3 ")).collect();
         assert_eq!(titles.len(), operations.len(), "{:?}", end.stdout);
         for (title, operation) in titles.iter().zip(operations) {
-            let expected = format!(
-                "# {} of 3 ranks over shm, {buffers}",
-                operation.replace('-', "_")
-            );
+            let expected =
+                format!("# {} of 3 ranks over shm, {buffers}", operation.replace('-', "_"));
             assert!(title.starts_with(&expected), "{title}");
         }
         // Both forms side by side, where both exist.
         let all_reduce: Vec<&str> = end.stdout[4].split_whitespace().collect();
         assert_eq!(all_reduce.len(), 17, "{all_reduce:?}");
-        assert_eq!(
-            (all_reduce[9], all_reduce[15]),
-            ("0", "0"),
-            "{all_reduce:?}"
-        );
+        assert_eq!((all_reduce[9], all_reduce[15]), ("0", "0"), "{all_reduce:?}");
     }
 }
 
 #[test]
 fn threads_print_the_same_table() {
-    let end = bench(
-        &[
-            &["broadcast", "--transport", "local", "--root", "1"],
-            &SMALL[..],
-        ]
-        .concat(),
-    );
+    let end = bench(&[&["broadcast", "--transport", "local", "--root", "1"], &SMALL[..]].concat());
     assert!(end.status.success(), "{:?}", end.stderr);
-    assert!(
-        end.stdout[0].starts_with("# broadcast of 2 ranks over local"),
-        "{:?}",
-        end.stdout
-    );
-    assert!(
-        end.stdout
-            .contains(&"# Out of bounds values : 0 OK".to_owned()),
-        "{:?}",
-        end.stdout
-    );
+    assert!(end.stdout[0].starts_with("# broadcast of 2 ranks over local"), "{:?}", end.stdout);
+    assert!(end.stdout.contains(&"# Out of bounds values : 0 OK".to_owned()), "{:?}", end.stdout);
 }
 
 /// The algorithms of the rows, in order.
@@ -154,9 +104,7 @@ fn algorithms(end: &JobEnd) -> Vec<&str> {
     assert!(end.status.success(), "{:?}", end.stderr);
     let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
     let lines = end.stdout.iter().filter(rows);
-    lines
-        .map(|line| line.split_whitespace().nth(10).unwrap())
-        .collect()
+    lines.map(|line| line.split_whitespace().nth(10).unwrap()).collect()
 }
 
 #[test]
@@ -173,10 +121,7 @@ fn rows_name_what_ran() {
     assert_eq!(algorithms(&run(&["--algorithm", "ring"])), ["ring", "ring"]);
     // The rank without a partner does nothing.
     let alone = ["send-recv", "--ranks", "1", "--transport", "local"];
-    assert_eq!(
-        algorithms(&bench(&[&alone[..], &sizes, &steps].concat())),
-        ["none", "none"]
-    );
+    assert_eq!(algorithms(&bench(&[&alone[..], &sizes, &steps].concat())), ["none", "none"]);
 }
 
 #[test]
@@ -202,14 +147,7 @@ fn repeats_are_one_row_with_all_their_samples() {
     let path = std::env::temp_dir().join(format!("bonfire-repeats-{}.json", std::process::id()));
     let file = path.to_str().unwrap();
     let repeats = ["--repeats", "3", "--min-time", "0s", "--json", file];
-    let end = bench(
-        &[
-            &["all-reduce", "--transport", "local"],
-            &SMALL[..],
-            &repeats,
-        ]
-        .concat(),
-    );
+    let end = bench(&[&["all-reduce", "--transport", "local"], &SMALL[..], &repeats].concat());
     assert!(end.status.success(), "{:?}", end.stderr);
     let text = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -217,10 +155,7 @@ fn repeats_are_one_row_with_all_their_samples() {
     // Four sizes in two forms.
     assert_eq!(records.len(), 8);
     for record in records {
-        assert_eq!(
-            (&record["samples"], &record["repeats"]),
-            (&9.into(), &3.into())
-        );
+        assert_eq!((&record["samples"], &record["repeats"]), (&9.into(), &3.into()));
     }
 }
 
@@ -234,27 +169,14 @@ fn under_a_launcher_it_joins_the_job() {
     )
     .end();
     assert!(end.status.success(), "{:?}", end.stderr);
-    assert!(
-        end.stdout[0].starts_with("[rank 0] # all_reduce of 2 ranks"),
-        "{:?}",
-        end.stdout
-    );
+    assert!(end.stdout[0].starts_with("[rank 0] # all_reduce of 2 ranks"), "{:?}", end.stdout);
 }
 
 #[test]
 fn a_root_outside_the_group_is_one_clear_line() {
-    let end = bench(
-        &[
-            &["broadcast", "--transport", "local", "--root", "2"],
-            &SMALL[..],
-        ]
-        .concat(),
-    );
+    let end = bench(&[&["broadcast", "--transport", "local", "--root", "2"], &SMALL[..]].concat());
     assert_eq!(end.status.code(), Some(1));
-    assert_eq!(
-        end.stderr,
-        ["error: --root is 2, but there are 2 ranks: ranks count from 0"]
-    );
+    assert_eq!(end.stderr, ["error: --root is 2, but there are 2 ranks: ranks count from 0"]);
 }
 
 #[test]
@@ -262,12 +184,7 @@ fn one_form_can_be_asked_for_where_it_exists() {
     let in_place = ["--transport", "local", "--form", "in-place"];
     let end = bench(&[&["all-reduce"], &SMALL[..], &in_place].concat());
     assert!(end.status.success(), "{:?}", end.stderr);
-    assert_eq!(
-        end.stdout[4].split_whitespace().count(),
-        11,
-        "{:?}",
-        end.stdout
-    );
+    assert_eq!(end.stdout[4].split_whitespace().count(), 11, "{:?}", end.stdout);
     let end = bench(&[&["gather"], &SMALL[..], &in_place].concat());
     assert_eq!(end.status.code(), Some(1));
     assert_eq!(

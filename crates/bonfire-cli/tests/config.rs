@@ -21,10 +21,7 @@ fn check_named(name: &str, text: &str, arguments: &[&str]) -> JobEnd {
 
 #[test]
 fn the_file_of_the_page_is_right() {
-    let page = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../book/src/configuration.md"
-    );
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/configuration.md");
     let page = fs::read_to_string(page).unwrap();
     let file = page.split("```toml\n").nth(1).unwrap();
     let file = file.split("```").next().unwrap();
@@ -60,28 +57,18 @@ fn a_file_that_is_right_is_explained() {
         "a step: 32 samples = 8 on each of 4 ranks x 1 forward passes",
         "zero_optimization.overlap_comm: gradients are always sent while backward runs",
     ] {
-        assert!(
-            lines.iter().any(|found| found == line),
-            "{line}: {lines:#?}"
-        );
+        assert!(lines.iter().any(|found| found == line), "{line}: {lines:#?}");
     }
 }
 
 #[test]
 fn everything_that_is_wrong_is_told_at_once() {
-    let end = check(
-        r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#,
-        &[],
-    );
+    let end = check(r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#, &[]);
     assert_eq!(end.status.code(), Some(1));
     assert_eq!(end.stderr.len(), 2, "{:?}", end.stderr);
     assert!(end.stderr[0].ends_with("there is no such key; train_batch_size is the nearest"));
     let end = check(r#"{ "train_batch_size": 30 }"#, &["--ranks", "4"]);
-    assert!(
-        end.stderr[0].contains("30 samples do not divide by 4"),
-        "{:?}",
-        end.stderr
-    );
+    assert!(end.stderr[0].contains("30 samples do not divide by 4"), "{:?}", end.stderr);
 }
 
 #[test]
@@ -128,9 +115,5 @@ fn a_file_of_bonfires_own_is_explained_with_what_comes_after_it() {
     }
     let end = check_named("train.toml", file, &["optimizer.lrr=1"]);
     assert_eq!(end.status.code(), Some(1));
-    assert!(
-        end.stderr[0].ends_with("optimizer.lr is the nearest"),
-        "{:?}",
-        end.stderr
-    );
+    assert!(end.stderr[0].ends_with("optimizer.lr is the nearest"), "{:?}", end.stderr);
 }

@@ -8,12 +8,7 @@ use bonfire_testkit::{Job, JobEnd};
 use serde_json::Value;
 
 fn doctor(arguments: &[&str]) -> JobEnd {
-    Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire"))
-            .arg("doctor")
-            .args(arguments),
-    )
-    .end()
+    Job::start(Command::new(env!("CARGO_BIN_EXE_bonfire")).arg("doctor").args(arguments)).end()
 }
 
 #[test]
@@ -25,11 +20,7 @@ fn it_succeeds_and_says_in_one_line_what_is_missing() {
     for part in ["processors: ", "memory: ", "/dev/shm: ", "network lo: "] {
         assert!(text.contains(part), "{part:?} is missing:\n{text}");
     }
-    let missing: Vec<_> = end
-        .stdout
-        .iter()
-        .filter(|line| line.starts_with("GPUs: "))
-        .collect();
+    let missing: Vec<_> = end.stdout.iter().filter(|line| line.starts_with("GPUs: ")).collect();
     match missing.as_slice() {
         [line] => assert!(line.contains("CUDA"), "{line}"),
         [] => assert!(text.contains("GPU 0: "), "{text}"),
@@ -54,9 +45,7 @@ fn its_json_has_the_same_facts() {
 #[test]
 fn a_job_s_token_is_not_shown() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    command
-        .arg("doctor")
-        .env("BONFIRE_JOB_TOKEN", "do-not-show");
+    command.arg("doctor").env("BONFIRE_JOB_TOKEN", "do-not-show");
     let end = Job::start(&mut command).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     assert!(!end.stdout.join("\n").contains("do-not-show"));

@@ -10,14 +10,8 @@ use bonfire_testkit::{Job, Network, Shape, Signal, wait_until_gone};
 
 const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
 
-const SMALL: [&str; 6] = [
-    "bench",
-    "all-reduce",
-    "--min-bytes=64",
-    "--max-bytes=4K",
-    "--rotate-bytes=16K",
-    "--warmup=1",
-];
+const SMALL: [&str; 6] =
+    ["bench", "all-reduce", "--min-bytes=64", "--max-bytes=4K", "--rotate-bytes=16K", "--warmup=1"];
 
 fn network(name: &str, hosts: usize) -> Option<Network> {
     match Network::new(hosts, Shape::Plain) {
@@ -84,25 +78,13 @@ fn check_three_hosts(name: &str, flags: &[&str]) {
         return;
     };
     let program = [&[BONFIRE][..], &SMALL, &["--iters=3"]].concat();
-    let jobs = launchers(
-        &network,
-        3,
-        &[&["--nproc-per-node=2"], flags].concat(),
-        &program,
-    );
+    let jobs = launchers(&network, 3, &[&["--nproc-per-node=2"], flags].concat(), &program);
     for (host, end) in jobs.into_iter().map(Job::end).enumerate() {
         assert!(end.status.success(), "host {host}: {:?}", end.stderr);
         // Rank 0 prints the table, whose rows begin with the size.
-        let rows = end
-            .stdout
-            .iter()
-            .filter(|line| line.contains("4096"))
-            .count();
+        let rows = end.stdout.iter().filter(|line| line.contains("4096")).count();
         assert_eq!(rows > 0, host == 0, "host {host}: {:?}", end.stdout);
-        let mixed = end
-            .stdout
-            .iter()
-            .any(|line| line.contains("over shm and tcp"));
+        let mixed = end.stdout.iter().any(|line| line.contains("over shm and tcp"));
         assert_eq!(mixed, host == 0, "host {host}: {:?}", end.stdout);
     }
 }
@@ -128,11 +110,8 @@ fn the_last_line_after_a_cut_cable_names_the_host_that_is_lost() {
     let Some(network) = network("a cut cable", 2) else {
         return;
     };
-    let program = [
-        &["/bin/sh", "-c", "echo id $$; exec \"$0\" \"$@\"", BONFIRE][..],
-        &SMALL,
-    ]
-    .concat();
+    let program =
+        [&["/bin/sh", "-c", "echo id $$; exec \"$0\" \"$@\"", BONFIRE][..], &SMALL].concat();
     let program = [&program[..], &["--iters=100000000"]].concat();
     let jobs = launchers(&network, 2, &[], &program);
     let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
@@ -141,10 +120,7 @@ fn the_last_line_after_a_cut_cable_names_the_host_that_is_lost() {
     network.cut(1);
     for (host, end) in jobs.into_iter().map(Job::end).enumerate() {
         let last = end.stderr.last().unwrap();
-        let expected = format!(
-            "error: node {} is lost: its launcher no longer answers",
-            1 - host
-        );
+        let expected = format!("error: node {} is lost: its launcher no longer answers", 1 - host);
         assert_eq!(*last, expected, "host {host}: {:?}", end.stderr);
     }
     wait_until_gone(&ids);
@@ -158,9 +134,7 @@ fn a_killed_job_leaves_no_shared_memory_and_no_socket() {
     let names = || -> Vec<std::ffi::OsString> {
         let entries = std::fs::read_dir("/dev/shm").into_iter().flatten();
         let names = entries.map(|entry| entry.unwrap().file_name());
-        names
-            .filter(|name| name.to_string_lossy().contains("bonfire"))
-            .collect()
+        names.filter(|name| name.to_string_lossy().contains("bonfire")).collect()
     };
     let mut command = network.command(0, Path::new(BONFIRE));
     command
@@ -193,9 +167,8 @@ fn a_killed_job_leaves_no_shared_memory_and_no_socket() {
 #[test]
 fn a_small_dev_shm_is_no_trouble() {
     let script = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\"";
-    let probe = Command::new("unshare")
-        .args(["--mount", "/bin/sh", "-c", script, "sh", "true"])
-        .output();
+    let probe =
+        Command::new("unshare").args(["--mount", "/bin/sh", "-c", script, "sh", "true"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: a small /dev/shm needs root and unshare");
         return;
@@ -219,9 +192,7 @@ fn the_token_is_on_no_command_line_and_can_come_from_a_file() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let script = "echo $BONFIRE_JOB_TOKEN; cat /proc/$PPID/cmdline /proc/$$/cmdline | tr '\\0' ' '";
     let mut command = Command::new(BONFIRE);
-    command
-        .args(["run", "--", "/bin/sh", "-c", script])
-        .env("BONFIRE_JOB_TOKEN_FILE", &path);
+    command.args(["run", "--", "/bin/sh", "-c", script]).env("BONFIRE_JOB_TOKEN_FILE", &path);
     let end = Job::start(&mut command).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(end.stdout[0], token);
@@ -244,12 +215,8 @@ fn ssh_servers(network: &Network, folder: &Path) -> Option<Vec<Job>> {
     };
     let file = |name: &str| folder.join(name).display().to_string();
     let server = Path::new("/usr/sbin/sshd");
-    let keys = ["key", "host"].map(|name| {
-        run(
-            "ssh-keygen",
-            &["-q", "-t", "ed25519", "-N", "", "-f", &file(name)],
-        )
-    });
+    let keys = ["key", "host"]
+        .map(|name| run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &file(name)]));
     if keys != [true; 2] || !server.exists() {
         eprintln!("skipped: hosts over ssh need openssh-server and openssh-client");
         return None;
@@ -258,21 +225,10 @@ fn ssh_servers(network: &Network, folder: &Path) -> Option<Vec<Job>> {
     std::fs::create_dir_all("/run/sshd").unwrap();
     let start = |host: usize| {
         let mut command = network.command(host, server);
-        command.args([
-            "-D",
-            "-e",
-            "-f",
-            "/dev/null",
-            "-p",
-            "2222",
-            "-h",
-            &file("host"),
-        ]);
-        for option in [
-            &format!("AuthorizedKeysFile={}", file("key.pub")),
-            "StrictModes=no",
-            "PidFile=none",
-        ] {
+        command.args(["-D", "-e", "-f", "/dev/null", "-p", "2222", "-h", &file("host")]);
+        for option in
+            [&format!("AuthorizedKeysFile={}", file("key.pub")), "StrictModes=no", "PidFile=none"]
+        {
             command.args(["-o", option]);
         }
         let job = Job::start(&mut command);
@@ -295,9 +251,7 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
     };
     let hosts = folder.join("hosts");
     let addresses = [network.address(0), network.address(1)];
-    let lines = addresses
-        .each_ref()
-        .map(|address| format!("{address} slots=2\n"));
+    let lines = addresses.each_ref().map(|address| format!("{address} slots=2\n"));
     std::fs::write(&hosts, lines.concat()).unwrap();
     let arguments = format!(
         "-p 2222 -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
@@ -306,17 +260,12 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
     let start = |program: &[&str]| {
         let mut command = network.command(0, Path::new(BONFIRE));
         command.args(["run", "--hostfile"]).arg(&hosts);
-        command
-            .args(["--launcher_args", &arguments, "--"])
-            .args(program);
+        command.args(["--launcher_args", &arguments, "--"]).args(program);
         Job::start(&mut command)
     };
     let end = start(&[&[BONFIRE][..], &SMALL, &["--iters=3"]].concat()).end();
     assert!(end.status.success(), "{:?}", end.stderr);
-    let mixed = end
-        .stdout
-        .iter()
-        .any(|line| line.contains("over shm and tcp"));
+    let mixed = end.stdout.iter().any(|line| line.contains("over shm and tcp"));
     assert!(mixed, "{:?}", end.stdout);
     // Interrupted, the ranks of both hosts save.
     let script = "trap 'echo saved; exit 0' TERM; echo id $$; while true; do sleep 0.05; done";
@@ -325,11 +274,7 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
     job.signal(Signal::TERM);
     let end = job.end();
     assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
-    let saved = end
-        .stdout
-        .iter()
-        .filter(|line| line.ends_with("saved"))
-        .count();
+    let saved = end.stdout.iter().filter(|line| line.ends_with("saved")).count();
     assert_eq!(saved, 4, "{:?}", end.stdout);
     wait_until_gone(&ids);
     // Its command killed, nothing is left on either host.
@@ -342,20 +287,11 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
 #[test]
 fn the_first_process_of_a_container_ends_when_it_is_asked_to_while_hosts_meet() {
     let mut command = Command::new("unshare");
-    command.args([
-        "--pid",
-        "--fork",
-        BONFIRE,
-        "run",
-        "--nnodes=2",
-        "--node-rank=1",
-    ]);
+    command.args(["--pid", "--fork", BONFIRE, "run", "--nnodes=2", "--node-rank=1"]);
     // Nobody is there.
     command.args(["--master-addr=127.0.0.1", "--master-port=1", "--", "true"]);
     command.env("BONFIRE_JOB_TOKEN", "ab".repeat(32));
-    let probe = Command::new("unshare")
-        .args(["--pid", "--fork", "true"])
-        .output();
+    let probe = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: a process namespace needs root and unshare");
         return;

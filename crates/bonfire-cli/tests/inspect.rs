@@ -14,10 +14,7 @@ use serde_json::Value;
 
 fn inspect(folder: &Path, arguments: &[&str]) -> JobEnd {
     Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire"))
-            .arg("inspect")
-            .arg(folder)
-            .args(arguments),
+        Command::new(env!("CARGO_BIN_EXE_bonfire")).arg("inspect").arg(folder).args(arguments),
     )
     .end()
 }
@@ -28,9 +25,7 @@ fn fail(folder: &Path) {
     let failed = Barrier::new(3);
     let errors = local(3, options, |group| {
         let weight = group.named("layers.7.weight");
-        weight
-            .all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum)
-            .unwrap();
+        weight.all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum).unwrap();
         let result = match group.rank().get() {
             2 => Ok(()),
             _ => group.with_timeout(Duration::from_secs(2)).barrier(),
@@ -38,10 +33,7 @@ fn fail(folder: &Path) {
         failed.wait();
         result
     });
-    assert!(
-        matches!(errors[0], Err(CollectiveError::Timeout(_))),
-        "{errors:?}"
-    );
+    assert!(matches!(errors[0], Err(CollectiveError::Timeout(_))), "{errors:?}");
 }
 
 #[test]
@@ -54,24 +46,12 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
     let [verdict, _, rank_0, rank_1, rank_2] = &end.stdout[..] else {
         panic!("five lines, got {:?}", end.stdout);
     };
-    assert!(
-        verdict.starts_with("Group 0 of 3 ranks: rank "),
-        "{verdict}"
-    );
-    assert!(
-        verdict.contains("rank 2 never entered it: its last call, all_reduce #0"),
-        "{verdict}"
-    );
+    assert!(verdict.starts_with("Group 0 of 3 ranks: rank "), "{verdict}");
+    assert!(verdict.contains("rank 2 never entered it: its last call, all_reduce #0"), "{verdict}");
     for line in [rank_0, rank_1] {
-        assert!(
-            line.contains("in it for ") && line.contains("barrier #1"),
-            "{line}"
-        );
+        assert!(line.contains("in it for ") && line.contains("barrier #1"), "{line}");
     }
-    assert!(
-        rank_2.contains(" s ago") && rank_2.ends_with("(layers.7.weight)"),
-        "{rank_2}"
-    );
+    assert!(rank_2.contains(" s ago") && rank_2.ends_with("(layers.7.weight)"), "{rank_2}");
 
     let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -79,9 +59,7 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
     let of_rank = |rank: u32| {
         let of_rank = move |event: &&Value| event["tid"] == rank;
         let names = events.iter().filter(complete).filter(of_rank);
-        names
-            .map(|event| event["name"].as_str().unwrap())
-            .collect::<Vec<_>>()
+        names.map(|event| event["name"].as_str().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(of_rank(0), ["all_reduce layers.7.weight", "barrier"]);
     assert_eq!(of_rank(2), ["all_reduce layers.7.weight"]);
@@ -123,18 +101,13 @@ fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
     assert!(end.status.success(), "{:?}", end.stderr);
     // Rank 0 called both at once, and was in the first until rank 1 came.
     let row = &end.stdout[2];
-    assert!(
-        row.contains("all_reduce #1") && row.contains(", queued for "),
-        "{row}"
-    );
+    assert!(row.contains("all_reduce #1") && row.contains(", queued for "), "{row}");
     let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
     let times = |ph: &str| {
         let of_rank_0 = |event: &&Value| event["ph"] == ph && event["tid"] == 0;
         let events = trace["traceEvents"].as_array().unwrap().iter();
         let events = events.filter(of_rank_0);
-        events
-            .map(|event| (event["id"].clone(), event["ts"].as_f64().unwrap()))
-            .collect::<Vec<_>>()
+        events.map(|event| (event["id"].clone(), event["ts"].as_f64().unwrap())).collect::<Vec<_>>()
     };
     let (began, ended) = (times("b"), times("e"));
     assert_eq!((began.len(), ended.len()), (2, 2), "{began:?} {ended:?}");
@@ -157,14 +130,7 @@ fn a_missing_record_is_said_and_json_is_whole() {
         .unwrap();
     fs::remove_file(gone).unwrap();
     let end = inspect(folder.path(), &[]);
-    assert!(
-        end.stdout
-            .last()
-            .unwrap()
-            .starts_with("No record of rank 1: "),
-        "{:?}",
-        end.stdout
-    );
+    assert!(end.stdout.last().unwrap().starts_with("No record of rank 1: "), "{:?}", end.stdout);
     let end = inspect(folder.path(), &["--json"]);
     let records: Value = serde_json::from_str(&end.stdout.join("\n")).unwrap();
     assert_eq!(records[1]["operations"][0]["name"], "layers.7.weight");

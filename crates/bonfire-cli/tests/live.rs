@@ -40,10 +40,7 @@ fn a_rank_of_the_jobs_below() {
     let _watchdog = Watchdog::start("a rank", LIMIT);
     let group = ProcessGroup::connect(&rank_from_env().unwrap(), GroupOptions::default()).unwrap();
     group.progress(7);
-    group
-        .named("layers.7.weight")
-        .all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum)
-        .unwrap();
+    group.named("layers.7.weight").all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum).unwrap();
     if group.rank().get() + 1 == group.world_size().get() {
         group.phase("data loading");
         println!("loading in process {}", std::process::id());
@@ -81,11 +78,7 @@ impl Waiting {
                 break id.parse().unwrap();
             }
         };
-        Self {
-            job,
-            folder,
-            last_rank,
-        }
+        Self { job, folder, last_rank }
     }
 
     fn run(name: &str, program: &[&str]) -> Self {
@@ -100,10 +93,7 @@ impl Waiting {
         let Self { job, folder, .. } = self;
         let end = job.end();
         assert!(end.status.success(), "{:?}", end.stderr);
-        let well = end
-            .stdout
-            .iter()
-            .filter(|line| line.ends_with("ended well"));
+        let well = end.stdout.iter().filter(|line| line.ends_with("ended well"));
         assert_eq!(well.count(), 3, "{:?}", end.stdout);
         drop(folder);
         end
@@ -169,10 +159,7 @@ fn a_job_that_waits_says_for_whom_and_goes_on() {
         assert!(verdict.contains(part), "no {part:?} in {verdict}");
     }
     for line in [rank_0, rank_1] {
-        assert!(
-            line.contains("in it for ") && line.contains("barrier #1"),
-            "{line}"
-        );
+        assert!(line.contains("in it for ") && line.contains("barrier #1"), "{line}");
     }
     assert!(rank_2.contains(" s ago  all_reduce #0") && rank_2.contains("\"data loading\""));
 
@@ -190,26 +177,15 @@ fn a_job_that_waits_says_for_whom_and_goes_on() {
     let pending = events.iter().filter(|event| event["cat"] == "pending");
     assert_eq!(pending.count(), 2, "{events:?}");
     let end = inspect(&[&waiting.last_rank.to_string()]);
-    assert!(
-        end.stdout[0].starts_with("Group 0 of 3 ranks, running"),
-        "{:?}",
-        end.stdout
-    );
+    assert!(end.stdout[0].starts_with("Group 0 of 3 ranks, running"), "{:?}", end.stdout);
 
     let end = inspect(&[]);
     let listed = end.stdout.iter().find(|line| line.contains(&name)).unwrap();
-    assert!(
-        listed.contains(&launcher) && listed.contains("3 of 3"),
-        "{listed}"
-    );
+    assert!(listed.contains(&launcher) && listed.contains("3 of 3"), "{listed}");
     waiting.end();
     let end = inspect(&[&name]);
     assert_eq!(end.status.code(), Some(1));
-    assert!(
-        end.stderr[0].contains("no job") && end.stderr.len() == 1,
-        "{:?}",
-        end.stderr
-    );
+    assert!(end.stderr[0].contains("no job") && end.stderr.len() == 1, "{:?}", end.stderr);
 }
 
 #[test]
@@ -220,10 +196,7 @@ fn a_stopped_rank_is_named_and_the_others_answer() {
     let lines = inspect_until(ask(&name), "rank 2 gives no account of itself");
     signal_process(waiting.last_rank, Signal::CONT);
     assert!(
-        lines
-            .last()
-            .unwrap()
-            .starts_with("No word from rank 2: its process is stopped"),
+        lines.last().unwrap().starts_with("No word from rank 2: its process is stopped"),
         "{lines:?}"
     );
     waiting.end();
@@ -272,9 +245,7 @@ fn told_of_ranks(end: &JobEnd) -> &[String] {
     let heading = "what the ranks did when the job failed:";
     let lines = &end.stderr[..];
     let from = lines.iter().position(|line| line == heading);
-    let to = lines
-        .iter()
-        .position(|line| line.starts_with("error: root cause: rank "));
+    let to = lines.iter().position(|line| line.starts_with("error: root cause: rank "));
     match (from, to) {
         (Some(from), Some(to)) if from < to => &lines[from + 1..to],
         _ => panic!("nobody tells of the ranks: {lines:?}"),
@@ -287,34 +258,20 @@ fn says_who_was_killed(told: &[String], waiting: &str, killed: &str) {
     let [failure, waited, gone, more] = told else {
         panic!("four lines, got {told:?}");
     };
-    assert!(
-        failure.contains(&format!("{killed} failed: its process ended")),
-        "{failure}"
-    );
+    assert!(failure.contains(&format!("{killed} failed: its process ended")), "{failure}");
     let prefix = format!("  {waiting} in barrier #1 ");
     assert!(waited.starts_with(&prefix), "{waited}");
-    assert_eq!(
-        gone,
-        &format!("  {killed} left no record: ended, stopped or out of reach")
-    );
-    assert!(
-        more.starts_with("  their last operations: bonfire inspect "),
-        "{more}"
-    );
+    assert_eq!(gone, &format!("  {killed} left no record: ended, stopped or out of reach"));
+    assert!(more.starts_with("  their last operations: bonfire inspect "), "{more}");
 }
 
 #[test]
 fn a_failed_job_ends_with_what_all_ranks_did_and_the_culprit() {
     let waiting = Waiting::run(&format!("fails-{}", std::process::id()), &[]);
-    inspect_until(
-        ask(&waiting.last_rank.to_string()),
-        "ranks 0 and 1 wait in barrier #1",
-    );
+    inspect_until(ask(&waiting.last_rank.to_string()), "ranks 0 and 1 wait in barrier #1");
     signal_process(waiting.last_rank, Signal::KILL);
     let folder = waiting.flights();
-    let Waiting {
-        job, folder: _kept, ..
-    } = waiting;
+    let Waiting { job, folder: _kept, .. } = waiting;
     let end = job.end();
     assert!(!end.status.success());
     let told = told_of_ranks(&end);
@@ -322,11 +279,7 @@ fn a_failed_job_ends_with_what_all_ranks_did_and_the_culprit() {
     let (_, named) = told[3].rsplit_once(' ').unwrap();
     assert_eq!(Path::new(named), folder);
     let end = inspect(&[named]);
-    assert!(
-        end.stdout[0].starts_with("Group 0 of 3 ranks: rank 2 failed"),
-        "{:?}",
-        end.stdout
-    );
+    assert!(end.stdout[0].starts_with("Group 0 of 3 ranks: rank 2 failed"), "{:?}", end.stdout);
 }
 
 #[test]
@@ -340,11 +293,7 @@ fn a_program_that_has_sigusr1_for_itself_keeps_it() {
     assert!(end.status.success(), "{:?}", end.stderr);
     assert!(!waiting.flights().exists());
     let end = waiting.end();
-    assert!(
-        !end.stderr.iter().any(|line| line.contains("Group 0")),
-        "{:?}",
-        end.stderr
-    );
+    assert!(!end.stderr.iter().any(|line| line.contains("Group 0")), "{:?}", end.stderr);
 }
 
 /// Names the socket of a rank for the test below, which another user runs.
@@ -391,11 +340,7 @@ fn another_user_is_told_nothing() {
     let ask_as = |user: u32| {
         let mut command = Command::new(&program);
         command
-            .args([
-                "a_question_to_the_socket_of_a_rank",
-                "--exact",
-                "--nocapture",
-            ])
+            .args(["a_question_to_the_socket_of_a_rank", "--exact", "--nocapture"])
             .current_dir("/")
             .env(SOCKET, &name)
             .uid(user);
@@ -414,12 +359,7 @@ fn start_on_two_hosts(network: &Network, folder: &Path) -> (Vec<Job>, u32) {
         let mut command = network.command(host, Path::new(BONFIRE));
         command
             .args(["run", "--nnodes=2", "--master-port=29500", "--node-rank"])
-            .args([
-                &host.to_string(),
-                "--master-addr",
-                &network.address(0),
-                "--",
-            ])
+            .args([&host.to_string(), "--master-addr", &network.address(0), "--"])
             .arg(env::current_exe().unwrap())
             .args(["a_rank_of_the_jobs_below", "--exact", "--nocapture"])
             .env("BONFIRE_JOB_TOKEN", "ab".repeat(32))
@@ -441,10 +381,7 @@ fn start_on_two_hosts(network: &Network, folder: &Path) -> (Vec<Job>, u32) {
         command
     };
     let lines = inspect_until(command, "rank 1 has not entered it");
-    assert!(
-        lines[0].contains("running: rank 0 waits in barrier #1"),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("running: rank 0 waits in barrier #1"), "{lines:?}");
     (jobs, last_rank)
 }
 

@@ -23,19 +23,10 @@ fn succeeds(arguments: &[&str]) -> Vec<String> {
 /// Of 4 ranks and 8 micro-batches, whose backward pass takes twice as long as the forward pass.
 #[track_caller]
 fn check(schedule: &str, bubble: &str, live: [&str; 4]) {
-    let lines = succeeds(&[
-        "--stages",
-        "4",
-        "--micro-batches",
-        "8",
-        "--schedule",
-        schedule,
-    ]);
+    let lines = succeeds(&["--stages", "4", "--micro-batches", "8", "--schedule", schedule]);
     assert_eq!(lines[1], format!("bubble {bubble} %"));
-    let found: Vec<_> = lines[4..]
-        .iter()
-        .filter_map(|line| line.split_whitespace().last())
-        .collect();
+    let found: Vec<_> =
+        lines[4..].iter().filter_map(|line| line.split_whitespace().last()).collect();
     assert_eq!(found, live, "{lines:?}");
 }
 
@@ -103,60 +94,21 @@ fn what_cannot_be_is_refused_in_one_line() {
         let end = pipeline(arguments);
         assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
-        assert!(
-            end.stderr[0].contains(expected),
-            "{:?} lacks {expected:?}",
-            end.stderr
-        );
+        assert!(end.stderr[0].contains(expected), "{:?} lacks {expected:?}", end.stderr);
     };
     let of = |schedule, more: &[&'static str]| {
-        let base = [
-            "--stages",
-            "4",
-            "--micro-batches",
-            "9",
-            "--schedule",
-            schedule,
-        ];
+        let base = ["--stages", "4", "--micro-batches", "9", "--schedule", schedule];
         [&base[..], more].concat()
     };
     refused(&[], 2, "--schedule <NAME>");
-    refused(
-        &of("fastest", &[]),
-        2,
-        "choose gpipe, 1f1b, interleaved, zb_h1 or zbv",
-    );
-    refused(
-        &of("1f1b", &["--costs", "1,2"]),
-        2,
-        "is not three times such as 1,1.4,0.6",
-    );
-    refused(
-        &of("interleaved", &[]),
-        1,
-        "9 micro-batches are not 2 equal rounds",
-    );
-    refused(
-        &of("1f1b", &["--chunks", "2"]),
-        1,
-        "1f1b has 1 stage on each rank, not 2",
-    );
-    refused(
-        &of("1f1b", &["--costs=1,-1,1"]),
-        1,
-        "give a number of seconds that is 0 or more",
-    );
-    refused(
-        &["--read", "/nowhere/order.csv"],
-        1,
-        "cannot read /nowhere/order.csv",
-    );
+    refused(&of("fastest", &[]), 2, "choose gpipe, 1f1b, interleaved, zb_h1 or zbv");
+    refused(&of("1f1b", &["--costs", "1,2"]), 2, "is not three times such as 1,1.4,0.6");
+    refused(&of("interleaved", &[]), 1, "9 micro-batches are not 2 equal rounds");
+    refused(&of("1f1b", &["--chunks", "2"]), 1, "1f1b has 1 stage on each rank, not 2");
+    refused(&of("1f1b", &["--costs=1,-1,1"]), 1, "give a number of seconds that is 0 or more");
+    refused(&["--read", "/nowhere/order.csv"], 1, "cannot read /nowhere/order.csv");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("order.csv");
     fs::write(&file, "0F0,0B0\n1B0,1F0\n").unwrap();
-    refused(
-        &["--read", file.to_str().unwrap()],
-        1,
-        "it must come after the forward pass 1F0",
-    );
+    refused(&["--read", file.to_str().unwrap()], 1, "it must come after the forward pass 1F0");
 }

@@ -20,10 +20,7 @@ fn matrices(names: &[&str]) -> String {
         format!(r#""{name}": {{"dtype":"F32","shape":[4096,4096],"data_offsets":[0,67108864]}}"#)
     };
     let tensors: Vec<_> = names.iter().map(tensor).collect();
-    format!(
-        r#"{{"__metadata__":{{"format":"pt"}},{}}}"#,
-        tensors.join(",")
-    )
+    format!(r#"{{"__metadata__":{{"format":"pt"}},{}}}"#, tensors.join(","))
 }
 
 fn plan(path: &Path, arguments: &[&str]) -> JobEnd {
@@ -47,11 +44,7 @@ fn a_file_is_planned_in_all_placements() {
         assert!(end.status.success(), "{:?}", end.stderr);
         // Parameters, and gradients in their buckets, of 128 MiB, moments of 256, and a copy of a gradient.
         assert!(line(&end, "33.6 million").contains("4 ranks"));
-        assert!(
-            line(&end, "replicated").contains("582 MiB"),
-            "{:?}",
-            end.stdout
-        );
+        assert!(line(&end, "replicated").contains("582 MiB"), "{:?}", end.stdout);
         assert!(line(&end, "replicated").ends_with("no"));
         assert!(line(&end, "zero3").ends_with("yes"), "{:?}", end.stdout);
     }
@@ -63,10 +56,7 @@ fn a_file_is_planned_in_all_placements() {
     let end = plan(&file, &["mesh=dp=4,tp=2"]);
     assert!(!end.status.success());
     let error = end.stderr.join("\n");
-    assert!(
-        error.contains("mesh=dp_shard=4,tp=2: the shapes"),
-        "{error}"
-    );
+    assert!(error.contains("mesh=dp_shard=4,tp=2: the shapes"), "{error}");
 }
 
 #[test]
@@ -85,10 +75,7 @@ fn what_is_no_model_is_told_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("words.safetensors");
     fs::write(&file, "not a description of tensors").unwrap();
-    describe(
-        &folder.path().join("odd"),
-        r#"{"a":{"dtype":"C64","shape":[2]}}"#,
-    );
+    describe(&folder.path().join("odd"), r#"{"a":{"dtype":"C64","shape":[2]}}"#);
     for (path, expected) in [
         (file.as_path(), "begins with \"not a description of"),
         (&folder.path().join("none"), "No such file"),

@@ -16,10 +16,7 @@ fn runs_are_side_by_side_on_one_page_and_a_folder_without_one_is_named() {
     }
     let report = |folders: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-        command
-            .current_dir(folder.path())
-            .arg("report")
-            .args(folders);
+        command.current_dir(folder.path()).arg("report").args(folders);
         command.args(["--out", "both.html"]).output().unwrap()
     };
     let made = report(&["first", "second"]);

@@ -31,11 +31,7 @@ fn refused(arguments: &[&str], code: i32, expected: &str) {
     assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     assert!(end.stderr[0].starts_with("error: "), "{:?}", end.stderr);
-    assert!(
-        end.stderr[0].contains(expected),
-        "{:?} lacks {expected:?}",
-        end.stderr
-    );
+    assert!(end.stderr[0].contains(expected), "{:?} lacks {expected:?}", end.stderr);
     assert!(end.stdout.is_empty(), "{:?}", end.stdout);
 }
 
@@ -64,18 +60,12 @@ fn each_rank_gets_its_place_and_a_shared_token() {
 
 #[test]
 fn two_jobs_at_once_need_no_ports() {
-    let jobs: Vec<Job> = (0..3)
-        .map(|_| ranks("2", "echo $MASTER_PORT; sleep 0.2"))
-        .collect();
+    let jobs: Vec<Job> = (0..3).map(|_| ranks("2", "echo $MASTER_PORT; sleep 0.2")).collect();
     let mut ports: Vec<String> = Vec::new();
     for job in jobs {
         let end = job.end();
         assert!(end.status.success(), "{:?}", end.stderr);
-        ports.extend(
-            end.stdout
-                .iter()
-                .map(|line| line.rsplit(' ').next().unwrap().to_owned()),
-        );
+        ports.extend(end.stdout.iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()));
     }
     ports.sort();
     ports.dedup();
@@ -98,10 +88,7 @@ fn the_user_s_threads_and_arguments_are_left_alone() {
     ]);
     let mut end = job.end();
     end.stdout.sort();
-    assert_eq!(
-        end.stdout,
-        ["[rank 0] 7 --nnodes -x", "[rank 1] 7 --nnodes -x"]
-    );
+    assert_eq!(end.stdout, ["[rank 0] 7 --nnodes -x", "[rank 1] 7 --nnodes -x"]);
 }
 
 #[test]
@@ -121,10 +108,7 @@ fn lines_of_different_ranks_never_mix() {
     assert!(end.status.success());
     for rank in 0..4 {
         let whole = format!("[rank {rank}] begin-end");
-        assert_eq!(
-            end.stdout.iter().filter(|line| **line == whole).count(),
-            200
-        );
+        assert_eq!(end.stdout.iter().filter(|line| **line == whole).count(), 200);
     }
     assert_eq!(end.stdout.len(), 800);
 }
@@ -141,14 +125,8 @@ fn a_failing_rank_ends_all_and_has_the_last_word() {
     let last = end.stderr.last().unwrap();
     assert_eq!(last, "  [rank 1] no data in train.txt");
     let verdict = &end.stderr[end.stderr.len() - 2];
-    assert!(
-        verdict.starts_with("error: root cause: rank 1 (process "),
-        "{verdict}"
-    );
-    assert!(
-        verdict.ends_with("exited with code 5; its last lines:"),
-        "{verdict}"
-    );
+    assert!(verdict.starts_with("error: root cause: rank 1 (process "), "{verdict}");
+    assert!(verdict.ends_with("exited with code 5; its last lines:"), "{verdict}");
 }
 
 #[test]
@@ -157,11 +135,7 @@ fn a_rank_that_blames_a_peer_is_not_the_root_cause() {
     let script = "if [ $RANK = 0 ]; then exit 75; fi; sleep 0.3; exit 4";
     let end = ranks("2", script).end();
     assert_eq!(end.status.code(), Some(4));
-    assert!(
-        end.stderr.last().unwrap().contains("rank 1 "),
-        "{:?}",
-        end.stderr
-    );
+    assert!(end.stderr.last().unwrap().contains("rank 1 "), "{:?}", end.stderr);
 }
 
 #[test]
@@ -173,14 +147,8 @@ fn a_killed_rank_ends_all_and_is_named() {
     assert_eq!(end.status.code(), Some(137));
     assert_gone(&ids);
     let verdict = end.stderr.last().unwrap();
-    assert!(
-        verdict.contains(&format!("(process {})", ids[1])),
-        "{verdict}"
-    );
-    assert!(
-        verdict.contains("killed by signal 9 (SIGKILL)"),
-        "{verdict}"
-    );
+    assert!(verdict.contains(&format!("(process {})", ids[1])), "{verdict}");
+    assert!(verdict.contains("killed by signal 9 (SIGKILL)"), "{verdict}");
     assert!(verdict.contains("out of memory"), "{verdict}");
 }
 
@@ -269,11 +237,7 @@ fn ctrl_c_ends_all_ranks() {
         let end = job.end();
         assert_eq!(end.status.code(), Some(code));
         assert_gone(&ids);
-        assert!(
-            end.stderr.last().unwrap().contains("interrupted by SIG"),
-            "{:?}",
-            end.stderr
-        );
+        assert!(end.stderr.last().unwrap().contains("interrupted by SIG"), "{:?}", end.stderr);
     }
 }
 
@@ -284,18 +248,9 @@ fn ctrl_c_lets_a_rank_finish_and_a_second_one_does_not() {
     job.next_numbers(2);
     job.signal(Signal::INT);
     let end = job.end();
-    assert_eq!(
-        end.stdout
-            .iter()
-            .filter(|line| line.ends_with("saved"))
-            .count(),
-        2
-    );
+    assert_eq!(end.stdout.iter().filter(|line| line.ends_with("saved")).count(), 2);
 
-    let job = ranks(
-        "2",
-        "trap 'echo term 1' TERM; echo id $$; while true; do sleep 0.05; done",
-    );
+    let job = ranks("2", "trap 'echo term 1' TERM; echo id $$; while true; do sleep 0.05; done");
     let ids = job.next_numbers(2);
     job.signal(Signal::INT);
     // Both ranks have seen the first one and go on.
@@ -311,124 +266,48 @@ fn an_endless_line_does_not_stop_the_output() {
     let script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo done";
     let end = ranks("2", script).end();
     assert!(end.status.success());
-    assert_eq!(
-        end.stdout
-            .iter()
-            .filter(|line| line.ends_with("] done"))
-            .count(),
-        2
-    );
+    assert_eq!(end.stdout.iter().filter(|line| line.ends_with("] done")).count(), 2);
     let bytes = |line: &String| line.matches('x').count();
     assert_eq!(end.stdout.iter().map(bytes).sum::<usize>(), 6_000_000);
 }
 
 #[test]
 fn bad_flags_are_one_clear_line() {
-    let several = [
-        "--nnodes=2",
-        "--rdzv-endpoint=127.0.0.1:9",
-        "--tls=hosts",
-        "true",
-    ];
+    let several = ["--nnodes=2", "--rdzv-endpoint=127.0.0.1:9", "--tls=hosts", "true"];
     refused(&several, 1, "TLS needs a job token");
-    refused(
-        &["--nnodes", "1:4", "true"],
-        2,
-        "keeps its hosts from start to end",
-    );
-    refused(
-        &["--nproc-per-node", "0", "true"],
-        2,
-        "a job needs at least 1 rank",
-    );
-    refused(
-        &["--nproc-per-node", "many", "true"],
-        2,
-        "expected a number of ranks, auto",
-    );
+    refused(&["--nnodes", "1:4", "true"], 2, "keeps its hosts from start to end");
+    refused(&["--nproc-per-node", "0", "true"], 2, "a job needs at least 1 rank");
+    refused(&["--nproc-per-node", "many", "true"], 2, "expected a number of ranks, auto");
     refused(&["--nnodes", "0", "true"], 2, "a job needs at least 1 host");
-    refused(
-        &["--frobnicate", "true"],
-        2,
-        "unexpected argument '--frobnicate'",
-    );
+    refused(&["--frobnicate", "true"], 2, "unexpected argument '--frobnicate'");
     for flag in ["-m", "--module", "--no-python"] {
         refused(&[flag, "train"], 2, "so a module is `python -m MODULE`");
     }
     for flag in ["--rdzv-conf", "--rdzv_conf"] {
-        refused(
-            &[flag, "timeout=9", "true"],
-            2,
-            "GroupOptions in the program",
-        );
+        refused(&[flag, "timeout=9", "true"], 2, "GroupOptions in the program");
     }
-    refused(
-        &["--role=trainer", "true"],
-        2,
-        "there is nothing like it here",
-    );
-    refused(
-        &["--rdzv_backend=etcd", "true"],
-        2,
-        "[possible values: c10d, static]",
-    );
-    refused(
-        &["--master-port", "65536", "true"],
-        2,
-        "65536 is not in 0..=65535",
-    );
+    refused(&["--role=trainer", "true"], 2, "there is nothing like it here");
+    refused(&["--rdzv_backend=etcd", "true"], 2, "[possible values: c10d, static]");
+    refused(&["--master-port", "65536", "true"], 2, "65536 is not in 0..=65535");
     refused(&["--nproc-per-node", "2"], 2, "<PROGRAM>");
-    refused(
-        &["--node-rank", "1", "true"],
-        1,
-        "--node-rank is 1, but --nnodes is 1",
-    );
+    refused(&["--node-rank", "1", "true"], 1, "--node-rank is 1, but --nnodes is 1");
     refused(&["--nnodes", "2", "true"], 1, "need --master-addr");
-    refused(
-        &["--nnodes", "2", "--master-addr", "localhost", "true"],
-        1,
-        "need --master-port",
-    );
-    let layout = [
-        "--nnodes",
-        "2",
-        "--node-rank",
-        "2",
-        "--master-addr",
-        "a",
-        "--master-port",
-        "9",
-    ];
-    refused(
-        &[&layout[..], &["true"]].concat(),
-        1,
-        "the node rank is 2, but there are 2 nodes",
-    );
+    refused(&["--nnodes", "2", "--master-addr", "localhost", "true"], 1, "need --master-port");
+    let layout = ["--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "--master-port", "9"];
+    refused(&[&layout[..], &["true"]].concat(), 1, "the node rank is 2, but there are 2 nodes");
 }
 
 #[test]
 fn a_missing_program_is_one_clear_line() {
-    refused(
-        &["--nproc-per-node", "2", "no-such-program"],
-        1,
-        "no program no-such-program",
-    );
-    refused(
-        &["/etc"],
-        1,
-        "cannot start /etc as rank 0: Permission denied",
-    );
+    refused(&["--nproc-per-node", "2", "no-such-program"], 1, "no program no-such-program");
+    refused(&["/etc"], 1, "cannot start /etc as rank 0: Permission denied");
 }
 
 #[test]
 fn a_taken_port_is_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    refused(
-        &["--master-port", &port, "true"],
-        1,
-        &format!("127.0.0.1:{port}: the port is taken"),
-    );
+    refused(&["--master-port", &port, "true"], 1, &format!("127.0.0.1:{port}: the port is taken"));
 }
 
 /// Rank 1 runs a copy of the program with `end` after its last byte.
@@ -458,11 +337,7 @@ fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
     let end = with_a_copy("changed", "");
     assert!(!end.status.success());
     let said = end.stderr.join("\n");
-    for part in [
-        "copy (build ",
-        "start copies of one build",
-        "BONFIRE_BUILDS=any",
-    ] {
+    for part in ["copy (build ", "start copies of one build", "BONFIRE_BUILDS=any"] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     let end = with_a_copy("changed", "any");

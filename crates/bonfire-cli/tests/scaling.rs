@@ -87,10 +87,7 @@ fn scaling(folder: &TempDir, arguments: &[&str]) -> JobEnd {
 
 fn start(folder: &TempDir, arguments: &[&str]) -> Job {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    command
-        .current_dir(folder.path())
-        .arg("scaling")
-        .args(arguments);
+    command.current_dir(folder.path()).arg("scaling").args(arguments);
     Job::start_for(&mut command, LIMIT)
 }
 
@@ -113,21 +110,13 @@ fn figures(out: &Path) -> Value {
 /// The ranks and one figure of each run.
 fn column(figures: &Value, name: &str) -> Vec<(u64, f64)> {
     let runs = figures["runs"].as_array().unwrap().iter();
-    runs.map(|run| {
-        (
-            run["ranks"].as_u64().unwrap(),
-            run[name].as_f64().unwrap_or(f64::NAN),
-        )
-    })
-    .collect()
+    runs.map(|run| (run["ranks"].as_u64().unwrap(), run[name].as_f64().unwrap_or(f64::NAN)))
+        .collect()
 }
 
 /// The table's lines from its heading on.
 fn table(end: &JobEnd) -> &[String] {
-    let place = end
-        .stdout
-        .iter()
-        .position(|line| line.starts_with("# time of"));
+    let place = end.stdout.iter().position(|line| line.starts_with("# time of"));
     &end.stdout[place.unwrap_or_else(|| panic!("{end:#?}"))..]
 }
 
@@ -138,10 +127,7 @@ fn a_training_is_compared_by_its_reports() {
     assert!(end.status.success(), "{end:#?}");
     let out = folder.path().join("scaling");
     let figures = figures(&out);
-    assert_eq!(
-        (&figures["time"], &figures["unit"]),
-        (&"training".into(), &"points".into())
-    );
+    assert_eq!((&figures["time"], &figures["unit"]), (&"training".into(), &"points".into()));
     let speeds = column(&figures, "samples_per_second");
     let expected: Vec<(u64, f64)> = [1, 2, 3]
         .map(|ranks| {
@@ -156,17 +142,11 @@ fn a_training_is_compared_by_its_reports() {
         assert!(time_s < 1000.0, "{time_s}");
         assert!(time_s < column(&figures, "program_s")[at].1);
         let speed_up = speeds[at].1 / speeds[0].1;
-        for (name, expected) in [
-            ("speed_up", speed_up),
-            ("efficiency", speed_up / ranks as f64),
-        ] {
+        for (name, expected) in [("speed_up", speed_up), ("efficiency", speed_up / ranks as f64)] {
             let found = column(&figures, name)[at];
             assert_eq!(found.0, ranks);
             // Two roundings apart.
-            assert!(
-                (found.1 / expected - 1.0).abs() < 4.0 * f64::EPSILON,
-                "{name}: {found:?}"
-            );
+            assert!((found.1 / expected - 1.0).abs() < 4.0 * f64::EPSILON, "{name}: {found:?}");
         }
     }
     let table = table(&end);
@@ -181,9 +161,7 @@ fn a_training_is_compared_by_its_reports() {
 
     // The same runs are one page, too.
     let mut report = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    report
-        .current_dir(folder.path())
-        .args(["report", "scaling"]);
+    report.current_dir(folder.path()).args(["report", "scaling"]);
     let end = Job::start_for(&mut report, LIMIT).end();
     assert!(end.status.success(), "{end:#?}");
     let page = fs::read_to_string(folder.path().join("runs.html")).unwrap();
@@ -224,10 +202,7 @@ fn a_run_that_fails_ends_the_command_and_earlier_runs_are_kept() {
     assert_eq!(end.status.code(), Some(7), "{end:#?}");
     let verdict = end.stderr.iter().find(|line| line.starts_with("error: "));
     let verdict = verdict.unwrap_or_else(|| panic!("{end:#?}"));
-    assert!(
-        verdict.starts_with("error: on 2 ranks: root cause: rank 1 "),
-        "{verdict}"
-    );
+    assert!(verdict.starts_with("error: on 2 ranks: root cause: rank 1 "), "{verdict}");
     assert!(verdict.ends_with("exited with code 7"), "{verdict}");
     assert_eq!(table(&end).len(), 2 + 1 + 1, "{end:#?}");
     let out = folder.path().join("scaling");
@@ -246,10 +221,7 @@ fn a_run_that_fails_ends_the_command_and_earlier_runs_are_kept() {
 fn a_report_of_another_number_of_ranks_is_an_error_and_the_time_of_the_program_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
-    let alone = Report {
-        world_size: 1,
-        ..Report::default()
-    };
+    let alone = Report { world_size: 1, ..Report::default() };
     alone.write(&report).unwrap();
     let script = format!("cp {}/report.json {{folder}}", report.display());
     let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", &script]);

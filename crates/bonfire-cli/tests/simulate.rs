@@ -14,12 +14,7 @@ use serde_json::{Value, json};
 const LINK: &str = "alpha=1us,bandwidth=1GB/s";
 
 fn simulate(arguments: &[&str]) -> JobEnd {
-    Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire"))
-            .arg("simulate")
-            .args(arguments),
-    )
-    .end()
+    Job::start(Command::new(env!("CARGO_BIN_EXE_bonfire")).arg("simulate").args(arguments)).end()
 }
 
 #[track_caller]
@@ -112,15 +107,9 @@ fn a_ring_takes_its_closed_form_and_the_file_says_the_same() {
     assert_eq!(record["rank_bytes_sent_max"], 6_000_000);
     assert_eq!(record["nic_bytes_sent_max"], 0);
     let path = record["critical_path"].as_array().unwrap();
-    let total: f64 = path
-        .iter()
-        .map(|part| part["total_s"].as_f64().unwrap())
-        .sum();
+    let total: f64 = path.iter().map(|part| part["total_s"].as_f64().unwrap()).sum();
     assert!((total - 6006e-6).abs() < 1e-12);
-    for part in [
-        "transfer within a host           6 x",
-        "latency within a host            6 x",
-    ] {
+    for part in ["transfer within a host           6 x", "latency within a host            6 x"] {
         assert!(lines.iter().any(|line| line.starts_with(part)), "{lines:?}");
     }
 }
@@ -140,9 +129,7 @@ fn all_algorithms_are_ranked_and_those_that_cannot_run_say_why() {
         "1M",
     ]);
     let time = |name: &str| {
-        let row = lines
-            .iter()
-            .find(|line| line.starts_with(&format!("{name} ")));
+        let row = lines.iter().find(|line| line.starts_with(&format!("{name} ")));
         let row = row.unwrap_or_else(|| panic!("no {name} in {lines:?}"));
         let cell = row.split_whitespace().nth(1).unwrap();
         cell.parse::<f64>().unwrap()
@@ -158,24 +145,10 @@ fn all_algorithms_are_ranked_and_those_that_cannot_run_say_why() {
     ];
     let fastest = names.map(time).into_iter().fold(f64::INFINITY, f64::min);
     // The table is sorted.
-    let first = lines
-        .iter()
-        .find(|line| names.iter().any(|name| line.starts_with(name)))
-        .unwrap();
-    assert_eq!(
-        first
-            .split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse::<f64>()
-            .unwrap(),
-        fastest
-    );
+    let first = lines.iter().find(|line| names.iter().any(|name| line.starts_with(name))).unwrap();
+    assert_eq!(first.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap(), fastest);
     let skipped = "# zero_copy is left out: rank 0 reads or writes the memory of rank 4";
-    assert!(
-        lines.iter().any(|line| line.starts_with(skipped)),
-        "{lines:?}"
-    );
+    assert!(lines.iter().any(|line| line.starts_with(skipped)), "{lines:?}");
     assert!(
         lines
             .iter()
@@ -196,9 +169,8 @@ fn every_operation_can_be_simulated() {
         "all-to-all",
         "barrier",
     ] {
-        let lines = succeeds(&[
-            "--ranks", "5", "--link", "shm", "--op", operation, "--bytes", "64K",
-        ]);
+        let lines =
+            succeeds(&["--ranks", "5", "--link", "shm", "--op", operation, "--bytes", "64K"]);
         let name = operation.replace('-', "_");
         assert!(lines[0].starts_with(&format!("# {name}")), "{lines:?}");
     }
@@ -228,15 +200,9 @@ fn a_timeline_is_complete_events_that_do_not_overlap() {
         match event["ph"].as_str().unwrap() {
             "M" => names.push(event["args"]["name"].as_str().unwrap().to_owned()),
             "X" => {
-                let lane = (
-                    event["pid"].as_u64().unwrap(),
-                    event["tid"].as_u64().unwrap(),
-                );
+                let lane = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
                 let time = |name: &str| event[name].as_f64().unwrap();
-                lanes
-                    .entry(lane)
-                    .or_default()
-                    .push((time("ts"), time("dur")));
+                lanes.entry(lane).or_default().push((time("ts"), time("dur")));
             }
             other => panic!("an event of type {other}"),
         }
@@ -325,16 +291,10 @@ fn a_link_fitted_to_half_of_the_sizes_predicts_the_others_and_can_be_used() {
         "--write-link",
         links.path(),
     ]);
-    let verdicts: Vec<&String> = lines
-        .iter()
-        .filter(|line| line.contains("held out:"))
-        .collect();
+    let verdicts: Vec<&String> = lines.iter().filter(|line| line.contains("held out:")).collect();
     assert_eq!(verdicts.len(), 2, "{lines:?}");
     for verdict in verdicts {
-        assert!(
-            verdict.starts_with("# 10 of 22 rows held out: median error 0.0 %"),
-            "{verdict}"
-        );
+        assert!(verdict.starts_with("# 10 of 22 rows held out: median error 0.0 %"), "{verdict}");
     }
     let predictions = table.json();
     let predictions = predictions.as_array().unwrap();
@@ -346,10 +306,7 @@ fn a_link_fitted_to_half_of_the_sizes_predicts_the_others_and_can_be_used() {
     }
     // The nearest number of ranks is taken, and another algorithm works as well.
     let link = format!("{}:tcp", links.path());
-    for (ranks, known) in [
-        ("2", "alpha=5us,bandwidth=2GB/s"),
-        ("8", "alpha=7us,bandwidth=1GB/s"),
-    ] {
+    for (ranks, known) in [("2", "alpha=5us,bandwidth=2GB/s"), ("8", "alpha=7us,bandwidth=1GB/s")] {
         let time = |link: &str| {
             let file = TempFile::new(&format!("ring-{ranks}.json"));
             succeeds(&[
@@ -367,10 +324,7 @@ fn a_link_fitted_to_half_of_the_sizes_predicts_the_others_and_can_be_used() {
             file.json()[0]["time_us"].as_f64().unwrap()
         };
         let (fitted, expected) = (time(&link), time(known));
-        assert!(
-            (fitted / expected - 1.0).abs() < 0.02,
-            "{fitted} is not {expected}"
-        );
+        assert!((fitted / expected - 1.0).abs() < 0.02, "{fitted} is not {expected}");
     }
 }
 
@@ -379,53 +333,20 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
     let base = ["--ranks", "4", "--link", "shm"];
     let with = |more: &[&'static str]| [&base[..], more].concat();
     refused(&[], 2, "--ranks <N>");
-    refused(
-        &["--ranks", "4", "--link", "infiniband"],
-        2,
-        "use one of nvlink-h100",
-    );
-    refused(
-        &["--ranks", "4", "--link", "alpha=1us"],
-        2,
-        "needs bandwidth=RATE",
-    );
+    refused(&["--ranks", "4", "--link", "infiniband"], 2, "use one of nvlink-h100");
+    refused(&["--ranks", "4", "--link", "alpha=1us"], 2, "needs bandwidth=RATE");
     refused(&["--ranks", "0", "--link", "shm"], 1, "at least one rank");
     refused(&with(&["--hosts", "5"]), 1, "4 ranks are on 1 to 4 hosts");
-    refused(
-        &with(&["--algorithm", "binomial"]),
-        1,
-        "does not implement all_reduce",
-    );
+    refused(&with(&["--algorithm", "binomial"]), 1, "does not implement all_reduce");
     refused(&with(&["--algorithm", "fastest"]), 2, "or all");
+    refused(&with(&["--op", "broadcast", "--root", "4"]), 1, "root 4 is not a rank");
+    refused(&with(&["--chunk-bytes", "2"]), 1, "less than one element of f32");
     refused(
-        &with(&["--op", "broadcast", "--root", "4"]),
-        1,
-        "root 4 is not a rank",
-    );
-    refused(
-        &with(&["--chunk-bytes", "2"]),
-        1,
-        "less than one element of f32",
-    );
-    refused(
-        &[
-            "--ranks",
-            "2",
-            "--hosts",
-            "2",
-            "--link",
-            "shm",
-            "--algorithm",
-            "zero_copy",
-        ],
+        &["--ranks", "2", "--hosts", "2", "--link", "shm", "--algorithm", "zero_copy"],
         1,
         "is on another host",
     );
-    refused(
-        &with(&["--plot", "/nowhere/plot.svg"]),
-        1,
-        "cannot write /nowhere/plot.svg",
-    );
+    refused(&with(&["--plot", "/nowhere/plot.svg"]), 1, "cannot write /nowhere/plot.svg");
     refused(&with(&["--fit", "rows.json"]), 2, "cannot be used with");
 }
 
@@ -433,11 +354,7 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
 fn files_of_another_kind_are_refused_with_a_hint() {
     let rows = TempFile::new("rows.json");
     fs::write(&rows.0, "[]").unwrap();
-    refused(
-        &["--fit", rows.path()],
-        1,
-        "no row of these files moves data",
-    );
+    refused(&["--fit", rows.path()], 1, "no row of these files moves data");
     refused(
         &["--ranks", "2", "--link", rows.path()],
         1,
@@ -445,14 +362,6 @@ fn files_of_another_kind_are_refused_with_a_hint() {
     );
     refused(&["--fit", "missing.json"], 1, "cannot read missing.json");
     fs::write(&rows.0, "{\"links\": []}").unwrap();
-    refused(
-        &["--fit", rows.path()],
-        1,
-        "has no rows of `bonfire bench --json`",
-    );
-    refused(
-        &["--ranks", "2", "--link", rows.path()],
-        1,
-        "there are none",
-    );
+    refused(&["--fit", rows.path()], 1, "has no rows of `bonfire bench --json`");
+    refused(&["--ranks", "2", "--link", rows.path()], 1, "there are none");
 }

@@ -35,14 +35,10 @@ fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd>
         .env("CUDA_STAND_IN_DEVICES", devices.to_string())
         .env("CUDA_STAND_IN_FAULTS", faults);
     if faults == FULL {
-        command
-            .env("CUDA_STAND_IN_FAULTS", "")
-            .env("CUDA_STAND_IN_MEMORY_MIB", "24");
+        command.env("CUDA_STAND_IN_FAULTS", "").env("CUDA_STAND_IN_MEMORY_MIB", "24");
     }
     if faults == FEW_QUEUES {
-        command
-            .env("CUDA_STAND_IN_FAULTS", "")
-            .env("CUDA_DEVICE_MAX_CONNECTIONS", "8");
+        command.env("CUDA_STAND_IN_FAULTS", "").env("CUDA_DEVICE_MAX_CONNECTIONS", "8");
     }
     Some(Job::start_for(&mut command, LIMIT).end())
 }
@@ -55,9 +51,7 @@ const FEW_QUEUES: &str = "few-queues";
 
 /// The parts of the self-test with these numbers of ranks; everything that it said.
 fn selftest(devices: u32, faults: &str, (parts, ranks): (&str, &str)) -> Option<(JobEnd, String)> {
-    let arguments = [
-        "selftest", "--cuda", "--quick", "--only", parts, "--ranks", ranks,
-    ];
+    let arguments = ["selftest", "--cuda", "--quick", "--only", parts, "--ranks", ranks];
     let end = on_stand_in(devices, faults, &arguments)?;
     let text = [&end.stdout[..], &end.stderr].concat().join("\n");
     Some((end, text))
@@ -223,10 +217,7 @@ fn falls_back(devices: u32, fault: &str, (parts, reason): (&str, &str)) {
         return;
     };
     assert!(end.status.success(), "{text}");
-    assert!(
-        text.contains("data go through host memory, because 2 of 2 pairs"),
-        "{text}"
-    );
+    assert!(text.contains("data go through host memory, because 2 of 2 pairs"), "{text}");
     assert!(text.contains(reason), "{reason:?} is missing:\n{text}");
 }
 
@@ -297,10 +288,9 @@ fn a_full_device_is_named_with_what_is_free() {
     };
     assert!(!end.status.success(), "{text}");
     // How much is free depends on who comes first.
-    for says in [
-        "no 16777216 bytes of device memory to be had on device 0, ",
-        " of 25165824 are free",
-    ] {
+    for says in
+        ["no 16777216 bytes of device memory to be had on device 0, ", " of 25165824 are free"]
+    {
         assert!(text.contains(says), "{says:?} is missing:\n{text}");
     }
 }
@@ -313,14 +303,7 @@ fn every_operation_is_measured_and_right_between_devices() {
         arguments.extend(["reduce", "gather", "scatter", "barrier"]);
         arguments.extend(["all-to-all", "send-recv"]);
         arguments.extend(["--device", "cuda", "--oversubscribe", "--ranks", "3"]);
-        arguments.extend([
-            "--min-bytes",
-            "64",
-            "--max-bytes",
-            "256K",
-            "--step-factor",
-            "16",
-        ]);
+        arguments.extend(["--min-bytes", "64", "--max-bytes", "256K", "--step-factor", "16"]);
         arguments.extend(["--iters", "3"]);
         let Some(end) = on_stand_in(devices, "", &arguments) else {
             return;
@@ -412,10 +395,7 @@ fn the_doctor_shows_which_devices_reach_each_other() {
         ("", "to GPU 1: NVLink; P2P"),
         ("no-peer", "to GPU 1: through the host"),
         ("kernel-time-limit", "kernels have a time limit"),
-        (
-            "no-headers",
-            "PROBLEM: Burn's kernels cannot be compiled, those of collectives can: ",
-        ),
+        ("no-headers", "PROBLEM: Burn's kernels cannot be compiled, those of collectives can: "),
     ] {
         let Some(end) = on_stand_in(2, fault, &["doctor"]) else {
             return;

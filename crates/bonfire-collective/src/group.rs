@@ -144,9 +144,7 @@ impl ProcessGroup {
     pub fn local(world_size: WorldSize, options: GroupOptions) -> Result<Vec<Self>> {
         let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
         let options = options.with(&settings);
-        let chunk_bytes = options
-            .chunk_bytes_checked()
-            .map_err(ConnectError::Option)?;
+        let chunk_bytes = options.chunk_bytes_checked().map_err(ConnectError::Option)?;
         // Threads have no streams, but a wrong number is wrong everywhere.
         options.streams_checked().map_err(ConnectError::Option)?;
         let poison = Arc::new(Poison::new(world_size));
@@ -155,11 +153,8 @@ impl ProcessGroup {
         let topology = Topology::of(world_size.ranks().map(|_| "this process"));
         let origin = Origin::Threads(Arc::default());
         let domain = Arc::default();
-        let parts = world_size
-            .ranks()
-            .zip(links)
-            .zip(sharing)
-            .map(|((me, links), sharing)| Parts {
+        let parts =
+            world_size.ranks().zip(links).zip(sharing).map(|((me, links), sharing)| Parts {
                 me,
                 world_size,
                 roster: Roster::of_job(me, topology.clone(), origin.clone(), options.clone()),
@@ -171,9 +166,7 @@ impl ProcessGroup {
                 domain: Arc::clone(&domain),
                 chunk_bytes,
             });
-        parts
-            .map(|parts| Ok(Self::new(parts, options.clone())?))
-            .collect()
+        parts.map(|parts| Ok(Self::new(parts, options.clone())?)).collect()
     }
 
     /// Meets the other processes of the job and connects to each of them.
@@ -184,12 +177,7 @@ impl ProcessGroup {
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
     pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self> {
         let options = options.with(&env.settings);
-        let Met {
-            topology,
-            home,
-            formed,
-            chunk_bytes,
-        } = meet(env, &options)?;
+        let Met { topology, home, formed, chunk_bytes } = meet(env, &options)?;
         let origin = Origin::Processes(Arc::new(home));
         let parts = Parts {
             me: env.rank,
@@ -214,11 +202,8 @@ impl ProcessGroup {
             Some(Sharing { board, arena }) => (Some(board), arena),
             None => (None, None),
         };
-        let eagerness = if roster.local_world_size <= cores {
-            Eagerness::Spin
-        } else {
-            Eagerness::Yield
-        };
+        let eagerness =
+            if roster.local_world_size <= cores { Eagerness::Spin } else { Eagerness::Yield };
         let recorder = Arc::new(Recorder::default());
         let target = RecordTarget {
             folder: options.flight_folder(),
@@ -227,10 +212,7 @@ impl ProcessGroup {
             job_rank: roster.world_rank(me),
             world_size: world_size.get(),
         };
-        let rank_recorder = RankRecorder {
-            recorder: Arc::clone(&recorder),
-            target,
-        };
+        let rank_recorder = RankRecorder { recorder: Arc::clone(&recorder), target };
         parts.poison.reports().add(me, rank_recorder);
         let bond = Bond {
             domain: Arc::clone(&parts.domain),

@@ -205,9 +205,7 @@ impl GroupOptions {
 
     pub(crate) fn flight_folder(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(FLIGHT_DIR_VARIABLE).filter(|name| !name.is_empty());
-        self.flight_dir
-            .clone()
-            .or_else(|| named().map(PathBuf::from))
+        self.flight_dir.clone().or_else(|| named().map(PathBuf::from))
     }
 
     /// The algorithm that somebody asked for, if `collective` has it.
@@ -232,8 +230,6 @@ impl GroupOptions {
         range
             .contains(&self.chunk_bytes)
             .then(|| self.chunk_bytes.next_multiple_of(64))
-            .ok_or(OptionError::ChunkBytes {
-                found: self.chunk_bytes,
-            })
+            .ok_or(OptionError::ChunkBytes { found: self.chunk_bytes })
     }
 }

@@ -74,10 +74,7 @@ impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Self {
         let started = clock::now();
         let end = started.checked_add(timeout);
-        Self {
-            end: end.unwrap_or(started + FOR_EVER),
-            started,
-        }
+        Self { end: end.unwrap_or(started + FOR_EVER), started }
     }
 
     pub(crate) fn left(&self) -> Duration {
@@ -86,11 +83,7 @@ impl Deadline {
 
     /// The error that these ranks have not come by now.
     fn missed(&self, missing: Vec<Rank>, world_size: WorldSize) -> ConnectError {
-        ConnectError::Missing {
-            missing,
-            world_size,
-            waited: clock::since(self.started),
-        }
+        ConnectError::Missing { missing, world_size, waited: clock::since(self.started) }
     }
 }
 
@@ -148,10 +141,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met> {
         ranks: 1,
     };
     let (listeners, address) = home.listen()?;
-    let mine = Card {
-        settings: Settings::new(options),
-        address,
-    };
+    let mine = Card { settings: Settings::new(options), address };
     let met = publish(env, store, &mine, deadline).and_then(|addresses| {
         reach::check(env, store, &addresses, &listeners, deadline)?;
         Ok(addresses)
@@ -200,15 +190,7 @@ fn files_of_peers(world_size: WorldSize) -> u64 {
 fn check_open_files(world_size: WorldSize) -> Result<()> {
     let needed = files_of_peers(world_size);
     let left = host::open_files_left();
-    if needed > left {
-        Err(ConnectError::OpenFiles {
-            world_size,
-            needed,
-            left,
-        })
-    } else {
-        Ok(())
-    }
+    if needed > left { Err(ConnectError::OpenFiles { world_size, needed, left }) } else { Ok(()) }
 }
 
 /// A job that cannot be inspected is worth more than none.

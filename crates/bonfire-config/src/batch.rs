@@ -33,10 +33,8 @@ impl BatchSizes {
     /// not multiply, or do not divide without a remainder, which DeepSpeed reports as three unequal numbers, or are
     /// too many to count.
     pub fn resolve(self, ranks: u64) -> Result<Batches, ConfigError> {
-        let wrong = |cause: String| ConfigError::Batch {
-            path: "train_batch_size".to_owned(),
-            cause,
-        };
+        let wrong =
+            |cause: String| ConfigError::Batch { path: "train_batch_size".to_owned(), cause };
         let times = |one: u64, other: u64| {
             let product = one.checked_mul(other);
             product.ok_or_else(|| wrong(format!("{one} x {other} samples are too many to count")))
@@ -77,11 +75,7 @@ impl BatchSizes {
                 "{train} is not {micro} samples x {accumulation} forward passes x {ranks} ranks = {product}"
             )));
         }
-        Ok(Batches {
-            train,
-            micro,
-            accumulation,
-        })
+        Ok(Batches { train, micro, accumulation })
     }
 }
 
@@ -91,11 +85,8 @@ mod tests {
 
     fn sizes(train: u64, micro: u64, accumulation: u64) -> Result<[u64; 3], String> {
         let some = |size| (size > 0).then_some(size);
-        let sizes = BatchSizes {
-            train: some(train),
-            micro: some(micro),
-            accumulation: some(accumulation),
-        };
+        let sizes =
+            BatchSizes { train: some(train), micro: some(micro), accumulation: some(accumulation) };
         let found = sizes.resolve(4).map_err(|error| error.to_string())?;
         Ok([found.train, found.micro, found.accumulation])
     }
@@ -117,10 +108,7 @@ mod tests {
             let error = result.unwrap_err();
             assert!(error.contains(part), "{error}");
         };
-        told(
-            sizes(64, 8, 3),
-            "64 is not 8 samples x 3 forward passes x 4 ranks = 96",
-        );
+        told(sizes(64, 8, 3), "64 is not 8 samples x 3 forward passes x 4 ranks = 96");
         told(sizes(30, 8, 0), "30 samples do not divide by 32");
         told(sizes(66, 0, 0), "66 samples do not divide by 4");
         told(sizes(2, 0, 1), "2 samples do not divide by 4");

@@ -132,9 +132,7 @@ impl Config {
                 cause: error.to_string(),
             }])
         })?;
-        let is_toml = file
-            .extension()
-            .is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+        let is_toml = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
         if is_toml {
             self.with_file(&text, Format::Toml)
         } else if is_deepspeeds(&text) {
@@ -206,26 +204,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Batch`] if they do not multiply, [`ConfigError::Missing`] if there is none.
     pub fn batches(&self, ranks: u64) -> Result<Batches, ConfigErrors> {
-        let BatchSection {
-            total,
-            micro,
-            accumulation,
-        } = self.batch;
-        let sizes = BatchSizes {
-            train: total,
-            micro,
-            accumulation,
-        };
+        let BatchSection { total, micro, accumulation } = self.batch;
+        let sizes = BatchSizes { train: total, micro, accumulation };
         sizes.resolve(ranks).map_err(|error| {
             ConfigErrors(vec![match error {
                 ConfigError::Missing { .. } => ConfigError::Missing {
                     path: "batch.micro".to_owned(),
                     advice: "give it, or batch.total".to_owned(),
                 },
-                ConfigError::Batch { cause, .. } => ConfigError::Batch {
-                    path: "batch.total".to_owned(),
-                    cause,
-                },
+                ConfigError::Batch { cause, .. } => {
+                    ConfigError::Batch { path: "batch.total".to_owned(), cause }
+                }
                 other => other,
             }])
         })

@@ -43,11 +43,8 @@ impl Json {
     /// # Errors
     /// [`ConfigError::Syntax`] with the line and the column of the text.
     pub(crate) fn parse(text: &str) -> Result<Self, ConfigErrors> {
-        serde_json::from_str(&strict(text)).map_err(|error| {
-            ConfigErrors(vec![ConfigError::Syntax {
-                cause: error.to_string(),
-            }])
-        })
+        serde_json::from_str(&strict(text))
+            .map_err(|error| ConfigErrors(vec![ConfigError::Syntax { cause: error.to_string() }]))
     }
 }
 
@@ -172,10 +169,7 @@ mod tests {
         assert_eq!(
             Json::parse(file).unwrap(),
             Json::Object(vec![
-                (
-                    "a".to_owned(),
-                    Json::List(vec![Json::Number(1.0), Json::Number(2.0)])
-                ),
+                ("a".to_owned(), Json::List(vec![Json::Number(1.0), Json::Number(2.0)])),
                 ("c#//,]".to_owned(), Json::Text("\\".to_owned())),
             ])
         );

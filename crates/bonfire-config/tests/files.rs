@@ -100,19 +100,12 @@ fn the_file_of_the_tutorials_means_what_it_says() {
     let config = resolved(TUTORIAL);
     let optimizer = config.optimizer.unwrap();
     assert_eq!((optimizer.lr, optimizer.weight_decay), (1e-3, 3e-7));
-    let adam = Rule::Adam {
-        betas: (0.8, 0.999),
-        eps: 1e-8,
-        decoupled: true,
-    };
+    let adam = Rule::Adam { betas: (0.8, 0.999), eps: 1e-8, decoupled: true };
     assert_eq!(optimizer.rule, adam);
     let Some(Schedule::Warmup { min, max, warmup }) = config.schedule else {
         panic!("{:?}", config.schedule);
     };
-    assert_eq!(
-        (min, max, warmup.steps, warmup.shape),
-        (0.0, 1e-3, 1000, WarmupShape::Log)
-    );
+    assert_eq!((min, max, warmup.steps, warmup.shape), (0.0, 1e-3, 1000, WarmupShape::Log));
     let scale = LossScale::Dynamic {
         initial: 65536.0,
         window: 1000,
@@ -120,14 +113,8 @@ fn the_file_of_the_tutorials_means_what_it_says() {
         consecutive_hysteresis: false,
         min: 1.0,
     };
-    assert_eq!(
-        (config.precision, config.loss_scale),
-        (Precision::F16, Some(scale))
-    );
-    assert_eq!(
-        (config.zero.stage, config.zero.reduce_bucket_size),
-        (3, 500_000_000)
-    );
+    assert_eq!((config.precision, config.loss_scale), (Precision::F16, Some(scale)));
+    assert_eq!((config.zero.stage, config.zero.reduce_bucket_size), (3, 500_000_000));
     assert_eq!(config.zero.offload_param, OffloadTo::Memory);
     assert_eq!(config.zero.offload_optimizer, OffloadTo::Memory);
     assert!(config.cpu_checkpointing);
@@ -136,14 +123,8 @@ fn the_file_of_the_tutorials_means_what_it_says() {
     let noted = |path: &str| config.notes.iter().filter(|note| note.path == path).count();
     assert_eq!(noted("zero_optimization.overlap_comm"), 1);
     assert_eq!(noted("zero_optimization.stage"), 0);
-    let source = |path: &str| {
-        config
-            .resolved
-            .iter()
-            .find(|value| value.path == path)
-            .unwrap()
-            .source
-    };
+    let source =
+        |path: &str| config.resolved.iter().find(|value| value.path == path).unwrap().source;
     assert_eq!(source("fp16.hysteresis"), Source::File);
     assert_eq!(source("gradient_clipping"), Source::Default);
 }
@@ -173,20 +154,11 @@ fn what_is_auto_comes_from_the_program() {
     let config = file.resolve(&program).unwrap();
     assert_eq!(config.precision, Precision::Bf16);
     assert_eq!(config.zero.reduce_bucket_size, 1024 * 1024);
-    assert_eq!(
-        config.zero.offload_optimizer,
-        OffloadTo::Files("/local_nvme".into())
-    );
+    assert_eq!(config.zero.offload_optimizer, OffloadTo::Files("/local_nvme".into()));
     assert_eq!(config.batch.resolve(8).unwrap().train, 64);
     assert_eq!(config.schedule.unwrap().rate(11), 5e-5);
-    let source = |path: &str| {
-        config
-            .resolved
-            .iter()
-            .find(|value| value.path == path)
-            .unwrap()
-            .source
-    };
+    let source =
+        |path: &str| config.resolved.iter().find(|value| value.path == path).unwrap().source;
     assert_eq!(source("optimizer.params.lr"), Source::Program);
 }
 
@@ -201,11 +173,7 @@ fn all_that_the_program_has_otherwise_is_told_at_once() {
     let paths: Vec<&str> = error.0.iter().filter_map(ConfigError::path).collect();
     assert_eq!(
         paths,
-        [
-            "train_micro_batch_size_per_gpu",
-            "optimizer.params.lr",
-            "scheduler.params.warmup_max_lr"
-        ]
+        ["train_micro_batch_size_per_gpu", "optimizer.params.lr", "scheduler.params.warmup_max_lr"]
     );
 }
 
@@ -255,10 +223,7 @@ fn what_is_wrong_is_told_with_its_path() {
         r#"{ "scheduler": { "type": "WarmupDecayLR" } }"#,
         "scheduler.params.total_num_steps is missing: the scheduler has no default for it",
     );
-    told(
-        "[1]",
-        "the configuration cannot be parsed: it is [1] rather than an object",
-    );
+    told("[1]", "the configuration cannot be parsed: it is [1] rather than an object");
     told(
         r#"{ "zero_optimization": true }"#,
         "zero_optimization: true is not an object; write { \"stage\": 1 }, or 0 for false",
@@ -330,14 +295,7 @@ fn a_stage_and_devices_may_be_auto_as_accelerate_fills_them() {
     let unresolved = file.resolve(&Program::default()).unwrap_err().0;
     let paths: Vec<&str> = unresolved.iter().filter_map(ConfigError::path).collect();
     let at = |name: &str| format!("zero_optimization.{name}");
-    assert_eq!(
-        paths,
-        [
-            at("stage"),
-            at("offload_optimizer.device"),
-            at("offload_param.device")
-        ]
-    );
+    assert_eq!(paths, [at("stage"), at("offload_optimizer.device"), at("offload_param.device")]);
     let mut program = Program::default();
     program.zero_stage = Some(3);
     program.offload_optimizer = Some(OffloadTo::Memory);
@@ -364,23 +322,13 @@ fn defaults_are_those_of_the_optimizer_that_deepspeed_takes() {
     assert_eq!(decay(r#"{ "type": "Adam" }"#), 0.0);
     for torchs in ["AdamW", "Adam"] {
         let params = r#""params": { "torch_adam": true }"#;
-        assert_eq!(
-            decay(&format!(r#"{{ "type": "{torchs}", {params} }}"#)),
-            0.01
-        );
+        assert_eq!(decay(&format!(r#"{{ "type": "{torchs}", {params} }}"#)), 0.01);
     }
     let params = r#""params": { "torch_adam": true, "adam_w_mode": false }"#;
     assert_eq!(decay(&format!(r#"{{ "type": "Adam", {params} }}"#)), 0.0);
     let muon = optimizer(r#"{ "type": "Muon", "params": { "lr": 0.1 } }"#);
     assert_eq!(muon.lr, 0.1);
-    assert_eq!(
-        muon.rule,
-        Rule::Muon {
-            momentum: 0.95,
-            betas: (0.9, 0.95),
-            eps: 1e-10
-        }
-    );
+    assert_eq!(muon.rule, Rule::Muon { momentum: 0.95, betas: (0.9, 0.95), eps: 1e-10 });
 }
 
 #[test]
@@ -418,9 +366,7 @@ fn words(text: &str) -> Vec<(usize, usize)> {
     let quotes: Vec<usize> = text.match_indices('"').map(|(place, _)| place).collect();
     let words = quotes.chunks_exact(2).map(|pair| (pair[0] + 1, pair[1]));
     let free = ["auto", "/local_nvme"];
-    words
-        .filter(|(start, end)| !free.contains(&&text[*start..*end]))
-        .collect()
+    words.filter(|(start, end)| !free.contains(&&text[*start..*end])).collect()
 }
 
 /// A word with one letter wrong.
@@ -459,16 +405,8 @@ fn mistyped_names_and_texts_are_found_where_they_are() {
         });
         let nearest = hit.unwrap_or_else(|| panic!("{wrong} for {word}: {found:?}"));
         let nearest = nearest.as_deref().unwrap_or_default();
-        let is_right = nearest
-            .rsplit('.')
-            .next()
-            .unwrap()
-            .eq_ignore_ascii_case(word);
-        if is_right {
-            right += 1
-        } else {
-            println!("{wrong} for {word}: {nearest}")
-        }
+        let is_right = nearest.rsplit('.').next().unwrap().eq_ignore_ascii_case(word);
+        if is_right { right += 1 } else { println!("{wrong} for {word}: {nearest}") }
     }
     assert!(right >= 190, "{right} of {tried}");
 }

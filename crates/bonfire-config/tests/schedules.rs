@@ -28,10 +28,7 @@ fn rates_are_those_of_deepspeed() {
             let step = step.as_u64().unwrap();
             let expected = case["rates"][index].as_f64().unwrap();
             let found = schedule.rate(step);
-            assert!(
-                equal(found, expected),
-                "{case}: step {step}: {found} and {expected}"
-            );
+            assert!(equal(found, expected), "{case}: step {step}: {found} and {expected}");
         }
     }
 }

@@ -36,10 +36,7 @@ struct Block {
 
 impl Block {
     fn new() -> Self {
-        Self {
-            bytes: vec![0; BLOCK_BYTES].into_boxed_slice(),
-            rest: 0..0,
-        }
+        Self { bytes: vec![0; BLOCK_BYTES].into_boxed_slice(), rest: 0..0 }
     }
 
     fn rest(&self) -> &[u8] {
@@ -256,11 +253,7 @@ impl Mover {
                 Ok(true) => idle_since = None,
                 Ok(false) => {
                     let since = *idle_since.get_or_insert_with(clock::now);
-                    if clock::since(since) < SPIN {
-                        thread::yield_now()
-                    } else {
-                        self.sleep()
-                    }
+                    if clock::since(since) < SPIN { thread::yield_now() } else { self.sleep() }
                 }
                 Err(error) => {
                     let fault = (error.kind(), error.to_string());
@@ -280,10 +273,9 @@ impl Mover {
     /// Takes blocks that were handed over; whether there were any.
     fn take(&mut self) -> bool {
         let mut took = false;
-        for (place, blocks) in [
-            (&mut self.leaving, &self.outgoing),
-            (&mut self.free, &self.emptied),
-        ] {
+        for (place, blocks) in
+            [(&mut self.leaving, &self.outgoing), (&mut self.free, &self.emptied)]
+        {
             if place.is_none() {
                 *place = blocks.try_recv().ok();
                 took |= place.is_some();
@@ -385,11 +377,7 @@ mod tests {
         edges.add(0, one).unwrap();
         edges.add(1, other).unwrap();
         while came.len() < bytes.len() {
-            assert!(
-                started.elapsed() < LIMIT,
-                "{went} went, {} came",
-                came.len()
-            );
+            assert!(started.elapsed() < LIMIT, "{went} went, {} came", came.len());
             let end = bytes.len().min(went + part);
             went += ready(one.write(&bytes[went..end])).unwrap().unwrap_or(0);
             match ready(other.read(&mut buffer)).unwrap() {
@@ -410,9 +398,8 @@ mod tests {
     #[test]
     fn bytes_come_in_order_both_ways() {
         let (mut one, mut other) = ends();
-        let bytes: Vec<u8> = (0..3_000_000_u32)
-            .map(|index| (index.wrapping_mul(7919) >> 8) as u8)
-            .collect();
+        let bytes: Vec<u8> =
+            (0..3_000_000_u32).map(|index| (index.wrapping_mul(7919) >> 8) as u8).collect();
         for part in [1, 1000, BLOCK_BYTES, 1_000_000] {
             let few = &bytes[..bytes.len().min(part * 1000)];
             assert!(exchange(&mut one, &mut other, few, part) == few, "{part}");

@@ -66,11 +66,7 @@ pub enum StoreError {
          (MASTER_ADDR), or give a numeric address",
         .waited.as_secs_f32()
     )]
-    Unresolved {
-        host: String,
-        waited: Duration,
-        source: io::Error,
-    },
+    Unresolved { host: String, waited: Duration, source: io::Error },
     /// The host that is to serve does not have the address.
     #[error(
         "this is node 0, but {address} is not an address of this host: give --master-addr (MASTER_ADDR) \
@@ -88,11 +84,7 @@ pub enum StoreError {
          MASTER_PORT the same everywhere?",
         .waited.as_secs_f32()
     )]
-    Unreachable {
-        address: String,
-        waited: Duration,
-        source: io::Error,
-    },
+    Unreachable { address: String, waited: Duration, source: io::Error },
     #[error("the store at {address} does not know this job's token: another job is there")]
     WrongToken { address: String },
     #[error(
@@ -113,16 +105,11 @@ pub enum StoreError {
 }
 
 fn check_lengths(key: &str, value: &[u8]) -> Result<(), StoreError> {
-    for (what, bytes, bytes_max) in [
-        ("a key", key.len(), KEY_BYTES_MAX),
-        ("a value", value.len(), VALUE_BYTES_MAX),
-    ] {
+    for (what, bytes, bytes_max) in
+        [("a key", key.len(), KEY_BYTES_MAX), ("a value", value.len(), VALUE_BYTES_MAX)]
+    {
         if bytes > bytes_max {
-            return Err(StoreError::TooLong {
-                what,
-                bytes,
-                bytes_max,
-            });
+            return Err(StoreError::TooLong { what, bytes, bytes_max });
         }
     }
     Ok(())

@@ -15,10 +15,7 @@ use crate::error::{CudaError, Result, check, describe};
 use device::Device;
 
 /// The oldest driver whose functions are all there (those of the bindings for timing events).
-const OLDEST: CudaVersion = CudaVersion {
-    major: 12,
-    minor: 0,
-};
+const OLDEST: CudaVersion = CudaVersion { major: 12, minor: 0 };
 
 /// Proof that the driver is loaded and initialised in this process.
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +43,10 @@ impl Driver {
         }
         let mut number = 0;
         // SAFETY: `number` is a live integer that the call writes before it returns.
-        check("cuDriverGetVersion", unsafe {
-            sys::cuDriverGetVersion(&mut number)
-        })?;
+        check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut number) })?;
         let version = CudaVersion::from_number(number);
         if version < OLDEST {
-            return Err(CudaError::DriverTooOld {
-                found: version,
-                needed: OLDEST,
-            });
+            return Err(CudaError::DriverTooOld { found: version, needed: OLDEST });
         }
         Ok(Self { version })
     }
@@ -65,9 +57,7 @@ impl Driver {
 
     /// The devices that this process may use, in the order of CUDA_VISIBLE_DEVICES.
     pub fn devices(self) -> Result<Vec<Device>> {
-        (0..self.device_count()?)
-            .map(|ordinal| self.device(ordinal))
-            .collect()
+        (0..self.device_count()?).map(|ordinal| self.device(ordinal)).collect()
     }
 
     /// The device with this number.
@@ -85,9 +75,7 @@ impl Driver {
     fn device_count(self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: `count` is a live integer that the call writes; the driver is initialised.
-        check("cuDeviceGetCount", unsafe {
-            sys::cuDeviceGetCount(&mut count)
-        })?;
+        check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 }

@@ -20,10 +20,7 @@ pub enum CudaError {
     #[error(
         "the driver is made for CUDA {found}, but {needed} or later is needed: update the driver"
     )]
-    DriverTooOld {
-        found: CudaVersion,
-        needed: CudaVersion,
-    },
+    DriverTooOld { found: CudaVersion, needed: CudaVersion },
     #[error("no CUDA device {ordinal}: there are {count}; see CUDA_VISIBLE_DEVICES and nvidia-smi")]
     NoDevice { ordinal: u32, count: u32 },
     #[error(
@@ -44,21 +41,12 @@ pub enum CudaError {
     NoNccl { reason: String },
     /// A kernel does not compile; a fault of this crate or of an NVRTC that is too old.
     #[error("NVRTC refuses the kernel {kernel} ({code}):\n{log}")]
-    Compile {
-        kernel: String,
-        code: String,
-        log: String,
-    },
+    Compile { kernel: String, code: String, log: String },
     #[error(
         "no {bytes} bytes of device memory to be had on device {ordinal}, {free} of {total} are \
          free: use a smaller model or batch, or fewer ranks on this device"
     )]
-    OutOfMemory {
-        bytes: usize,
-        ordinal: u32,
-        free: usize,
-        total: usize,
-    },
+    OutOfMemory { bytes: usize, ordinal: u32, free: usize, total: usize },
     #[error("{what}: bytes {start}..{end} of {len}")]
     Range {
         what: &'static str,
@@ -69,17 +57,9 @@ pub enum CudaError {
     },
     /// The driver does not have a function that a later one has.
     #[error("this driver has no {function}: it came with CUDA {since}; update the driver")]
-    Missing {
-        function: &'static str,
-        since: CudaVersion,
-    },
+    Missing { function: &'static str, since: CudaVersion },
     #[error("{call}: {name} ({description})")]
-    Call {
-        call: &'static str,
-        name: String,
-        description: String,
-        code: u32,
-    },
+    Call { call: &'static str, name: String, description: String, code: u32 },
 }
 
 pub(crate) type Result<T, E = CudaError> = std::result::Result<T, E>;

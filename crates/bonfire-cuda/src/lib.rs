@@ -16,10 +16,7 @@
     missing_docs,
     reason = "part of Bonfire, not an interface for users; docs say what names do not"
 )]
-#![allow(
-    unsafe_code,
-    reason = "the libraries of NVIDIA are C, each call with its proof"
-)]
+#![allow(unsafe_code, reason = "the libraries of NVIDIA are C, each call with its proof")]
 
 mod driver;
 mod error;

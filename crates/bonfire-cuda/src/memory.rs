@@ -69,12 +69,7 @@ impl DeviceRegion {
     }
 
     fn of(context: &Context, backing: Backing, len: usize) -> Arc<Self> {
-        Arc::new(Self {
-            backing,
-            len,
-            context: context.clone(),
-            users: Users::default(),
-        })
+        Arc::new(Self { backing, len, context: context.clone(), users: Users::default() })
     }
 
     /// For another process of this machine, with the bytes that it [opens](crate::ImportedRegion::open_descriptor).

@@ -22,9 +22,7 @@ pub struct Cubin {
 
 impl Cubin {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes: bytes.into(),
-        }
+        Self { bytes: bytes.into() }
     }
 }
 
@@ -103,10 +101,7 @@ impl Module {
         check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut raw, cubin.bytes.as_ptr().cast())
         })?;
-        let inner = Arc::new(Inner {
-            raw,
-            context: context.clone(),
-        });
+        let inner = Arc::new(Inner { raw, context: context.clone() });
         Ok(Self { inner })
     }
 
@@ -123,10 +118,7 @@ impl Module {
             sys::cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())
         })?;
         load_now(raw)?;
-        Ok(Function {
-            raw,
-            module: Arc::clone(&self.inner),
-        })
+        Ok(Function { raw, module: Arc::clone(&self.inner) })
     }
 }
 
@@ -214,10 +206,7 @@ impl Function {
         shared_bytes: u32,
         parameters: &mut [*mut c_void],
     ) -> Result<()> {
-        assert!(
-            grid.blocks > 0 && grid.threads > 0,
-            "a kernel needs threads, got {grid:?}"
-        );
+        assert!(grid.blocks > 0 && grid.threads > 0, "a kernel needs threads, got {grid:?}");
         assert!(
             stream.context().is_same(&self.module.context),
             "the stream and the kernel belong to different contexts"

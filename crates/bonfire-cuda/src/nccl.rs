@@ -32,11 +32,7 @@ fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let versions = folder("VIRTUAL_ENV").and_then(|venv| fs::read_dir(venv.join("lib")).ok());
     let versions = versions.into_iter().flatten().flatten();
     let pip = versions.map(|python| python.path().join("site-packages/nvidia/nccl/lib"));
-    let folders = named
-        .into_iter()
-        .chain([PathBuf::new()])
-        .chain(pip)
-        .chain(conda);
+    let folders = named.into_iter().chain([PathBuf::new()]).chain(pip).chain(conda);
     let names = |folder: PathBuf| NAMES.map(|name| folder.join(name));
     folders.flat_map(names).collect()
 }
@@ -82,12 +78,10 @@ impl Nccl {
     /// # Errors
     /// [`CudaError::NoNccl`] where there is none, or one that is too old.
     pub fn load() -> Result<Arc<Self>> {
-        let library = candidates(|name| env::var_os(name))
-            .iter()
-            .find_map(|path| {
-                // SAFETY: loading a library runs its initialisers; NCCL's are those that every user runs.
-                unsafe { Library::new(path) }.ok()
-            });
+        let library = candidates(|name| env::var_os(name)).iter().find_map(|path| {
+            // SAFETY: loading a library runs its initialisers; NCCL's are those that every user runs.
+            unsafe { Library::new(path) }.ok()
+        });
         let library = library.ok_or_else(|| {
             missing("libnccl.so.2 is neither in the library path nor in NCCL_HOME/lib")
         })?;
@@ -98,15 +92,9 @@ impl Nccl {
         checked("ncclGetVersion", result)?;
         let version = u32::try_from(version).unwrap_or(0);
         if version < VERSION_MIN {
-            return Err(missing(&format!(
-                "version {version} is older than {VERSION_MIN}"
-            )));
+            return Err(missing(&format!("version {version} is older than {VERSION_MIN}")));
         }
-        Ok(Arc::new(Self {
-            functions,
-            version,
-            _library: library,
-        }))
+        Ok(Arc::new(Self { functions, version, _library: library }))
     }
 
     /// Its version, as 23007 for 2.30.7.
@@ -116,9 +104,7 @@ impl Nccl {
 
     /// A name for a new group.
     pub fn unique_id(&self) -> Result<UniqueId> {
-        let mut id = UniqueId {
-            bytes: [0; UniqueId::BYTES],
-        };
+        let mut id = UniqueId { bytes: [0; UniqueId::BYTES] };
         // SAFETY: `id` is a live struct of the size that nccl.h states, which the call writes.
         let result = unsafe { (self.functions.get_unique_id)(&mut id) };
         checked("ncclGetUniqueId", result)?;
@@ -127,9 +113,7 @@ impl Nccl {
 }
 
 fn missing(reason: &str) -> CudaError {
-    CudaError::NoNccl {
-        reason: reason.to_owned(),
-    }
+    CudaError::NoNccl { reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -166,15 +150,9 @@ mod tests {
             _ => None,
         });
         fs::remove_dir_all(&venv).unwrap();
-        let expected = [
-            "/opt/nccl/lib".into(),
-            PathBuf::new(),
-            pip,
-            "/opt/conda/lib".into(),
-        ];
-        let expected = expected
-            .iter()
-            .flat_map(|folder: &PathBuf| NAMES.map(|name| folder.join(name)));
+        let expected = ["/opt/nccl/lib".into(), PathBuf::new(), pip, "/opt/conda/lib".into()];
+        let expected =
+            expected.iter().flat_map(|folder: &PathBuf| NAMES.map(|name| folder.join(name)));
         assert_eq!(found, expected.collect::<Vec<_>>());
     }
 }

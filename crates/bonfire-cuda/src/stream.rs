@@ -56,10 +56,7 @@ impl Stream {
                 priority,
             )
         })?;
-        Ok(Self {
-            raw,
-            context: context.clone(),
-        })
+        Ok(Self { raw, context: context.clone() })
     }
 
     pub fn context(&self) -> &Context {
@@ -77,9 +74,7 @@ impl Stream {
     /// What the driver says, also about work that failed earlier.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the handle is valid until drop.
-        check("cuStreamSynchronize", unsafe {
-            sys::cuStreamSynchronize(self.raw)
-        })
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
     }
 
     /// Lets `event` happen once everything queued so far is done.
@@ -87,18 +82,14 @@ impl Stream {
         // Threads that only watch have no context yet.
         self.context.bind()?;
         // SAFETY: both handles are valid.
-        check("cuEventRecord", unsafe {
-            sys::cuEventRecord(event.raw(), self.raw)
-        })
+        check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw(), self.raw) })
     }
 
     /// Lets everything that is queued here from now on wait for `event` as it was last recorded; it
     /// may be of another device.
     pub fn wait(&self, event: &Event) -> Result<()> {
         // SAFETY: both handles are valid.
-        check("cuStreamWaitEvent", unsafe {
-            sys::cuStreamWaitEvent(self.raw, event.raw(), 0)
-        })
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.raw, event.raw(), 0) })
     }
 
     /// Queues a copy from device memory to device memory, of this or another device.
@@ -234,10 +225,5 @@ fn fits(what: &'static str, bytes: usize, len: usize) -> Result<()> {
 
 fn beyond(what: &'static str, end: usize, len: usize) -> CudaError {
     let start = 0;
-    CudaError::Range {
-        what,
-        start,
-        end,
-        len,
-    }
+    CudaError::Range { what, start, end, len }
 }

@@ -55,10 +55,7 @@ impl<I, O> DatasetLoader<I, O> {
     ) -> Self {
         let loader = Loader::new(world, dataset.len(), batch_size);
         Self {
-            source: Arc::new(Source {
-                dataset: Box::new(dataset),
-                batcher: Box::new(batcher),
-            }),
+            source: Arc::new(Source { dataset: Box::new(dataset), batcher: Box::new(batcher) }),
             prefetch: None,
             device: Device::default(),
             loader: Mutex::new(loader),
@@ -186,10 +183,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DatasetLoade
 
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
         let count = self.num_items();
-        assert!(
-            start <= end && end <= count,
-            "{start}..{end} is not within {count} items"
-        );
+        assert!(start <= end && end <= count, "{start}..{end} is not within {count} items");
         let first = self.slice.as_ref().map_or(0, |items| items.start);
         let items = first + start..first + end;
         Arc::new(self.like(self.device.clone(), Some(items)))
@@ -268,10 +262,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(prefetch) = self.of.prefetch {
-            return self
-                .prepared(prefetch)
-                .map_err(DatasetError::new)
-                .transpose();
+            return self.prepared(prefetch).map_err(DatasetError::new).transpose();
         }
         let (batch, state) = self.order()?;
         self.dealt += batch.len();

@@ -44,13 +44,7 @@ impl Loader {
 
     pub(crate) fn of(sampler: DistributedSampler, batch_size: usize) -> Self {
         assert!(batch_size > 0, "a batch has at least one sample");
-        Self {
-            sampler,
-            batch_size,
-            last_batch: LastBatch::Keep,
-            epoch: 0,
-            offset: 0,
-        }
+        Self { sampler, batch_size, last_batch: LastBatch::Keep, epoch: 0, offset: 0 }
     }
 
     /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
@@ -96,10 +90,7 @@ impl Loader {
     pub fn resuming(mut self, state: &SamplerState) -> Result<Self, DataError> {
         let own = self.sampler.state(0, 0);
         if !own.same_data(state) {
-            return Err(DataError::OtherData {
-                saved: state.to_string(),
-                given: own.to_string(),
-            });
+            return Err(DataError::OtherData { saved: state.to_string(), given: own.to_string() });
         }
         (self.epoch, self.offset) = (state.epoch, state.offset);
         // The same on every rank: rank 0 has the most that any has.

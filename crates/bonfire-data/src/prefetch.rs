@@ -53,11 +53,7 @@ impl Prefetch {
 
 impl Default for Prefetch {
     fn default() -> Self {
-        Self {
-            workers: 2,
-            depth: 4,
-            timeout: Duration::from_secs(300),
-        }
+        Self { workers: 2, depth: 4, timeout: Duration::from_secs(300) }
     }
 }
 
@@ -127,11 +123,7 @@ impl<B> Iterator for Prefetched<B> {
         self.order_one();
         let ((indices, state), batch) = self.ahead.wait(ordered);
         let batch = batch.map_err(DataError::Batch);
-        Some(batch.map(|batch| Prepared {
-            batch,
-            indices,
-            state,
-        }))
+        Some(batch.map(|batch| Prepared { batch, indices, state }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -74,25 +74,13 @@ impl DistributedSampler {
 
     /// The share of any rank.
     pub(crate) fn of(rank: Rank, world_size: WorldSize, len: usize) -> Self {
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is in a world of {world_size}"
-        );
-        Self {
-            rank,
-            world_size,
-            len,
-            order: Order::Sequential,
-            remainder: Remainder::Pad,
-        }
+        assert!(world_size.contains(rank), "rank {rank} is in a world of {world_size}");
+        Self { rank, world_size, len, order: Order::Sequential, remainder: Remainder::Pad }
     }
 
     /// The same samples as another rank has them.
     pub(crate) fn of_rank(&self, rank: Rank) -> Self {
-        Self {
-            rank,
-            ..self.clone()
-        }
+        Self { rank, ..self.clone() }
     }
 
     /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
@@ -183,9 +171,7 @@ impl DistributedSampler {
 
     pub(crate) fn len_after(&self, offset: usize) -> usize {
         let (rank, world) = (self.rank.index(), self.world_size.len());
-        self.total_after(offset)
-            .saturating_sub(rank)
-            .div_ceil(world)
+        self.total_after(offset).saturating_sub(rank).div_ceil(world)
     }
 
     pub(crate) fn world_size(&self) -> WorldSize {

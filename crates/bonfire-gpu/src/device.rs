@@ -30,17 +30,11 @@ pub(crate) struct Lane {
 impl Lanes {
     pub(crate) fn new(context: &Context, count: u32) -> Result<Self, CudaError> {
         let lane = |_| {
-            Ok(Lane {
-                stream: Stream::new(context, Priority::High)?,
-                done: Event::new(context)?,
-            })
+            Ok(Lane { stream: Stream::new(context, Priority::High)?, done: Event::new(context)? })
         };
         let lanes: Vec<Lane> = (0..count).map(lane).collect::<Result<_, CudaError>>()?;
         use_once(context, lanes.iter().map(|lane| &lane.stream))?;
-        Ok(Self {
-            lanes,
-            begun: Event::new(context)?,
-        })
+        Ok(Self { lanes, begun: Event::new(context)? })
     }
 }
 

@@ -81,21 +81,15 @@ impl CudaGroup {
     ) -> Result<Self> {
         let (me, world_size) = (group.rank(), group.world_size());
         if world_size.len() > RANKS_MAX {
-            return Err(CudaGroupError::TooManyRanks {
-                world_size: world_size.len(),
-            });
+            return Err(CudaGroupError::TooManyRanks { world_size: world_size.len() });
         }
         let mut peers = Peers::meet(&group, context, neighbours, &options)?;
-        let options = CudaOptions {
-            ring_channels: peers.cards().lanes(options.lanes()),
-            ..options
-        };
+        let options =
+            CudaOptions { ring_channels: peers.cards().lanes(options.lanes()), ..options };
         let local = agree(&group, Local::new(context, neighbours))?;
         let waiting = || -> Result<(Waiting, Event), CudaError> {
-            let waiting = Waiting {
-                kernel: local.kernels.signals()?,
-                abort: AbortFlag::new(context)?,
-            };
+            let waiting =
+                Waiting { kernel: local.kernels.signals()?, abort: AbortFlag::new(context)? };
             Ok((waiting, Event::new(context)?))
         };
         let (waiting, mark) = agree(&group, waiting())?;
@@ -105,12 +99,7 @@ impl CudaGroup {
         let choice = connection.choice(&options);
         let (pages, inboxes, opened, path) = match connection {
             Connection::Host => (Vec::new(), Default::default(), Vec::new(), Path::host()),
-            Connection::Peers {
-                pages,
-                inboxes,
-                inboxes_bytes,
-                ..
-            } => {
+            Connection::Peers { pages, inboxes, inboxes_bytes, .. } => {
                 let halves = agree(&group, halves(&inboxes, inboxes_bytes))?;
                 let flags = pages.spans().iter().cloned().map(FlagPage::new).collect();
                 (flags, halves, vec![pages, inboxes], Path::Peers)
@@ -156,9 +145,7 @@ impl CudaGroup {
         let mut watch = Watch::new(&core, &state, abort, mark);
         let guard = waits_on_device.then(|| Guard::start(move || watch.look()));
         let guard = agree(&core.group, guard.transpose())?;
-        Ok(Self {
-            inner: Arc::new(Inner { core, state, guard }),
-        })
+        Ok(Self { inner: Arc::new(Inner { core, state, guard }) })
     }
 
     /// Returns this rank's number in the group.
@@ -292,10 +279,7 @@ impl Inner {
 
     #[track_caller]
     pub(crate) fn assert_own(self: &Arc<Self>, buffer: &CudaBuffer) {
-        assert!(
-            buffer.is_of(self),
-            "the buffer belongs to another group or rank"
-        );
+        assert!(buffer.is_of(self), "the buffer belongs to another group or rank");
     }
 }
 

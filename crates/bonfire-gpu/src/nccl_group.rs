@@ -56,11 +56,7 @@ impl Local {
         let nothing = DeviceRegion::allocate(context, 1)?.span();
         stream.fill(&nothing, 0)?;
         stream.synchronize()?;
-        Ok(Self {
-            stream,
-            done: Event::new(context)?,
-            nothing,
-        })
+        Ok(Self { stream, done: Event::new(context)?, nothing })
     }
 }
 

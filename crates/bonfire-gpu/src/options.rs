@@ -125,13 +125,7 @@ impl CudaOptions {
 
     /// As text to compare between ranks. The timeout may differ.
     pub(crate) fn agreed(&self) -> String {
-        let Self {
-            path,
-            algorithm,
-            sync,
-            ring_channels,
-            ..
-        } = self;
+        let Self { path, algorithm, sync, ring_channels, .. } = self;
         let (one_shot, two_shot) = (self.one_shot_bytes_max, self.two_shot_bytes_max);
         format!(
             "path {path:?}, algorithm {algorithm:?}, sync {sync:?}, one_shot_bytes_max {one_shot}, \

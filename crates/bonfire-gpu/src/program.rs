@@ -45,9 +45,7 @@ impl Fold {
     /// The ranks whose buffers it is about: the sources in their order, then what is only written.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Rank> {
         let only_written = |rank: &&Rank| !self.sources.contains(*rank);
-        self.sources
-            .iter()
-            .chain(self.targets.iter().filter(only_written))
+        self.sources.iter().chain(self.targets.iter().filter(only_written))
     }
 }
 
@@ -78,10 +76,7 @@ impl Program {
             let puts = steps.iter().filter(|step| matches!(step, Step::Put { .. }));
             puts.count() as u32
         };
-        Self {
-            actions,
-            tells: world_size.ranks().map(tells).collect(),
-        }
+        Self { actions, tells: world_size.ranks().map(tells).collect() }
     }
 
     pub(crate) fn folds(&self) -> impl Iterator<Item = &Fold> {
@@ -100,12 +95,7 @@ fn action(step: Step, place_of: impl Fn(ElemRange) -> ElemRange) -> Option<Actio
         }
         Step::Wait { peer } => Some(Action::Wait(peer)),
         Step::Release { .. } => None,
-        Step::ReduceDirect {
-            range,
-            sources,
-            targets,
-            stage,
-        } => Some(Action::Fold(Fold {
+        Step::ReduceDirect { range, sources, targets, stage } => Some(Action::Fold(Fold {
             range: place_of(range),
             sources: sources.iter().copied().collect(),
             targets: targets.iter().copied().collect(),
@@ -223,16 +213,11 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
         let count = places.iter().map(|range| range.len()).sum();
         let ring = schedule(collective, Algorithm::Ring, world_size, count, chunk.get())?;
         let place_of = |range: ElemRange| {
-            let owner = world_size
-                .ranks()
-                .find(|rank| shard_range(count, world_size, *rank) == range);
+            let owner =
+                world_size.ranks().find(|rank| shard_range(count, world_size, *rank) == range);
             let owner = owner.expect("a ring of one chunk per shard folds whole shards");
             let place = places[owner.index()];
-            assert_eq!(
-                place.len(),
-                range.len(),
-                "the chunks of a lane are balanced"
-            );
+            assert_eq!(place.len(), range.len(), "the chunks of a lane are balanced");
             place
         };
         let steps_of = |rank| ring.steps_in_place(rank);

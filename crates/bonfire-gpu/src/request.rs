@@ -24,11 +24,7 @@ impl<'a> Request<'a> {
         reduce: Option<ReduceOp>,
         elements: &'a Elements,
     ) -> Self {
-        Self {
-            collective,
-            reduce,
-            elements,
-        }
+        Self { collective, reduce, elements }
     }
 
     /// Checks that ranks of a group of this size can do it with buffers of `bytes` bytes.
@@ -62,30 +58,19 @@ impl<'a> Request<'a> {
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (collective, elements) = (self.collective, self.elements);
-        write!(
-            f,
-            "{collective} of {} x {}",
-            elements.dtype,
-            elements.count()
-        )
+        write!(f, "{collective} of {} x {}", elements.dtype, elements.count())
     }
 }
 
 /// What two ranks do that exchange: the lower is named first.
 pub(crate) fn exchange_of(one: Rank, other: Rank) -> Collective {
-    Collective::Exchange {
-        first: one.min(other),
-        second: one.max(other),
-    }
+    Collective::Exchange { first: one.min(other), second: one.max(other) }
 }
 
 /// Asserts that an all-to-all goes from one buffer to another: blocks would be overwritten before they are read.
 #[track_caller]
 pub(crate) fn assert_apart(input: &Span, output: &Span) {
-    assert!(
-        input.address() != output.address(),
-        "an all-to-all goes from one buffer to another"
-    );
+    assert!(input.address() != output.address(), "an all-to-all goes from one buffer to another");
 }
 
 fn equal_blocks(count: usize, blocks: usize) -> Result<()> {
@@ -114,11 +99,7 @@ mod tests {
     /// Of elements that are in the buffer, by three ranks.
     fn check(collective: Collective, count: usize) -> Result<()> {
         let elements = Elements::first(DType::F32, count);
-        let request = Request {
-            collective,
-            reduce: None,
-            elements: &elements,
-        };
+        let request = Request { collective, reduce: None, elements: &elements };
         request.check(WorldSize::new(3).unwrap(), BYTES)
     }
 
@@ -130,10 +111,7 @@ mod tests {
     }
 
     fn transfer(source: u32, target: u32) -> Collective {
-        Collective::Transfer {
-            source: Rank::new(source),
-            target: Rank::new(target),
-        }
+        Collective::Transfer { source: Rank::new(source), target: Rank::new(target) }
     }
 
     #[test]
@@ -157,18 +135,11 @@ mod tests {
         assert!(check(transfer(2, 0), 5).is_ok());
         let exchange = |one, other| exchange_of(Rank::new(one), Rank::new(other));
         assert!(check(exchange(2, 0), 4).is_ok());
-        for collective in [
-            transfer(1, 1),
-            transfer(0, 3),
-            transfer(3, 0),
-            exchange(1, 1),
-            exchange(0, 3),
-        ] {
+        for collective in
+            [transfer(1, 1), transfer(0, 3), transfer(3, 0), exchange(1, 1), exchange(0, 3)]
+        {
             let error = usage(check(collective, 4));
-            assert!(
-                matches!(error, PlanError::NotAPair { .. }),
-                "{collective}: {error}"
-            );
+            assert!(matches!(error, PlanError::NotAPair { .. }), "{collective}: {error}");
         }
     }
 
@@ -192,9 +163,6 @@ mod tests {
             elements: &elements,
         };
         let error = usage(request.check(WorldSize::new(2).unwrap(), BYTES));
-        assert!(
-            matches!(error, PlanError::UnsupportedReduce { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, PlanError::UnsupportedReduce { .. }), "{error}");
     }
 }

@@ -82,19 +82,13 @@ impl fmt::Display for Last {
 
 impl Last {
     pub(crate) fn none() -> Self {
-        Self {
-            collective: Collective::Barrier,
-            elements: Elements::first(DType::U8, 0),
-        }
+        Self { collective: Collective::Barrier, elements: Elements::first(DType::U8, 0) }
     }
 }
 
 impl State {
     pub(crate) fn place(&self) -> Place {
-        Place {
-            me: self.me,
-            world_size: self.world_size,
-        }
+        Place { me: self.me, world_size: self.world_size }
     }
 
     pub(crate) fn is_ready(&self, need: &Need) -> bool {

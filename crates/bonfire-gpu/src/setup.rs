@@ -69,10 +69,7 @@ pub(crate) fn connect(
     }
     if let Err(crowd) = peers.cards().uncrowded() {
         if options.path == Some(CudaPath::Peer) {
-            return Err(CudaGroupError::SetUp {
-                rank: crowd.rank,
-                reason: crowd.to_string(),
-            });
+            return Err(CudaGroupError::SetUp { rank: crowd.rank, reason: crowd.to_string() });
         }
         if speaks {
             tracing::warn!("rank 0: data go through host memory, because {crowd}");
@@ -82,11 +79,7 @@ pub(crate) fn connect(
     let ranks = group.world_size().len();
     let inboxes_bytes = OneShotKernel::inboxes_bytes(ranks, options.one_shot_bytes_max);
     let probed = (2 * inboxes_bytes).max(PROBE_BYTES);
-    let shared_bytes = if is_measured(peers, options) {
-        probed.max(PACE_BYTES)
-    } else {
-        probed
-    };
+    let shared_bytes = if is_measured(peers, options) { probed.max(PACE_BYTES) } else { probed };
     let opened = open(group, context, peers, local, waiting, shared_bytes)?;
     let refusals = match &opened {
         Ok(_) => &[][..],
@@ -99,12 +92,7 @@ pub(crate) fn connect(
     match opened {
         Ok((pages, inboxes)) => {
             let bandwidths = is_measured(peers, options).then(|| {
-                let pace = Pace {
-                    group,
-                    context,
-                    stream: &local.stream,
-                    memory: &inboxes,
-                };
+                let pace = Pace { group, context, stream: &local.stream, memory: &inboxes };
                 pace.run()
             });
             Ok(Connection::Peers {

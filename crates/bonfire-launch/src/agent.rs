@@ -101,12 +101,7 @@ impl AgentOptions {
         loop {
             let folder = logs.flight_folder(meeting.restart_count());
             let flights = Flights::begin(folder, &self.variables);
-            let setup = Setup {
-                options: self,
-                logs: &logs,
-                flights: &flights,
-                signals: &signals,
-            };
+            let setup = Setup { options: self, logs: &logs, flights: &flights, signals: &signals };
             let end = match Supervisor::start(setup, &meeting) {
                 Ok(supervisor) => supervisor.run(&flights),
                 Err(error) => End::last(error),

@@ -173,15 +173,9 @@ fn explicit(source: &Source<'_>) -> Result<RankEnv, EnvError> {
     let local_world_size = source
         .number(LOCAL_WORLD_SIZE, 1..=u32::MAX)?
         .unwrap_or(if alone_in_pod { 1 } else { world_size });
-    let local_rank = source
-        .number(LOCAL_RANK, 0..=u32::MAX - 1)?
-        .unwrap_or(rank % local_world_size);
-    let place = Place {
-        rank,
-        world_size,
-        local_rank,
-        local_world_size,
-    };
+    let local_rank =
+        source.number(LOCAL_RANK, 0..=u32::MAX - 1)?.unwrap_or(rank % local_world_size);
+    let place = Place { rank, world_size, local_rank, local_world_size };
     // First who it is: a wrong number matters more than a missing address.
     let worker = at(source, place)?;
     let agent_store = source.store_host()?;
@@ -225,18 +219,10 @@ fn of_cluster(source: &Source<'_>, cluster: Cluster) -> Result<RankEnv, EnvError
 
 /// A worker at a checked place, with what does not depend on the launcher.
 fn at(source: &Source<'_>, place: Place) -> Result<RankEnv, EnvError> {
-    let Place {
-        rank,
-        world_size,
-        local_rank,
-        local_world_size,
-    } = place;
+    let Place { rank, world_size, local_rank, local_world_size } = place;
     check_rank(RANK, rank, WORLD_SIZE, world_size)?;
     if local_world_size > world_size {
-        return Err(EnvError::LocalWorldTooLarge {
-            local_world_size,
-            world_size,
-        });
+        return Err(EnvError::LocalWorldTooLarge { local_world_size, world_size });
     }
     check_rank(LOCAL_RANK, local_rank, LOCAL_WORLD_SIZE, local_world_size)?;
     Ok(RankEnv {
@@ -274,11 +260,7 @@ fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
 
 /// The variables that make a child process the worker which this describes: what [`rank_from_env`] reads.
 pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
-    let job_token = if rank.job_token.is_empty() {
-        String::new()
-    } else {
-        rank.job_token.to_hex()
-    };
+    let job_token = if rank.job_token.is_empty() { String::new() } else { rank.job_token.to_hex() };
     let mut variables = vec![
         (RANK, rank.rank.get().to_string()),
         (WORLD_SIZE, rank.world_size.get().to_string()),
@@ -287,10 +269,7 @@ pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
         (MASTER_ADDR, rank.master_addr.clone()),
         (MASTER_PORT, rank.master_port.to_string()),
         (JOB_TOKEN, job_token),
-        (
-            AGENT_STORE,
-            store_host_variable(rank.agent_store).to_owned(),
-        ),
+        (AGENT_STORE, store_host_variable(rank.agent_store).to_owned()),
         (RUN_ID, rank.job_id.clone()),
         (RESTART_COUNT, rank.restart_count.to_string()),
     ];
@@ -308,10 +287,7 @@ pub fn rank_variables(rank: &RankEnv) -> Vec<(&'static str, String)> {
 /// The job token that the user set for this process with `BONFIRE_JOB_TOKEN`, if any: how the
 /// launchers of several hosts come to share one.
 pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
-    let token = Source {
-        lookup: &process_variable,
-    }
-    .job_token()?;
+    let token = Source { lookup: &process_variable }.job_token()?;
     Ok((!token.is_empty()).then_some(token))
 }
 
@@ -337,12 +313,7 @@ fn check_rank(
     if rank < count {
         return Ok(());
     }
-    Err(EnvError::RankOutOfRange {
-        variable,
-        rank,
-        count_variable,
-        count,
-    })
+    Err(EnvError::RankOutOfRange { variable, rank, count_variable, count })
 }
 
 #[cfg(test)]

@@ -30,23 +30,13 @@ pub enum LaunchError {
         "{} is there, but its interpreter {interpreter} is not: install it, or correct the first line of the \
          script (\\r there is a line end of Windows)", .program.display()
     )]
-    NoInterpreter {
-        program: PathBuf,
-        interpreter: String,
-    },
+    NoInterpreter { program: PathBuf, interpreter: String },
     #[error("cannot start {} as rank {rank}", .program.display())]
-    Spawn {
-        program: PathBuf,
-        rank: u32,
-        source: io::Error,
-    },
+    Spawn { program: PathBuf, rank: u32, source: io::Error },
     #[error("the node rank is {node_rank}, but there are {nnodes} nodes: node ranks count from 0")]
     NodeRankOutOfRange { node_rank: u32, nnodes: NonZeroU32 },
     #[error("{nnodes} nodes of {nproc_per_node} ranks are more ranks than a job can have")]
-    WorldTooLarge {
-        nnodes: NonZeroU32,
-        nproc_per_node: NonZeroU32,
-    },
+    WorldTooLarge { nnodes: NonZeroU32, nproc_per_node: NonZeroU32 },
     /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
     #[error(
         "TLS needs a job token, without which it encrypts for anyone who connects: set BONFIRE_JOB_TOKEN to one \
@@ -75,23 +65,12 @@ pub enum LaunchError {
     )]
     NodeMissing { node: u32, waited: Duration },
     #[error("node {node_rank} has {what} {ours}, but node {other} has {theirs}: make them equal")]
-    NodesDisagree {
-        node_rank: u32,
-        what: &'static str,
-        ours: String,
-        other: u32,
-        theirs: String,
-    },
+    NodesDisagree { node_rank: u32, what: &'static str, ours: String, other: u32, theirs: String },
     #[error(
         "the launcher of node {node_rank} is {ours}, but that of node {other} is {theirs}: start copies of one \
          build everywhere, or set BONFIRE_BUILDS=any if these are to work together"
     )]
-    LaunchersDiffer {
-        node_rank: u32,
-        ours: String,
-        other: u32,
-        theirs: String,
-    },
+    LaunchersDiffer { node_rank: u32, ours: String, other: u32, theirs: String },
     /// The launcher of a host, or ssh on the way to it, ended badly; it has said why.
     #[error("host {host}: ssh, or the launcher there, {exit}")]
     Host { host: String, exit: Exit },

@@ -66,11 +66,7 @@ impl Exit {
             return None;
         }
         // Without a signal there is a code; a status that had neither would not be an end.
-        Some(
-            status
-                .signal()
-                .map_or_else(|| Self::Code(status.code().unwrap_or(1)), Self::Signal),
-        )
+        Some(status.signal().map_or_else(|| Self::Code(status.code().unwrap_or(1)), Self::Signal))
     }
 
     /// The exit code with which a shell would report this end; never 0.
@@ -81,10 +77,7 @@ impl Exit {
             Self::Stopped => 128 + SIGSTOP,
             Self::Late | Self::Disagreed { .. } => 1,
         };
-        u8::try_from(code)
-            .ok()
-            .filter(|&code| code != 0)
-            .unwrap_or(1)
+        u8::try_from(code).ok().filter(|&code| code != 0).unwrap_or(1)
     }
 }
 
@@ -134,11 +127,8 @@ impl JobFailure {
         let process = self.process_id.map(|id| format!("process {id}"));
         let host = self.host.as_ref().map(|host| format!("on {host}"));
         let place: Vec<String> = process.into_iter().chain(host).collect();
-        let place = if place.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", place.join(" "))
-        };
+        let place =
+            if place.is_empty() { String::new() } else { format!(" ({})", place.join(" ")) };
         format!("rank {}{place} {}", self.rank, self.exit)
     }
 }
@@ -254,10 +244,7 @@ mod tests {
 
     #[test]
     fn a_killed_rank_is_the_cause_even_when_noticed_last() {
-        assert_eq!(
-            guilty(&[Exit::Code(1), Exit::Code(101), Exit::Signal(SIGKILL)]),
-            2
-        );
+        assert_eq!(guilty(&[Exit::Code(1), Exit::Code(101), Exit::Signal(SIGKILL)]), 2);
     }
 
     #[test]

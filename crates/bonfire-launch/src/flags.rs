@@ -56,22 +56,12 @@ pub struct LaunchFlags {
     pub node_rank: Option<u32>,
 
     /// Name or address of host 0 as the other hosts see it; needed with several hosts
-    #[arg(
-        long,
-        alias = "master_addr",
-        value_name = "HOST",
-        env = "PET_MASTER_ADDR"
-    )]
+    #[arg(long, alias = "master_addr", value_name = "HOST", env = "PET_MASTER_ADDR")]
     pub master_addr: Option<String>,
 
     /// TCP port on host 0 where the ranks meet; needed with several hosts. On one the system chooses it,
     /// also if it is 0
-    #[arg(
-        long,
-        alias = "master_port",
-        value_name = "PORT",
-        env = "PET_MASTER_PORT"
-    )]
+    #[arg(long, alias = "master_port", value_name = "PORT", env = "PET_MASTER_PORT")]
     pub master_port: Option<u16>,
 
     /// All ranks are on this host, and no port is needed; so it is anyway with one host
@@ -122,12 +112,7 @@ pub struct LaunchFlags {
     pub rdzv_backend: Option<String>,
 
     /// The name of the job, the same on every host: jobs with different names never meet
-    #[arg(
-        long,
-        alias = "rdzv_id",
-        visible_alias = "rdzv-id",
-        value_name = "NAME"
-    )]
+    #[arg(long, alias = "rdzv_id", visible_alias = "rdzv-id", value_name = "NAME")]
     pub job_id: Option<String>,
 
     /// Which connections are encrypted: off, hosts (those between hosts) or all (every TCP
@@ -172,19 +157,12 @@ pub enum FlagError {
     #[error("several nodes need --master-port: a free port on node 0")]
     NoMasterPort,
     #[error("{variable} must be a whole number, not \"{value}\"")]
-    NotANumber {
-        variable: &'static str,
-        value: String,
-    },
+    NotANumber { variable: &'static str, value: String },
     /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
     #[error(transparent)]
     Hosts(#[from] HostsError),
     #[error("{variable} is \"{value}\"")]
-    RankCount {
-        variable: &'static str,
-        value: String,
-        source: RankCountError,
-    },
+    RankCount { variable: &'static str, value: String, source: RankCountError },
 }
 
 impl LaunchFlags {
@@ -273,9 +251,7 @@ impl LaunchFlags {
                 Some(node_rank) if node_rank > 0 => Err(FlagError::NodeRankOfOne(node_rank)),
                 _ => {
                     self.warn_of_a_master_that_is_not_asked();
-                    Ok(Nodes::One {
-                        port: self.master_port().unwrap_or(0),
-                    })
+                    Ok(Nodes::One { port: self.master_port().unwrap_or(0) })
                 }
             };
         }
@@ -288,10 +264,7 @@ impl LaunchFlags {
                 Some(node_rank) => node_rank,
                 None => node_rank_of_cluster()?,
             },
-            master_addr: self
-                .master_addr()
-                .ok_or(FlagError::NoMasterAddr)?
-                .to_owned(),
+            master_addr: self.master_addr().ok_or(FlagError::NoMasterAddr)?.to_owned(),
             master_port: self
                 .master_port()
                 .filter(|&port| port > 0)
@@ -314,9 +287,7 @@ impl LaunchFlags {
 
     fn master_addr(&self) -> Option<&str> {
         let endpoint = self.rdzv_endpoint.as_ref();
-        endpoint
-            .map(|endpoint| endpoint.host.as_str())
-            .or(self.master_addr.as_deref())
+        endpoint.map(|endpoint| endpoint.host.as_str()).or(self.master_addr.as_deref())
     }
 
     fn master_port(&self) -> Option<u16> {
@@ -368,16 +339,11 @@ fn hosts(text: &str) -> Result<NonZeroU32, &'static str> {
 fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
     let form = "expected HOST:PORT, as in node0:29500";
     let (host, port) = text.rsplit_once(':').ok_or(form)?;
-    let bracketed = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let host = bracketed.unwrap_or(host);
     let is_plain = !host.is_empty() && (bracketed.is_some() || !host.contains(':'));
     match port.parse().ok().filter(|_| is_plain) {
-        Some(port) => Ok(Endpoint {
-            host: host.to_owned(),
-            port,
-        }),
+        Some(port) => Ok(Endpoint { host: host.to_owned(), port }),
         None => Err(form),
     }
 }

@@ -35,11 +35,7 @@ impl Flights {
         let mut own = own.filter(|(name, _)| name == FLIGHT_DIR_VARIABLE);
         let named = own.next().map(|(_, value)| value.clone());
         let named = named.or_else(|| std::env::var_os(FLIGHT_DIR_VARIABLE));
-        Self {
-            is_ours: named.is_none(),
-            folder: named.map_or(folder, PathBuf::from),
-            since: now(),
-        }
+        Self { is_ours: named.is_none(), folder: named.map_or(folder, PathBuf::from), since: now() }
     }
 
     /// The folder, if the ranks would not find it by themselves.
@@ -72,12 +68,7 @@ impl Flights {
             let disagreeing = report.disagreeing();
             let (culprit, exit) = match (&disagreeing[..], report.late().first()) {
                 (&[one], _) => (one, Exit::Disagreed { with: None }),
-                (&[one, other, ..], _) => (
-                    one,
-                    Exit::Disagreed {
-                        with: report.job_rank(other),
-                    },
-                ),
+                (&[one, other, ..], _) => (one, Exit::Disagreed { with: report.job_rank(other) }),
                 ([], Some(&late)) if failure.exit == PEER_FAILED => (late, Exit::Late),
                 ([], _) => continue,
             };
@@ -122,11 +113,8 @@ impl Flights {
         if reports.len() > GROUPS_MAX {
             let _ = writeln!(text, "  {} more groups failed", reports.len() - GROUPS_MAX);
         }
-        let _ = writeln!(
-            text,
-            "  their last operations: bonfire inspect {}",
-            self.folder.display()
-        );
+        let _ =
+            writeln!(text, "  their last operations: bonfire inspect {}", self.folder.display());
         text
     }
 }
@@ -232,10 +220,7 @@ mod tests {
     fn the_last_line_names_who_was_waited_for_and_not_who_waited() {
         let mut failure = failure(PEER_FAILED);
         let left = Some(Duration::from_secs(61));
-        Flights::correct(
-            &mut failure,
-            &[in_operation(0, 5, None), in_operation(1, 4, left)],
-        );
+        Flights::correct(&mut failure, &[in_operation(0, 5, None), in_operation(1, 4, left)]);
         assert_eq!(
             failure.to_string(),
             "root cause: rank 11 (process 1) did not come where the others waited for it, and was ended; see \
@@ -247,10 +232,7 @@ mod tests {
     fn a_rank_that_failed_by_itself_stays_the_culprit() {
         let mut failure = failure(Exit::Code(3));
         let before = failure.clone();
-        Flights::correct(
-            &mut failure,
-            &[in_operation(0, 5, None), in_operation(1, 4, None)],
-        );
+        Flights::correct(&mut failure, &[in_operation(0, 5, None), in_operation(1, 4, None)]);
         assert_eq!(failure, before);
     }
 
@@ -269,15 +251,9 @@ mod tests {
             failure.summary()
         };
         let text = disagree(&[5, 6]);
-        assert!(
-            text.starts_with("rank 10 (process 7) and rank 11 called different"),
-            "{text}"
-        );
+        assert!(text.starts_with("rank 10 (process 7) and rank 11 called different"), "{text}");
         let text = disagree(&[5, 5, 6]);
-        assert!(
-            text.starts_with("rank 12 (process 1) called another operation than"),
-            "{text}"
-        );
+        assert!(text.starts_with("rank 12 (process 1) called another operation than"), "{text}");
     }
 
     #[test]

@@ -87,10 +87,7 @@ pub(crate) struct Host {
 #[non_exhaustive]
 pub enum HostsError {
     #[error("cannot read the hostfile {}", .path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("line {line} of the hostfile is \"{text}\": expected HOST slots=N, each host once")]
     Line {
         /// The number of the line, from 1.
@@ -107,12 +104,7 @@ pub enum HostsError {
         "{first} has {slots} ranks and {other} has {other_slots}: every host needs equally many; choose with \
          --include, --exclude or --num_gpus"
     )]
-    Unequal {
-        first: String,
-        slots: usize,
-        other: String,
-        other_slots: usize,
-    },
+    Unequal { first: String, slots: usize, other: String, other_slots: usize },
     #[error(
         "--include names {0}, which only a --hostfile can say how to reach; without one it is for localhost"
     )]
@@ -135,10 +127,7 @@ impl HostFlags {
         let Some(first) = hosts.first() else {
             return Err(HostsError::Empty);
         };
-        if let Some(other) = hosts
-            .iter()
-            .find(|host| host.slots.len() != first.slots.len())
-        {
+        if let Some(other) = hosts.iter().find(|host| host.slots.len() != first.slots.len()) {
             return Err(HostsError::Unequal {
                 first: first.name.clone(),
                 slots: first.slots.len(),
@@ -173,11 +162,7 @@ impl HostFlags {
             (_, _, Some(count)) => ((0..count.get()).collect(), true),
             _ => return Ok(None),
         };
-        Ok(Some(Host {
-            name: THIS_HOST.to_owned(),
-            slots,
-            is_whole,
-        }))
+        Ok(Some(Host { name: THIS_HOST.to_owned(), slots, is_whole }))
     }
 
     fn of_file(&self, file: &[Host]) -> Result<Vec<Host>, HostsError> {
@@ -246,10 +231,8 @@ fn is_local(host: &str) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<Host>, HostsError> {
-    let text = fs::read_to_string(path).map_err(|source| HostsError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = fs::read_to_string(path)
+        .map_err(|source| HostsError::Read { path: path.to_owned(), source })?;
     parse(&text)
 }
 
@@ -291,11 +274,7 @@ fn choice(text: &str) -> Result<BTreeMap<String, Option<Vec<u32>>>, HostsError> 
             Some((name, list)) => (name, Some(slots(list)?)),
             None => (entry, None),
         };
-        if name.is_empty() {
-            Err(no_choice(text))
-        } else {
-            Ok((name.to_owned(), slots))
-        }
+        if name.is_empty() { Err(no_choice(text)) } else { Ok((name.to_owned(), slots)) }
     };
     text.split('@').map(str::trim).map(entry).collect()
 }
@@ -303,10 +282,7 @@ fn choice(text: &str) -> Result<BTreeMap<String, Option<Vec<u32>>>, HostsError> 
 fn slots(list: &str) -> Result<Vec<u32>, HostsError> {
     let numbers = list.split(',').map(|number| number.trim().parse().ok());
     let numbers: Option<BTreeSet<u32>> = numbers.collect();
-    Ok(numbers
-        .ok_or_else(|| no_choice(list))?
-        .into_iter()
-        .collect())
+    Ok(numbers.ok_or_else(|| no_choice(list))?.into_iter().collect())
 }
 
 fn no_choice(text: &str) -> HostsError {
@@ -328,13 +304,8 @@ fn check(chosen: &BTreeMap<String, Option<Vec<u32>>>, file: &[Host]) -> Result<(
 }
 
 fn unknown(chosen: String, file: &[Host]) -> HostsError {
-    let hosts = file
-        .iter()
-        .map(|host| format!("{} slots={}", host.name, host.slots.len()));
-    HostsError::Unknown {
-        chosen,
-        there: hosts.collect::<Vec<_>>().join(", "),
-    }
+    let hosts = file.iter().map(|host| format!("{} slots={}", host.name, host.slots.len()));
+    HostsError::Unknown { chosen, there: hosts.collect::<Vec<_>>().join(", ") }
 }
 
 #[cfg(test)]
@@ -352,18 +323,10 @@ mod tests {
     }
 
     fn chosen(line: &str) -> Result<String, String> {
-        let words = ["program", "--hostfile=f"]
-            .into_iter()
-            .chain(line.split_whitespace());
-        let flags = Program::try_parse_from(words)
-            .map_err(|error| error.to_string())?
-            .hosts;
-        let hosts = flags
-            .of_file(&parse(FILE).unwrap())
-            .map_err(|error| error.to_string())?;
-        let text = hosts
-            .iter()
-            .map(|host| format!("{}{:?}", host.name, host.slots));
+        let words = ["program", "--hostfile=f"].into_iter().chain(line.split_whitespace());
+        let flags = Program::try_parse_from(words).map_err(|error| error.to_string())?.hosts;
+        let hosts = flags.of_file(&parse(FILE).unwrap()).map_err(|error| error.to_string())?;
+        let text = hosts.iter().map(|host| format!("{}{:?}", host.name, host.slots));
         Ok(text.collect::<Vec<_>>().join(" ").replace(", ", ""))
     }
 
@@ -387,10 +350,7 @@ mod tests {
     #[test]
     fn a_choice_that_the_file_does_not_have_says_what_it_has() {
         let cases = [
-            (
-                "--include c",
-                "c is not in the hostfile, which has a slots=4, b slots=4",
-            ),
+            ("--include c", "c is not in the hostfile, which has a slots=4, b slots=4"),
             ("--include a:4", "a:4 is not in the hostfile"),
             ("--exclude b:7", "b:7 is not in the hostfile"),
             ("--num_gpus 5", "a:4 is not in the hostfile"),
@@ -406,14 +366,7 @@ mod tests {
 
     #[test]
     fn lines_that_name_no_host_are_refused() {
-        for text in [
-            "a",
-            "a 4",
-            "a slots=0",
-            "a slots=x",
-            "-o slots=1",
-            "a slots=1\na slots=2",
-        ] {
+        for text in ["a", "a 4", "a slots=0", "a slots=x", "-o slots=1", "a slots=1\na slots=2"] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains("expected HOST slots=N"), "{error}");
         }
@@ -425,10 +378,7 @@ mod tests {
             let words = ["program"].into_iter().chain(line.split_whitespace());
             let host = Program::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
             let host = host.hosts.this_host().unwrap().unwrap();
-            assert_eq!(
-                (host.slots.len(), host.visible_devices().as_deref()),
-                (2, Some("2,3"))
-            );
+            assert_eq!((host.slots.len(), host.visible_devices().as_deref()), (2, Some("2,3")));
         }
     }
 }

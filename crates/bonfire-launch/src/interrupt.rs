@@ -22,9 +22,7 @@ pub(crate) struct Echoes {
 impl Echoes {
     /// Whether the signal of this moment is an echo of the last one that was not.
     pub(crate) fn contain(&mut self, now: Instant) -> bool {
-        let is_echo = self
-            .last
-            .is_some_and(|last| now.saturating_duration_since(last) <= ECHO_MAX);
+        let is_echo = self.last.is_some_and(|last| now.saturating_duration_since(last) <= ECHO_MAX);
         if !is_echo {
             self.last = Some(now);
         }
@@ -81,10 +79,7 @@ impl StopRequest {
 
     /// A wish that nobody has: this rank only learns of those of the others. Signals are not watched.
     pub fn never() -> Self {
-        Self {
-            asked: Arc::new(AtomicU8::new(NOT_ASKED)),
-            _watch: None,
-        }
+        Self { asked: Arc::new(AtomicU8::new(NOT_ASKED)), _watch: None }
     }
 
     /// Whether this process was asked.
@@ -108,10 +103,7 @@ impl StopRequest {
         &self,
         group: &impl AsRef<ProcessGroup>,
     ) -> Result<Option<Rank>, CollectiveError> {
-        let proposal = Proposal {
-            stop: self.is_made(),
-            ..Proposal::default()
-        };
+        let proposal = Proposal { stop: self.is_made(), ..Proposal::default() };
         Ok(group.as_ref().agree(proposal)?.stop)
     }
 }

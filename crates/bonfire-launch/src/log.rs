@@ -80,10 +80,7 @@ impl Visit for Fields<'_> {
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-            && self
-                .targets
-                .would_enable(metadata.target(), metadata.level())
+        metadata.is_event() && self.targets.would_enable(metadata.target(), metadata.level())
     }
 
     fn event(&self, event: &Event<'_>) {

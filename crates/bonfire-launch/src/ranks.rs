@@ -61,9 +61,7 @@ impl FromStr for RankCount {
             "gpu" => Ok(Self::Gpu),
             "cpu" => Ok(Self::Cpu),
             _ => match text.parse() {
-                Ok(count) => NonZeroU32::new(count)
-                    .map(Self::Exactly)
-                    .ok_or(RankCountError::Zero),
+                Ok(count) => NonZeroU32::new(count).map(Self::Exactly).ok_or(RankCountError::Zero),
                 Err(_) => Err(RankCountError::NotACount),
             },
         }
@@ -109,13 +107,10 @@ fn device_files() -> u32 {
         return 0;
     };
     let is_gpu = |name: &str| {
-        name.strip_prefix("nvidia")
-            .is_some_and(|number| number.parse::<u32>().is_ok())
+        name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    let count = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_gpu))
-        .count();
+    let count =
+        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_gpu)).count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -146,14 +141,7 @@ mod tests {
 
     #[test]
     fn the_list_of_visible_devices_ends_at_a_hole() {
-        let cases = [
-            ("", 0),
-            ("0", 1),
-            ("2,3", 2),
-            ("0,-1,1", 1),
-            ("GPU-8f, MIG-2", 2),
-            ("-1", 0),
-        ];
+        let cases = [("", 0), ("0", 1), ("2,3", 2), ("0,-1,1", 1), ("GPU-8f, MIG-2", 2), ("-1", 0)];
         for (list, count) in cases {
             assert_eq!(listed_devices(list), count, "{list:?}");
         }

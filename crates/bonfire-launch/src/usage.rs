@@ -35,11 +35,8 @@ pub fn parse_args_from<P: Parser>(
 /// The first paragraph of clap's message, which says what is wrong, without the summary of flags.
 fn what_is_wrong(error: &clap::Error) -> String {
     let text = error.to_string();
-    let first: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.is_empty())
-        .collect();
+    let first: Vec<&str> =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let mut line = first.join(" ");
     if let Some(suggestion) = error.get(ContextKind::SuggestedArg) {
         line.push_str(&format!("; did you mean {suggestion}?"));
@@ -63,18 +60,9 @@ mod tests {
     #[test]
     fn each_mistake_is_one_line() {
         let cases: [(&[&str], &str); 3] = [
-            (
-                &["", "--cuont", "3"],
-                "unexpected argument '--cuont' found; did you mean --count?",
-            ),
-            (
-                &["", "--count", "many"],
-                "invalid value 'many' for '--count <COUNT>'",
-            ),
-            (
-                &[""],
-                "the following required arguments were not provided: --count <COUNT>",
-            ),
+            (&["", "--cuont", "3"], "unexpected argument '--cuont' found; did you mean --count?"),
+            (&["", "--count", "many"], "invalid value 'many' for '--count <COUNT>'"),
+            (&[""], "the following required arguments were not provided: --count <COUNT>"),
         ];
         for (arguments, expected) in cases {
             let line = what_is_wrong(&Args::try_parse_from(arguments).unwrap_err());

@@ -37,11 +37,7 @@ impl BatchNorm {
     /// If `x` has another number of values than `[samples, features, positions]`, or none.
     pub fn of(x: &[f32], shape: [usize; 3], epsilon: f64) -> Self {
         let [samples, features, positions] = shape;
-        let sizes = Sizes {
-            samples,
-            features,
-            positions,
-        };
+        let sizes = Sizes { samples, features, positions };
         assert!(!x.is_empty(), "a batch has values");
         assert_eq!(x.len(), samples * features * positions, "values of a batch");
         let moments: Vec<_> = moments(x, sizes)
@@ -49,11 +45,7 @@ impl BatchNorm {
             .map(|[mean, variance]| Moments { mean, variance })
             .collect();
         let scale = |moments: &Moments| 1.0 / (moments.variance + epsilon).sqrt();
-        Self {
-            sizes,
-            scales: moments.iter().map(scale).collect(),
-            moments,
-        }
+        Self { sizes, scales: moments.iter().map(scale).collect(), moments }
     }
 
     /// Returns the moments of each feature.
@@ -67,11 +59,7 @@ impl BatchNorm {
     /// If a slice has another length than the batch, or than there are features.
     pub fn forward(&self, x: &[f32], gamma: &[f32], beta: &[f32]) -> Vec<f32> {
         let features = self.sizes.features;
-        assert_eq!(
-            [gamma.len(), beta.len()],
-            [features; 2],
-            "a number for each feature"
-        );
+        assert_eq!([gamma.len(), beta.len()], [features; 2], "a number for each feature");
         let factor = |feature: usize| {
             let scale = self.scales[feature] * f64::from(gamma[feature]);
             let shift = f64::from(beta[feature]) - self.moments[feature].mean * scale;
@@ -100,11 +88,7 @@ impl BatchNorm {
     /// If a slice has another length than the batch.
     pub fn backward_parameters(&self, x: &[f32], gradient: &[f32]) -> [Vec<f64>; 2] {
         let sizes = self.sizes;
-        assert_eq!(
-            x.len(),
-            gradient.len(),
-            "values of a batch and of a gradient"
-        );
+        assert_eq!(x.len(), gradient.len(), "values of a batch and of a gradient");
         let sums = each_feature(
             sizes,
             #[inline(always)]
@@ -141,11 +125,7 @@ impl BatchNorm {
         gradient: &mut [f32],
     ) {
         let sizes = self.sizes;
-        assert_eq!(
-            x.len(),
-            gradient.len(),
-            "values of a batch and of a gradient"
-        );
+        assert_eq!(x.len(), gradient.len(), "values of a batch and of a gradient");
         let count = (sizes.samples * sizes.positions) as f64;
         let factor = |feature: usize| {
             let scale = self.scales[feature];
@@ -257,15 +237,9 @@ fn each_line<F: Sync>(
         );
     };
     if rayon::current_num_threads() == 1 {
-        return target
-            .chunks_exact_mut(len)
-            .zip(x.chunks_exact(len))
-            .for_each(sample);
+        return target.chunks_exact_mut(len).zip(x.chunks_exact(len)).for_each(sample);
     }
-    target
-        .par_chunks_exact_mut(len)
-        .zip(x.par_chunks_exact(len))
-        .for_each(sample);
+    target.par_chunks_exact_mut(len).zip(x.par_chunks_exact(len)).for_each(sample);
 }
 
 /// The sums of both parts of `map` over a line.

@@ -79,24 +79,13 @@ impl Convolution {
             None => (None, geometry),
         };
         let (taps, forward, backward) = geometry.links();
-        Self {
-            fold,
-            geometry,
-            taps,
-            forward,
-            backward,
-        }
+        Self { fold, geometry, taps, forward, backward }
     }
 
     /// Returns the shape of the output: samples, channels, height, width.
     pub fn output(&self) -> [usize; 4] {
-        let Geometry {
-            samples,
-            target_channels,
-            groups,
-            target: [height, width],
-            ..
-        } = self.geometry;
+        let Geometry { samples, target_channels, groups, target: [height, width], .. } =
+            self.geometry;
         [samples, target_channels * groups, height, width]
     }
 
@@ -146,17 +135,11 @@ impl Convolution {
         let geometry = &self.geometry;
         let (input, weight) = &self.folded(input, weight);
         let [samples, targets, height, width] = self.output();
-        assert_eq!(
-            gradient.len(),
-            samples * targets * height * width,
-            "values of a gradient"
-        );
+        assert_eq!(gradient.len(), samples * targets * height * width, "values of a gradient");
         let mut gradients = Gradients {
             input: wanted.input.then(|| vec![0.0; input.len()]),
             weight: wanted.weight.then(|| vec![0.0; weight.len()]),
-            bias: wanted
-                .bias
-                .then(|| channel_sums(gradient, targets, height * width)),
+            bias: wanted.bias.then(|| channel_sums(gradient, targets, height * width)),
         };
         for group in 0..geometry.groups {
             let source = Channels::source(geometry, group);

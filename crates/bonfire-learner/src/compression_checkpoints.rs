@@ -61,10 +61,7 @@ type PendingActions = Option<Vec<CheckpointingAction>>;
 impl CompressionCheckpoints {
     /// Uses a folder of rank 0, which the first checkpoint makes.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: Folder::new(folder.into()),
-            pending: Arc::default(),
-        }
+        Self { folder: Folder::new(folder.into()), pending: Arc::default() }
     }
 
     /// Wraps `strategy`, for `SupervisedTraining::with_checkpointing_strategy`. The state of compression is saved and
@@ -73,10 +70,7 @@ impl CompressionCheckpoints {
         &self,
         strategy: S,
     ) -> impl CheckpointingStrategy + use<S> {
-        Followed {
-            strategy,
-            pending: Arc::clone(&self.pending),
-        }
+        Followed { strategy, pending: Arc::clone(&self.pending) }
     }
 
     /// Checks that files can be written, before an error would cost an epoch.
@@ -92,11 +86,7 @@ impl CompressionCheckpoints {
         group: &ProcessGroup,
     ) -> Result<(), LearnerError> {
         let is_main = group.rank() == MAIN;
-        let bytes = if is_main {
-            self.read(epoch)?
-        } else {
-            Vec::new()
-        };
+        let bytes = if is_main { self.read(epoch)? } else { Vec::new() };
         let bytes = passed_on(bytes, group)?;
         if !bytes.is_empty() {
             let state: CompressionState =
@@ -127,11 +117,7 @@ impl CompressionCheckpoints {
         ddp: &Ddp<M>,
         world: &World,
     ) -> Result<(), LearnerError> {
-        let actions = if asked {
-            self.take_actions()?
-        } else {
-            Vec::new()
-        };
+        let actions = if asked { self.take_actions()? } else { Vec::new() };
         // Rank 0 has just written the learner's files.
         let group = with_file_timeout(world.group(), ddp.module());
         let mut saves = [i64::from(actions.contains(&CheckpointingAction::Save))];

@@ -67,9 +67,6 @@ impl LearnerConfig {
 
 impl From<DdpConfig> for LearnerConfig {
     fn from(ddp: DdpConfig) -> Self {
-        Self {
-            ddp,
-            ..Self::default()
-        }
+        Self { ddp, ..Self::default() }
     }
 }

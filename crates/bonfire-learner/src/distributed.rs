@@ -62,11 +62,7 @@ impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
                 let cause = cause.unwrap_or_default();
                 tracing::warn!("{error}{cause}; the learner shows lines instead of its display");
             }
-            return if is_logged() {
-                training.with_application_logger(None)
-            } else {
-                training
-            };
+            return if is_logged() { training.with_application_logger(None) } else { training };
         }
         let [model, optimizer, scheduler] = FromMain::all(world.group());
         training

@@ -89,9 +89,7 @@ impl LearnerError {
                 let culprit = match &other {
                     Self::Train(TrainError::Collective(
                         CollectiveError::PeerFailed { rank, .. }
-                        | CollectiveError::FailedElsewhere {
-                            rank: Some(rank), ..
-                        },
+                        | CollectiveError::FailedElsewhere { rank: Some(rank), .. },
                     )) => *rank,
                     _ => rank,
                 };

@@ -98,11 +98,7 @@ impl StepOutput for SequenceOutput {
     fn unpack(message: &mut TensorMessage, device: &Device) -> Result<Self, LearnerError> {
         let (loss, logits) = (message.take_float(device)?, message.take_float(device)?);
         let targets = message.take_int(device)?;
-        let predictions = if message.is_empty() {
-            None
-        } else {
-            Some(message.take_int(device)?)
-        };
+        let predictions = if message.is_empty() { None } else { Some(message.take_int(device)?) };
         Ok(Self::new(loss, logits, predictions, targets))
     }
 }

@@ -78,12 +78,8 @@ fn send_record<R: Checkpoint>(
     group: &ProcessGroup,
 ) -> Result<(), LearnerError> {
     let failed = |cause: String| LearnerError::Record { what, cause };
-    let record = records
-        .recv_timeout(RECORD_TIMEOUT)
-        .map_err(|cause| failed(cause.to_string()))?;
-    let bytes = record
-        .checkpoint_into_bytes()
-        .map_err(|cause| failed(cause.to_string()))?;
+    let record = records.recv_timeout(RECORD_TIMEOUT).map_err(|cause| failed(cause.to_string()))?;
+    let bytes = record.checkpoint_into_bytes().map_err(|cause| failed(cause.to_string()))?;
     passed_on(bytes.to_vec(), group).map(drop)
 }
 
@@ -92,10 +88,8 @@ fn receive_record<R: Checkpoint>(
     group: &ProcessGroup,
 ) -> Result<R, LearnerError> {
     let bytes = passed_on(Vec::new(), group)?;
-    R::checkpoint_from_bytes(Bytes::from_bytes_vec(bytes)).map_err(|cause| LearnerError::Record {
-        what,
-        cause: cause.to_string(),
-    })
+    R::checkpoint_from_bytes(Bytes::from_bytes_vec(bytes))
+        .map_err(|cause| LearnerError::Record { what, cause: cause.to_string() })
 }
 
 /// Broadcasts the bytes of rank 0, whatever the others have.
@@ -147,10 +141,7 @@ pub(crate) struct FromMain {
 impl FromMain {
     /// For model, optimizer and scheduler: the order in which the learner restores them.
     pub(crate) fn all(group: &ProcessGroup) -> [Self; 3] {
-        [MODEL, OPTIMIZER, SCHEDULER].map(|what| Self {
-            what,
-            group: group.clone(),
-        })
+        [MODEL, OPTIMIZER, SCHEDULER].map(|what| Self { what, group: group.clone() })
     }
 }
 

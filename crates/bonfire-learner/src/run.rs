@@ -42,12 +42,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         components: TrainingComponents<M>,
         learner: Learner<M>,
     ) -> Self {
-        Self {
-            world,
-            components,
-            learner,
-            config,
-        }
+        Self { world, components, learner, config }
     }
 
     pub(crate) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
@@ -93,20 +88,14 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         valid: &LocalBatches<<M as InferenceStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let (epoch_number, total_items) = (epoch, train.total);
-        self.tell_train(LearnerEvent::StartSplit {
-            epoch_number,
-            total_items,
-        })?;
+        self.tell_train(LearnerEvent::StartSplit { epoch_number, total_items })?;
         let next = self.train_epoch(ddp, train)?;
         self.tell_train(LearnerEvent::EndSplit(epoch))?;
         if next == Next::Stop {
             return Ok(next);
         }
         let total_items = valid.total;
-        self.tell_valid(LearnerEvent::StartSplit {
-            epoch_number,
-            total_items,
-        })?;
+        self.tell_valid(LearnerEvent::StartSplit { epoch_number, total_items })?;
         let next = self.validate(ddp, valid)?;
         self.tell_valid(LearnerEvent::EndSplit(epoch))?;
         self.tell_train(LearnerEvent::EndEpoch(epoch))?;
@@ -130,11 +119,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 ControlFlow::Break(next) => return Ok(next),
             };
             accumulated += 1;
-            let last = if accumulated >= accumulation || !agreement.more {
-                Last::Yes
-            } else {
-                Last::No
-            };
+            let last =
+                if accumulated >= accumulation || !agreement.more { Last::Yes } else { Last::No };
             let samples = batch.as_ref().map_or(0, |batch| batch.samples);
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
@@ -231,11 +217,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 }
             }
         }
-        if let Some(checkpoints) = self
-            .config
-            .compression_checkpoints
-            .as_ref()
-            .filter(|_| self.compresses())
+        if let Some(checkpoints) =
+            self.config.compression_checkpoints.as_ref().filter(|_| self.compresses())
         {
             checkpoints.end_epoch(epoch, asked, ddp, self.world)?;
         }
@@ -264,11 +247,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         self.check()?;
         let interrupter = &self.components.interrupter;
         let stop = interrupter.should_stop();
-        let own = OwnStep {
-            samples,
-            more,
-            stop,
-        };
+        let own = OwnStep { samples, more, stop };
         let agreement = StepAgreement::of(group, own)?;
         if let Some(rank) = agreement.stop
             && !stop

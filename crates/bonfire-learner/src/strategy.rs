@@ -59,11 +59,7 @@ pub(crate) fn strategy_of<M: DistributedModel>(
     restoring: Restoring,
 ) -> TrainingStrategy<M> {
     let world = world.clone();
-    TrainingStrategy::Custom(Arc::new(Distributed {
-        world,
-        config,
-        restoring,
-    }))
+    TrainingStrategy::Custom(Arc::new(Distributed { world, config, restoring }))
 }
 
 struct Distributed {
@@ -83,10 +79,7 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
     ) -> LearningResult<M> {
         if self.world.is_main() {
             let end = OnceLock::new();
-            let main = Main {
-                strategy: self,
-                end: &end,
-            };
+            let main = Main { strategy: self, end: &end };
             let result = main.train(learner, dataloader_train, dataloader_valid, components);
             return match end.into_inner() {
                 Some(end) => end.complete(result),
@@ -95,13 +88,8 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         }
         let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
         let interrupter = components.interrupter.clone();
-        let (model, processor) = self.fit(
-            components,
-            learner,
-            dataloader_train,
-            dataloader_valid,
-            starting_epoch,
-        );
+        let (model, processor) =
+            self.fit(components, learner, dataloader_train, dataloader_valid, starting_epoch);
         LearningResult {
             model: model.valid(),
             renderer: processor.renderer(),
@@ -123,12 +111,7 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         let mut run = Run::new(&self.world, &self.config, components, learner);
         // After a panic nothing of the run is used.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            run.train(
-                self.restoring,
-                &dataloader_train,
-                &dataloader_valid,
-                starting_epoch,
-            )
+            run.train(self.restoring, &dataloader_train, &dataloader_valid, starting_epoch)
         }));
         match outcome {
             Ok(Ok(())) => {}
@@ -162,10 +145,7 @@ struct End {
 
 impl End {
     fn of(interrupter: &Interrupter) -> Self {
-        Self {
-            interrupted: interrupter.interruption(),
-            error: interrupter.error(),
-        }
+        Self { interrupted: interrupter.interruption(), error: interrupter.error() }
     }
 
     /// Restores the values that Burn's terminal display makes the learner forget when the training is over.

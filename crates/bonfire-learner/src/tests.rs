@@ -63,11 +63,7 @@ impl Net {
                 let filled = Tensor::from_data(TensorData::new(values, shape), &device);
                 let trainable = tensor.is_require_grad();
                 let param = Param::from_mapped_value(id, filled, mapper);
-                if trainable {
-                    param.set_require_grad(true)
-                } else {
-                    param
-                }
+                if trainable { param.set_require_grad(true) } else { param }
             }
         }
         let net = Self {
@@ -183,10 +179,8 @@ fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
 }
 
 fn world(group: ProcessGroup) -> World {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 

@@ -89,10 +89,7 @@ impl StepTimings {
     #[track_caller]
     pub(crate) fn book(&self, world: &World, own: StepTiming) -> Result<(), LearnerError> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) as i64;
-        let said = [
-            nanos(own.forward_backward),
-            nanos(own.exposed_communication),
-        ];
+        let said = [nanos(own.forward_backward), nanos(own.exposed_communication)];
         let all = world.group().gather(&said, Rank::new(0))?;
         let ranks: Vec<StepTiming> = all
             .iter()
@@ -233,11 +230,7 @@ impl Metric for StepTimeMetric {
     }
 
     fn attributes(&self) -> MetricAttributes {
-        NumericAttributes {
-            unit: Some(UNIT.to_owned()),
-            higher_is_better: false,
-        }
-        .into()
+        NumericAttributes { unit: Some(UNIT.to_owned()), higher_is_better: false }.into()
     }
 
     fn update(

@@ -12,19 +12,11 @@ pub fn wide(dtype: DType) -> DType {
 
 /// Casts a tensor, or returns it if it has the type already.
 pub fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    if tensor.dtype() == dtype {
-        tensor
-    } else {
-        tensor.cast(dtype)
-    }
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
 pub(crate) fn on<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
-    if tensor.device() == *device {
-        tensor
-    } else {
-        tensor.to_device(device)
-    }
+    if tensor.device() == *device { tensor } else { tensor.to_device(device) }
 }
 
 /// Returns true for the CPU backend whose tensors are slices of host memory.

@@ -52,10 +52,7 @@ impl DeferredScale {
             *step = Some(Step { factors, taken: 0 });
         }
         drop(step);
-        assert!(
-            is_free,
-            "a DeferredScale is for one rank: each rank makes its own"
-        );
+        assert!(is_free, "a DeferredScale is for one rank: each rank makes its own");
     }
 
     pub(crate) fn take(&self) -> Factors {

@@ -75,13 +75,7 @@ impl<C: Arithmetic> Optimizer for Fused<C> {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let context = &self.context;
-        self.config.step(Step {
-            lr,
-            tensor,
-            grad,
-            state,
-            context,
-        })
+        self.config.step(Step { lr, tensor, grad, state, context })
     }
 
     /// The step moves it where it is needed.
@@ -202,11 +196,7 @@ fn step<N, const D: usize, const M: usize>(
     };
     let master = (wide != dtype)
         .then(|| place(master.unwrap_or_else(|| Offloaded::Memory(parameter.clone()))));
-    let gradient = if gradient.dtype() == dtype {
-        gradient
-    } else {
-        cast(gradient, wide)
-    };
+    let gradient = if gradient.dtype() == dtype { gradient } else { cast(gradient, wide) };
     let files = offload.filter(|offload| offload.has_parameters() && is_flex(&home));
     let parameter = match files.and_then(|files| files.folder_of(&parameter.shape(), dtype)) {
         #[cfg(feature = "flex")]
@@ -242,10 +232,7 @@ fn operations<const D: usize, const M: usize>(
     let Some(master) = weights.master else {
         let gradient = factors.multiply_wide(gradient);
         let (parameter, moments) = rule.update(parameter, gradient, moments);
-        let weights = Weights {
-            parameter: Offloaded::Memory(parameter),
-            master: None,
-        };
+        let weights = Weights { parameter: Offloaded::Memory(parameter), master: None };
         return (weights, moments.map(Offloaded::Memory));
     };
     let master = master.into_tensor(&device);
@@ -270,21 +257,14 @@ fn host() -> Device {
 /// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.
 #[inline(always)]
 fn penalized<N: Number>(penalty: f64, parameter: &N, gradient: N) -> N {
-    if penalty == 0.0 {
-        gradient
-    } else {
-        parameter.clone().times(penalty) + gradient
-    }
+    if penalty == 0.0 { gradient } else { parameter.clone().times(penalty) + gradient }
 }
 
 /// # Panics
 /// If one is not from 0 to less than 1.
 fn assert_betas<const N: usize>(betas: [f32; N]) {
     for beta in betas {
-        assert!(
-            (0.0..1.0).contains(&beta),
-            "{beta} is not from 0 to less than 1"
-        );
+        assert!((0.0..1.0).contains(&beta), "{beta} is not from 0 to less than 1");
     }
 }
 

@@ -125,9 +125,7 @@ mod tests {
 
     #[test]
     fn the_headline_says_how_the_rate_came_about() {
-        let linear = RateRule::Linear {
-            reference: some(16),
-        };
+        let linear = RateRule::Linear { reference: some(16) };
         assert_eq!(
             linear.headline(batch(2, 16, 2), 2048, 0.25),
             "2 ranks × batch 16 × accumulation 2 = global batch 64; 32 steps per epoch; learning \

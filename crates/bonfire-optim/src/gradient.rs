@@ -186,9 +186,9 @@ mod flex {
         };
         let (blocks, rest) = row.as_chunks::<LANES>();
         // A new array for each block stays in registers. Sums that are changed in place go through memory.
-        let mut lanes = blocks.iter().fold([0.0; LANES], |lanes, block| {
-            from_fn(|lane| lanes[lane] + square(block[lane]))
-        });
+        let mut lanes = blocks
+            .iter()
+            .fold([0.0; LANES], |lanes, block| from_fn(|lane| lanes[lane] + square(block[lane])));
         for (lane, value) in lanes.iter_mut().zip(rest) {
             *lane += square(*value);
         }

@@ -42,10 +42,7 @@ pub struct Offload {
 impl Offload {
     /// Selects host memory, for models on GPUs.
     pub fn to_memory() -> Self {
-        Self {
-            folder: None,
-            has_parameters: false,
-        }
+        Self { folder: None, has_parameters: false }
     }
 
     /// Selects files on the disk of `folder`, which has to exist. A folder in memory (tmpfs) saves none.
@@ -56,10 +53,7 @@ impl Offload {
         let folder = folder.as_ref();
         // The folder takes files.
         FileMemory::zeroed(folder, 1)?;
-        Ok(Self {
-            folder: Some(folder.into()),
-            has_parameters: false,
-        })
+        Ok(Self { folder: Some(folder.into()), has_parameters: false })
     }
 
     /// Includes the parameters. `bonfire_train::DdpConfig::with_offload` puts them there before the first step: those of a
@@ -67,10 +61,7 @@ impl Offload {
     /// those on the CPU that it steps into files, and steps them there from then on.
     #[must_use]
     pub fn with_parameters(self) -> Self {
-        Self {
-            has_parameters: true,
-            ..self
-        }
+        Self { has_parameters: true, ..self }
     }
 
     /// Returns true if parameters are offloaded, too.
@@ -124,12 +115,7 @@ pub(crate) struct FileTensor {
 impl FileTensor {
     pub(crate) fn zeroed(shape: Shape, dtype: DType, folder: &Arc<Path>) -> Self {
         let memory = memory(folder, shape.num_elements() * dtype.size());
-        Self {
-            memory: Arc::new(memory),
-            shape,
-            dtype,
-            folder: folder.clone(),
-        }
+        Self { memory: Arc::new(memory), shape, dtype, folder: folder.clone() }
     }
 
     pub(crate) fn copied(data: &TensorData, folder: &Arc<Path>) -> Self {

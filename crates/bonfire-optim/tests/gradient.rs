@@ -40,15 +40,9 @@ fn on_threads<T: PartialEq + Send>(compute: impl Fn() -> T + Sync) -> T {
 
 #[test]
 fn sums_of_squares_are_those_of_64_bits() {
-    for (rows, row_elems) in [
-        (1, 1),
-        (1, 15),
-        (3, 16),
-        (7, 17),
-        (5, 1000),
-        (1, 300_000),
-        (9000, 20),
-    ] {
+    for (rows, row_elems) in
+        [(1, 1), (1, 15), (3, 16), (7, 17), (5, 1000), (1, 300_000), (9000, 20)]
+    {
         let values = numbers(1, rows * row_elems);
         let found = row_squares(&tensor(&values, [rows, row_elems]), rows).unwrap();
         // Each of sixteen sums is of so many, and then there are four more additions and the square.
@@ -78,14 +72,8 @@ fn a_transposed_matrix_has_the_squares_of_its_own_rows() {
     let values = numbers(3, 6 * 40);
     let turned = tensor(&values, [40, 6]).transpose();
     let copied = tensor(&floats(turned.clone()), [6, 40]);
-    assert_eq!(
-        floats(row_squares(&turned, 6).unwrap()),
-        floats(row_squares(&copied, 6).unwrap())
-    );
-    assert_eq!(
-        floats(Factors::from(0.5).multiply(turned)),
-        floats(copied * 0.5)
-    );
+    assert_eq!(floats(row_squares(&turned, 6).unwrap()), floats(row_squares(&copied, 6).unwrap()));
+    assert_eq!(floats(Factors::from(0.5).multiply(turned)), floats(copied * 0.5));
 }
 
 #[test]
@@ -95,13 +83,7 @@ fn squares_are_of_what_is_multiplied_one_factor_after_the_other() {
     let mut factors = Factors::from(0.3);
     factors.push(Tensor::<1>::from_floats([0.7], &Device::flex()));
     let product: Vec<f32> = values.iter().map(|value| value * 0.3 * 0.7).collect();
-    assert!(
-        product
-            != values
-                .iter()
-                .map(|value| value * (0.3 * 0.7))
-                .collect::<Vec<_>>()
-    );
+    assert!(product != values.iter().map(|value| value * (0.3 * 0.7)).collect::<Vec<_>>());
     let squares = factors.row_squares(&gradient, 7).unwrap();
     let expected = row_squares(&tensor(&product, [7, 301]), 7).unwrap();
     assert_eq!(floats(squares), floats(expected));

@@ -201,10 +201,7 @@ fn moments_larger_than_memory_train() {
     }
     let plain = limited("");
     let said = String::from_utf8_lossy(&plain.stderr);
-    assert!(
-        !plain.status.success() && said.contains("memory allocation of"),
-        "{said}"
-    );
+    assert!(!plain.status.success() && said.contains("memory allocation of"), "{said}");
     let folder = tempfile::tempdir().unwrap();
     let filed = limited(folder.path().to_str().unwrap());
     let said = String::from_utf8_lossy(&filed.stderr);
@@ -224,13 +221,7 @@ fn train_in_little_memory(folder: &str) {
     let mut parameter = Param::from_tensor(Tensor::from_inner(gradient.clone().mul_scalar(2.0)));
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:"));
-    let kib: u64 = data
-        .unwrap()
-        .trim()
-        .strip_suffix(" kB")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let kib: u64 = data.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap();
     let limit = Rlimit {
         current: Some((kib << 10) + LEFT_BYTES),
         maximum: getrlimit(Resource::Data).maximum,
@@ -241,9 +232,7 @@ fn train_in_little_memory(folder: &str) {
         gradients.register(parameter.id, gradient.clone());
         parameter = optimizer.step(0.1, parameter, gradients);
     }
-    let last = parameter
-        .val()
-        .slice([ROWS - 1..ROWS, COLUMNS - 1..COLUMNS]);
+    let last = parameter.val().slice([ROWS - 1..ROWS, COLUMNS - 1..COLUMNS]);
     assert!(last.into_scalar::<f32>() < 2.0);
     println!("trained");
 }

@@ -14,23 +14,13 @@ pub enum ParallelError {
         "dimension {dim} of {what} has {size} entries, which {ranks} ranks cannot divide into equal parts; \
          make it a multiple of {ranks}, or change the number of ranks on this axis of the mesh"
     )]
-    Indivisible {
-        what: &'static str,
-        dim: usize,
-        size: usize,
-        ranks: WorldSize,
-    },
+    Indivisible { what: &'static str, dim: usize, size: usize, ranks: WorldSize },
     /// A sequence cannot be cut into two equal chunks per rank.
     #[error(
         "dimension {dim} has {length} tokens on {ranks} ranks, which are not {chunks} equal chunks: each rank has two; make \
          the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
     )]
-    Odd {
-        dim: usize,
-        length: usize,
-        ranks: WorldSize,
-        chunks: usize,
-    },
+    Odd { dim: usize, length: usize, ranks: WorldSize, chunks: usize },
     /// Ranks attend to each other's tokens with tensors of different shapes or types.
     #[error(
         "rank {rank} attends with {found}, and rank 0 with {expected}; give all ranks as many tokens of the same \
@@ -78,9 +68,7 @@ pub enum ParallelError {
 }
 
 pub(crate) fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
-    ParallelError::Unreadable {
-        cause: format!("{cause:?}"),
-    }
+    ParallelError::Unreadable { cause: format!("{cause:?}") }
 }
 
 impl From<ParallelError> for TrainError {

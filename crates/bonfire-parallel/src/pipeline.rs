@@ -139,10 +139,7 @@ impl<M: Module> Pipeline<M> {
     pub fn new(stages: Vec<M>, schedule: Schedule, world: &World) -> Result<Self, PipelineError> {
         let alone = world.split(Some(world.rank().get()), 0);
         let alone = alone?.expect("every rank gives a color");
-        let axes = Axes {
-            stages: world,
-            data: &alone,
-        };
+        let axes = Axes { stages: world, data: &alone };
         Self::with_config(stages, schedule, axes, DdpConfig::default())
     }
 
@@ -165,10 +162,7 @@ impl<M: Module> Pipeline<M> {
         axes: Axes<'_>,
         config: DdpConfig,
     ) -> Result<Self, PipelineError> {
-        let Axes {
-            stages: world,
-            data,
-        } = axes;
+        let Axes { stages: world, data } = axes;
         let abort = |error: &PipelineError| world.abort(&error.to_string());
         let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
         let (schedule, numbers) = prepared?;
@@ -431,10 +425,7 @@ fn prepared(
     world: &World,
 ) -> Result<(Schedule, Vec<u32>), PipelineError> {
     if schedule.ranks() != world.world_size() {
-        return Err(PipelineError::Ranks {
-            schedule: schedule.ranks(),
-            world: world.world_size(),
-        });
+        return Err(PipelineError::Ranks { schedule: schedule.ranks(), world: world.world_size() });
     }
     let schedule = schedule.with_messages()?.with_reductions();
     let mut hasher = DefaultHasher::new();
@@ -467,10 +458,7 @@ fn check(config: &DdpConfig) -> Result<(), PipelineError> {
     }
     if config.precision != Precision::default() {
         let setting = format!("precision {:?}", config.precision);
-        return refused(
-            setting,
-            "cast in the stages, which may hand on tensors of any float type",
-        );
+        return refused(setting, "cast in the stages, which may hand on tensors of any float type");
     }
     Ok(())
 }

@@ -27,9 +27,8 @@ const SCORES_BYTES: u64 = (TOKENS * VOCABULARY * size_of::<f32>()) as u64;
 
 fn pass(world: &World) {
     let device = world.device().autodiff();
-    let table = Embedding {
-        weight: Param::from_tensor(Tensor::ones([VOCABULARY, WIDTH], &device)),
-    };
+    let table =
+        Embedding { weight: Param::from_tensor(Tensor::ones([VOCABULARY, WIDTH], &device)) };
     let table = VocabParallelEmbedding::from_embedding(table, world).unwrap();
     // The whole table is gone on all ranks.
     world.group().barrier().unwrap();
@@ -48,10 +47,7 @@ fn pass(world: &World) {
 fn no_rank_ever_has_all_scores() {
     if std::env::var_os(TASK).is_some() {
         local(RANKS, GroupOptions::default(), |group| {
-            let local = LocalRank {
-                local_rank: group.rank().get(),
-                local_world_size: RANKS,
-            };
+            let local = LocalRank { local_rank: group.rank().get(), local_world_size: RANKS };
             pass(&World::new(group, local, DeviceKind::Cpu).unwrap());
         });
         println!("\npeak {}", Resident::of_this_process().unwrap().peak_bytes);

@@ -41,9 +41,7 @@ impl Net {
     }
 
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = self
-            .input
-            .forward(x.to_device(&device_of(&self.input.weight)));
+        let x = self.input.forward(x.to_device(&device_of(&self.input.weight)));
         let x = self.layers.iter().fold(x, |x, layer| {
             let x = x.to_device(&device_of(&layer.weight));
             activation::tanh(layer.forward(x))
@@ -53,10 +51,7 @@ impl Net {
 }
 
 fn x(device: &Device) -> Tensor<2> {
-    Tensor::<1, Int>::arange(0..12, device)
-        .float()
-        .reshape([4, 3])
-        * 0.1
+    Tensor::<1, Int>::arange(0..12, device).float().reshape([4, 3]) * 0.1
 }
 
 fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u8> {
@@ -135,17 +130,11 @@ fn outputs_are_those_of_the_model_in_one_place() {
             assert!(report.unexpected.is_empty(), "{report}");
             // What comes next is known from the second pass on, and in the third the order is another.
             for _ in 0..2 {
-                assert!(
-                    bits(model.forward(x(&Device::flex()))) == expected,
-                    "{places:?}"
-                );
+                assert!(bits(model.forward(x(&Device::flex()))) == expected, "{places:?}");
             }
             let backwards = model.layers.iter().rev();
             backwards.for_each(|layer| drop(layer.weight.val()));
-            assert!(
-                bits(model.forward(x(&Device::flex()))) == expected,
-                "{places:?}"
-            );
+            assert!(bits(model.forward(x(&Device::flex()))) == expected, "{places:?}");
             // Whoever writes the model gets its values.
             let whole = model.materialize();
             assert!(bits(whole.layers[3].weight.base()) == bits(whole.layers[3].weight.val()));
@@ -167,8 +156,7 @@ fn trained(model: Net, device: &Device) -> Vec<Vec<u8>> {
         model = optimizer.step(0.1, model, gradients);
     }
     let all = tensors(&model.materialize()).into_iter();
-    all.map(|(tensor, _)| tensor.to_bytes().unwrap().to_vec())
-        .collect()
+    all.map(|(tensor, _)| tensor.to_bytes().unwrap().to_vec()).collect()
 }
 
 #[test]
@@ -181,10 +169,8 @@ fn training_has_the_bits_of_a_model_in_one_place() {
         Device::flex().autodiff().gradient_checkpointing(),
     ] {
         let expected = trained(model.clone(), &Device::flex());
-        for places in [
-            vec![("", "cpu")],
-            vec![("input", "0"), ("layers", "cpu"), ("scale", "cpu")],
-        ] {
+        for places in [vec![("", "cpu")], vec![("input", "0"), ("layers", "cpu"), ("scale", "cpu")]]
+        {
             let (model, _) = dispatch(places).load(Net::new(&device), &file).unwrap();
             assert!(trained(model, &device) == expected);
         }
@@ -195,9 +181,7 @@ fn training_has_the_bits_of_a_model_in_one_place() {
         };
         let expected = trained(freeze(model.clone()), &Device::flex());
         let places = [("input", "cpu"), ("layers", "disk"), ("scale", "0")];
-        let (model, _) = dispatch(places)
-            .load(freeze(Net::new(&device)), &file)
-            .unwrap();
+        let (model, _) = dispatch(places).load(freeze(Net::new(&device)), &file).unwrap();
         assert!(trained(model, &device) == expected);
     }
 }
@@ -207,19 +191,14 @@ fn what_stays_in_a_file_is_not_trained() {
     let folder = tempfile::tempdir().unwrap();
     let (_, file) = saved(folder.path());
     let dispatch = dispatch([("", "0"), ("scale", "disk"), ("layers.2", "disk")]);
-    let error = dispatch
-        .load(Net::new(&Device::flex().autodiff()), &file)
-        .unwrap_err();
+    let error = dispatch.load(Net::new(&Device::flex().autodiff()), &file).unwrap_err();
     let expected = ["layers.2.weight", "layers.2.bias", "scale"].map(str::to_owned);
     assert_eq!(error, PlaceError::Trained(expected.to_vec()));
     let (model, _) = dispatch.load(Net::new(&Device::flex()), &file).unwrap();
     let forward = || model.train().forward(x(&Device::flex().autodiff()));
     let panic = catch_unwind(AssertUnwindSafe(forward)).unwrap_err();
     let text = panic.downcast_ref::<String>().unwrap();
-    assert!(
-        text.contains("parameter layers.2.weight: it stays on disk"),
-        "{text}"
-    );
+    assert!(text.contains("parameter layers.2.weight: it stays on disk"), "{text}");
 }
 
 #[test]
@@ -227,36 +206,25 @@ fn what_does_not_go_together_is_listed_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let (_, file) = saved(folder.path());
     let device = Device::flex();
-    let error = |dispatch: Dispatch| {
-        dispatch
-            .load(Net::new(&device), &file)
-            .unwrap_err()
-            .to_string()
-    };
+    let error =
+        |dispatch: Dispatch| dispatch.load(Net::new(&device), &file).unwrap_err().to_string();
     assert_eq!(
-        error(dispatch([
-            ("input", "0"),
-            ("layers.0", "cpu"),
-            ("layer.1", "disk")
-        ])),
+        error(dispatch([("input", "0"), ("layers.0", "cpu"), ("layer.1", "disk")])),
         "the device map does not fit the model: there is no layer.1; no place for scale, layers.1.weight, \
          layers.1.bias, layers.2.weight, layers.2.bias, layers.3.weight, layers.3.bias"
     );
     let map = DeviceMap::new([("", "2")]).unwrap();
     let error = Dispatch::new(map, [device.clone()]).unwrap_err();
     assert_eq!(error, PlaceError::NoDevice { index: 2, count: 1 });
-    let error = dispatch([("", "0"), ("scale", "disk")])
-        .apply(Net::new(&device))
-        .unwrap_err();
+    let error = dispatch([("", "0"), ("scale", "disk")]).apply(Net::new(&device)).unwrap_err();
     assert_eq!(error, PlaceError::NoFile(vec!["scale".to_owned()]));
     let path = folder.path().join("other.safetensors");
     let mut other = Net::new(&device);
     other.layers.pop();
     other.input = LinearConfig::new(4, WIDTH).init(&device);
     Export::new(&path).write(tensors(&other)).unwrap();
-    let error = dispatch([("", "disk")])
-        .load(Net::new(&device), &WeightsFile::new(&path))
-        .unwrap_err();
+    let error =
+        dispatch([("", "disk")]).load(Net::new(&device), &WeightsFile::new(&path)).unwrap_err();
     let path = path.display();
     assert_eq!(
         error.to_string(),
@@ -279,11 +247,7 @@ struct Special {
 fn buffers_stay_where_the_model_computes_and_shared_parameters_shared() {
     let device = Device::flex();
     let one: Linear = LinearConfig::new(3, 3).with_bias(false).init(&device);
-    let model = Special {
-        norm: BatchNormConfig::new(3).init(&device),
-        same: one.clone(),
-        one,
-    };
+    let model = Special { norm: BatchNormConfig::new(3).init(&device), same: one.clone(), one };
     let forward = |model: &Special| {
         let x = model.norm.forward(x(&Device::flex()));
         bits(model.same.forward(model.one.forward(x)))
@@ -291,22 +255,14 @@ fn buffers_stay_where_the_model_computes_and_shared_parameters_shared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     // As transformers saves it: once.
-    let once = tensors(&model)
-        .into_iter()
-        .filter(|(tensor, _)| !tensor.name.starts_with("same"));
+    let once = tensors(&model).into_iter().filter(|(tensor, _)| !tensor.name.starts_with("same"));
     Export::new(&path).write(once.collect()).unwrap();
-    let (loaded, _) = dispatch([("", "disk")])
-        .load(model.clone(), &WeightsFile::new(&path))
-        .unwrap();
+    let (loaded, _) =
+        dispatch([("", "disk")]).load(model.clone(), &WeightsFile::new(&path)).unwrap();
     assert!(forward(&loaded) == forward(&model));
     assert_eq!(loaded.one.weight.id, loaded.same.weight.id);
-    let apart = dispatch([("", "cpu"), ("same", "0")])
-        .apply(model.clone())
-        .unwrap_err();
-    assert!(
-        apart.to_string().contains("one.weight = same.weight"),
-        "{apart}"
-    );
+    let apart = dispatch([("", "cpu"), ("same", "0")]).apply(model.clone()).unwrap_err();
+    assert!(apart.to_string().contains("one.weight = same.weight"), "{apart}");
     let adapted = model.apply_lora(Lora::new(1, 1.0));
     let error = dispatch([("", "cpu")]).apply(adapted).unwrap_err();
     assert!(matches!(error, PlaceError::Reparameterized(_)), "{error}");
@@ -334,10 +290,7 @@ impl Large {
             let config = LinearConfig::new(width, LARGE_WIDTH).with_bias(false);
             config.init(device)
         };
-        Self {
-            input: layer(8),
-            layers: (0..LARGE_LAYERS).map(|_| layer(LARGE_WIDTH)).collect(),
-        }
+        Self { input: layer(8), layers: (0..LARGE_LAYERS).map(|_| layer(LARGE_WIDTH)).collect() }
     }
 
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
@@ -397,10 +350,7 @@ fn a_model_of_four_times_the_memory_answers_from_disk() {
     };
     let plain = child("cpu");
     let said = String::from_utf8_lossy(&plain.stderr);
-    assert!(
-        !plain.status.success() && said.contains("memory allocation of"),
-        "{said}"
-    );
+    assert!(!plain.status.success() && said.contains("memory allocation of"), "{said}");
     let filed = child("disk");
     let said = String::from_utf8_lossy(&filed.stderr);
     let printed = String::from_utf8_lossy(&filed.stdout);
@@ -425,9 +375,7 @@ fn answer_in_little_memory(file: &str) {
         maximum: getrlimit(Resource::Data).maximum,
     };
     setrlimit(Resource::Data, limit).unwrap();
-    let (large, _) = dispatch(places)
-        .load(large, &WeightsFile::new(file))
-        .unwrap();
+    let (large, _) = dispatch(places).load(large, &WeightsFile::new(file)).unwrap();
     let turns = (1..=LARGE_LAYERS).sum::<usize>() % LARGE_WIDTH;
     for _ in 0..2 {
         let x = Tensor::<2>::eye(8, &device);
@@ -447,10 +395,7 @@ fn answer_in_little_memory(file: &str) {
     let gradients = large.forward(x).sum().backward();
     let gradient = large.input.weight.grad(&gradients).unwrap();
     // Each number went to one place, and its sign changed in half of the layers.
-    assert_eq!(
-        gradient.sum().into_scalar::<f32>(),
-        (8 * LARGE_WIDTH) as f32
-    );
+    assert_eq!(gradient.sum().into_scalar::<f32>(), (8 * LARGE_WIDTH) as f32);
     println!("answered and trained");
 }
 
@@ -473,8 +418,6 @@ fn a_file_that_is_cut_off_is_named() {
     let (_, file) = saved(folder.path());
     let bytes = fs::read(file.path()).unwrap();
     fs::write(file.path(), &bytes[..bytes.len() - 10]).unwrap();
-    let error = dispatch([("", "disk")])
-        .load(Net::new(&Device::flex()), &file)
-        .unwrap_err();
+    let error = dispatch([("", "disk")]).load(Net::new(&Device::flex()), &file).unwrap_err();
     assert!(matches!(error, PlaceError::File(_)), "{error}");
 }

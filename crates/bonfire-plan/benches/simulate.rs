@@ -49,11 +49,7 @@ fn measure(algorithm: Algorithm, host_count: u32) {
         println!("{algorithm:<18} has no such plan");
         return;
     };
-    let network = Network::new(
-        hosts,
-        Link::new(3.4e-6, 1.0 / 370e9),
-        Link::new(14e-6, 1.0 / 50e9),
-    );
+    let network = Network::new(hosts, Link::new(3.4e-6, 1.0 / 370e9), Link::new(14e-6, 1.0 / 50e9));
     let mut seconds = Vec::with_capacity(RUNS);
     let mut last = None;
     for _ in 0..RUNS {

@@ -80,8 +80,5 @@ pub fn check_plan(plan: &Plan, slots: NonZeroUsize) -> Result<Report, CheckError
     let mut run = run::Run::new(plan, slots.get());
     run.finish()?;
     let order = run.verify()?;
-    Ok(Report {
-        order,
-        cost: run.cost(),
-    })
+    Ok(Report { order, cost: run.cost() })
 }

@@ -72,10 +72,7 @@ pub enum MapError {
     #[error("{0:?} is not a strategy; choose auto, balanced, balanced_low_0 or sequential")]
     UnknownStrategy(String),
     #[error("the memory of {place}: {cause}")]
-    BadBytes {
-        place: String,
-        cause: crate::UnknownBytes,
-    },
+    BadBytes { place: String, cause: crate::UnknownBytes },
     #[error("no module of the model is a {}; its classes are {}", .classes.join(" or a "), .known.join(", "))]
     UnknownClasses {
         /// Those that were to stay whole.
@@ -129,12 +126,8 @@ impl DeviceMap {
     /// # Errors
     /// [`MapError::UnknownPlace`].
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
-        let places = places
-            .into_iter()
-            .map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
-        Ok(Self {
-            places: places.collect::<Result<_, _>>()?,
-        })
+        let places = places.into_iter().map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
+        Ok(Self { places: places.collect::<Result<_, _>>()? })
     }
 
     /// All paths, sorted, and their places.
@@ -184,11 +177,7 @@ impl DeviceMap {
         if unknown.is_empty() && uncovered.is_empty() && apart.is_empty() {
             return Ok(());
         }
-        Err(MapError::Unfit {
-            unknown,
-            uncovered,
-            apart,
-        })
+        Err(MapError::Unfit { unknown, uncovered, apart })
     }
 }
 

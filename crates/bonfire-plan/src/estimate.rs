@@ -196,10 +196,7 @@ impl<'a> Form<'a> {
 
     /// On the slowest links that there are.
     fn everywhere(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
-        let mut terms = Terms {
-            folded,
-            ..Terms::default()
-        };
+        let mut terms = Terms { folded, ..Terms::default() };
         *terms.side(self.hosts > 1.0) = Traffic { rounds, elems };
         terms
     }
@@ -256,10 +253,7 @@ impl<'a> Form<'a> {
 
     fn pair(&self, pair: [Rank; 2], rounds: f64) -> Terms {
         let mut terms = Terms::default();
-        *terms.side(self.crosses(pair)) = Traffic {
-            rounds,
-            elems: self.count,
-        };
+        *terms.side(self.crosses(pair)) = Traffic { rounds, elems: self.count };
         terms
     }
 
@@ -352,11 +346,7 @@ impl<'a> Form<'a> {
             Collective::Reduce { .. } => (self.block, shards),
             _ => (shards, 0.0),
         };
-        self.everywhere(
-            2.0 * log2_ceil(self.shape.world_size.get()),
-            written,
-            folded,
-        )
+        self.everywhere(2.0 * log2_ceil(self.shape.world_size.get()), written, folded)
     }
 
     fn chunks_of(&self, elems: usize) -> f64 {
@@ -372,11 +362,7 @@ impl<'a> Form<'a> {
 impl Terms {
     /// What is between hosts, or within them.
     fn side(&mut self, crosses: bool) -> &mut Traffic {
-        if crosses {
-            &mut self.between
-        } else {
-            &mut self.within
-        }
+        if crosses { &mut self.between } else { &mut self.within }
     }
 
     fn and(self, other: Self) -> Self {

@@ -73,10 +73,7 @@ struct Extent {
 impl Extent {
     fn of(shape: &[usize]) -> Self {
         let (rows, inner) = shape.split_first().unwrap_or((&1, &[]));
-        Self {
-            rows: *rows,
-            row_elems: inner.iter().product(),
-        }
+        Self { rows: *rows, row_elems: inner.iter().product() }
     }
 
     fn elems(self) -> usize {
@@ -119,12 +116,7 @@ impl Layout {
         if placement.unit == ShardUnit::Parameters {
             deal(&parameters, &mut divisions, world_size);
         }
-        Self {
-            world_size,
-            placement,
-            parameters,
-            divisions,
-        }
+        Self { world_size, placement, parameters, divisions }
     }
 
     /// The ranks that share the parameters.
@@ -200,11 +192,7 @@ impl Layout {
     pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {
-            if self.is_cut(parameter) {
-                cut += extent.elems()
-            } else {
-                whole += extent.elems()
-            }
+            if self.is_cut(parameter) { cut += extent.elems() } else { whole += extent.elems() }
         }
         let times = match self.placement.parameters {
             Sharding::Sharded => 2 * micro_batches + 1,
@@ -251,10 +239,9 @@ mod tests {
         assert_eq!(cut, [false, true, true, false]);
         assert_eq!(sharded.rows(2, Rank::new(2)), 2..3);
         assert!(sharded.rows(2, Rank::new(3)).is_empty());
-        for whole in [
-            layout(&shapes, Placement::zero3(), 1),
-            layout(&shapes, Placement::replicated(), 4),
-        ] {
+        for whole in
+            [layout(&shapes, Placement::zero3(), 1), layout(&shapes, Placement::replicated(), 4)]
+        {
             assert!((0..4).all(|parameter| !whole.is_cut(parameter)));
             assert_eq!(whole.elems(2, Rank::new(0)), 0..3000);
         }
@@ -293,11 +280,7 @@ mod tests {
                 (Placement::zero3(), 4, 9.0),
             ] {
                 let sent = layout(&shapes, placement, ranks).elems_sent(k, 1) / total;
-                assert_eq!(
-                    sent,
-                    times * (1.0 - share),
-                    "{placement}, {k} micro-batches"
-                );
+                assert_eq!(sent, times * (1.0 - share), "{placement}, {k} micro-batches");
             }
         }
     }
@@ -309,16 +292,10 @@ mod tests {
         let layout = layout(&shapes, placement, 2);
         let divisions: Vec<_> = (0..5).map(|parameter| layout.division(parameter)).collect();
         let owned = |rank| Division::Owned(Rank::new(rank));
-        assert_eq!(
-            divisions,
-            [owned(1), Division::Whole, owned(0), owned(1), owned(0)]
-        );
+        assert_eq!(divisions, [owned(1), Division::Whole, owned(0), owned(1), owned(0)]);
         assert_eq!(layout.rows(0, Rank::new(1)), 0..2000);
         assert_eq!(layout.rows(0, Rank::new(0)), 0..0);
-        assert_eq!(
-            layout.held(Sharding::Sharded, Rank::new(0)),
-            5000 + 1024 + 1023
-        );
+        assert_eq!(layout.held(Sharding::Sharded, Rank::new(0)), 5000 + 1024 + 1023);
     }
 
     proptest! {

@@ -61,10 +61,7 @@ pub struct Activations {
 impl From<Bytes> for Activations {
     /// As where activations go as fast as gradients come.
     fn from(bytes: Bytes) -> Self {
-        Self {
-            alone: bytes,
-            with_gradients: bytes,
-        }
+        Self { alone: bytes, with_gradients: bytes }
     }
 }
 

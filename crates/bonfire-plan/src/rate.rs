@@ -61,11 +61,7 @@ pub enum Decay {
 impl Schedule {
     /// Keeps the same rate in every step.
     pub fn constant(rate: f64) -> Self {
-        Self {
-            peak: rate,
-            warmup_steps: 0,
-            decay: Decay::Constant,
-        }
+        Self { peak: rate, warmup_steps: 0, decay: Decay::Constant }
     }
 
     /// Adds a linear warm-up of `steps` steps.
@@ -98,18 +94,14 @@ impl Decay {
     fn factor(self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
-            Self::Cosine {
-                steps,
-                final_factor,
-            } => {
+            Self::Cosine { steps, final_factor } => {
                 let progress = progress(step, steps);
                 let cosine = 0.5 * (1.0 + (PI * progress).cos());
                 final_factor + (1.0 - final_factor) * cosine
             }
-            Self::Linear {
-                steps,
-                final_factor,
-            } => 1.0 - (1.0 - final_factor) * progress(step, steps),
+            Self::Linear { steps, final_factor } => {
+                1.0 - (1.0 - final_factor) * progress(step, steps)
+            }
             Self::Step { every, factor } => factor.powf((step / every.max(1)) as f64),
         }
     }
@@ -128,14 +120,12 @@ impl fmt::Display for Schedule {
         }
         match self.decay {
             Decay::Constant => Ok(()),
-            Decay::Cosine {
-                steps,
-                final_factor: last,
-            } => write!(f, ", down a cosine to {last} of it in {steps} steps"),
-            Decay::Linear {
-                steps,
-                final_factor: last,
-            } => write!(f, ", down a line to {last} of it in {steps} steps"),
+            Decay::Cosine { steps, final_factor: last } => {
+                write!(f, ", down a cosine to {last} of it in {steps} steps")
+            }
+            Decay::Linear { steps, final_factor: last } => {
+                write!(f, ", down a line to {last} of it in {steps} steps")
+            }
             Decay::Step { every, factor } => write!(f, ", times {factor} every {every} steps"),
         }
     }
@@ -151,19 +141,10 @@ mod tests {
         assert_eq!(schedule.to_string(), "0.001");
         let decays = [
             (
-                Decay::Cosine {
-                    steps: 540,
-                    final_factor: 0.1,
-                },
+                Decay::Cosine { steps: 540, final_factor: 0.1 },
                 ", down a cosine to 0.1 of it in 540 steps",
             ),
-            (
-                Decay::Step {
-                    every: 30,
-                    factor: 0.5,
-                },
-                ", times 0.5 every 30 steps",
-            ),
+            (Decay::Step { every: 30, factor: 0.5 }, ", times 0.5 every 30 steps"),
         ];
         for (decay, words) in decays {
             let text = schedule.with_warmup(60).with_decay(decay).to_string();
@@ -174,18 +155,12 @@ mod tests {
     const SCHEDULE: Schedule = Schedule {
         peak: 1e-3,
         warmup_steps: 100,
-        decay: Decay::Cosine {
-            steps: 1900,
-            final_factor: 0.1,
-        },
+        decay: Decay::Cosine { steps: 1900, final_factor: 0.1 },
     };
 
     fn check(schedule: Schedule, step: u64, expected: f64) {
         let rate = schedule.rate(step);
-        assert!(
-            (rate - expected).abs() <= 1e-12,
-            "step {step}: {rate} against {expected}"
-        );
+        assert!((rate - expected).abs() <= 1e-12, "step {step}: {rate} against {expected}");
     }
 
     #[test]
@@ -210,17 +185,11 @@ mod tests {
     #[test]
     fn the_cosine_is_that_of_the_tutorials() {
         let (epochs, floor) = (30, 0.1);
-        let schedule = Schedule::constant(1.0).with_decay(Decay::Cosine {
-            steps: epochs,
-            final_factor: floor,
-        });
+        let schedule = Schedule::constant(1.0)
+            .with_decay(Decay::Cosine { steps: epochs, final_factor: floor });
         for epoch in 0..=epochs {
             let turn = PI * epoch as f64 / epochs as f64;
-            check(
-                schedule,
-                epoch,
-                (1.0 + turn.cos()) / 2.0 * (1.0 - floor) + floor,
-            );
+            check(schedule, epoch, (1.0 + turn.cos()) / 2.0 * (1.0 - floor) + floor);
         }
     }
 
@@ -228,10 +197,7 @@ mod tests {
     fn falls_in_steps() {
         let schedule = Schedule::constant(0.8)
             .with_warmup(3)
-            .with_decay(Decay::Step {
-                every: 10,
-                factor: 0.5,
-            });
+            .with_decay(Decay::Step { every: 10, factor: 0.5 });
         for (step, expected) in [(2, 0.6), (3, 0.8), (12, 0.8), (13, 0.4), (33, 0.1)] {
             check(schedule, step, expected);
         }
@@ -244,10 +210,7 @@ mod tests {
         let short = SCHEDULE.with_decay(Decay::Constant);
         assert!((0..10).all(|step| short.rate(step) < 1e-3));
         // Nothing to divide by.
-        let none = Decay::Step {
-            every: 0,
-            factor: 0.5,
-        };
+        let none = Decay::Step { every: 0, factor: 0.5 };
         assert_eq!(Schedule::constant(1.0).with_decay(none).rate(1), 0.5);
     }
 }

@@ -11,9 +11,7 @@ use support::{Noise, Sizes, compute, execute, is_promised, prove, schedule_of, s
 /// Hosts of so many ranks each, numbered host by host.
 fn filled(ranks_of_hosts: &[usize]) -> Vec<u32> {
     let hosts = (0..).zip(ranks_of_hosts);
-    hosts
-        .flat_map(|(host, &ranks)| std::iter::repeat_n(host, ranks))
-        .collect()
+    hosts.flat_map(|(host, &ranks)| std::iter::repeat_n(host, ranks)).collect()
 }
 
 fn chain(collective: Collective, sizes: Sizes, numbers: &[u32]) -> Schedule {
@@ -38,11 +36,7 @@ fn check_layout(numbers: &[u32]) {
             counts.extend([(0, 1), (1, 1), (257, 9), (257, 999)]);
         }
         for (count, chunk) in counts {
-            let sizes = Sizes {
-                ranks,
-                count,
-                chunk,
-            };
+            let sizes = Sizes { ranks, count, chunk };
             let schedule = chain(collective, sizes, numbers);
             assert!(prove(&schedule).order <= Order::Rounded, "{schedule}");
             if ranks <= 6 {
@@ -95,11 +89,7 @@ fn larger_worlds_hold() {
 #[test]
 fn ragged_blocks_hold_on_unequal_hosts() {
     let lengths = [0, 9, 1, 0, 23, 4, 0];
-    let sizes = Sizes {
-        ranks: 7,
-        count: lengths.iter().sum(),
-        chunk: 3,
-    };
+    let sizes = Sizes { ranks: 7, count: lengths.iter().sum(), chunk: 3 };
     let schedule = schedule_of(ScheduleShape {
         partition: Partition::Ragged(lengths.into()),
         hosts: Hosts::new(filled(&[1, 4, 2])),
@@ -116,11 +106,7 @@ fn the_bits_are_those_of_one_host() {
         let ranks = layout.len();
         for collective in collectives(ranks) {
             for (count, chunk) in [(64, 3), (1, 1), (97, 500)] {
-                let sizes = Sizes {
-                    ranks,
-                    count,
-                    chunk,
-                };
+                let sizes = Sizes { ranks, count, chunk };
                 let schedule = chain(collective, sizes, &layout);
                 let input = Noise(41).floats(&schedule);
                 let plan = bonfire_plan::Plan::new(schedule.clone());
@@ -153,11 +139,7 @@ fn every_element_crosses_between_neighbours_once_each_way() {
     for layout in [&[4, 4][..], &[2, 2, 2, 2], &[3, 1, 4]] {
         let ranks = layout.iter().sum();
         let count = 24 * ranks;
-        let sizes = Sizes {
-            ranks,
-            count,
-            chunk: 5,
-        };
+        let sizes = Sizes { ranks, count, chunk: 5 };
         let numbers = filled(layout);
         let last = layout.len() as u32 - 1;
         let of = |collective| chain(collective, sizes, &numbers);
@@ -182,11 +164,7 @@ fn every_element_crosses_between_neighbours_once_each_way() {
 fn the_length_of_the_chain_costs_latency_only() {
     for (hosts, chunks) in [(2, 1), (2, 20), (3, 20), (8, 1), (8, 5)] {
         let ranks = 2 * hosts;
-        let sizes = Sizes {
-            ranks,
-            count: 4 * ranks * chunks,
-            chunk: 4,
-        };
+        let sizes = Sizes { ranks, count: 4 * ranks * chunks, chunk: 4 };
         let schedule = chain(Collective::AllReduce, sizes, &filled(&vec![2; hosts]));
         let rounds = prove(&schedule).cost.rounds();
         let items = hosts * chunks;

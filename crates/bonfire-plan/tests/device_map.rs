@@ -17,16 +17,11 @@ use serde_json::Value;
 const DIFFERENT: &[(Fault, &[usize])] = &[
     (
         Fault::Ties,
-        &[
-            10, 18, 51, 64, 70, 77, 87, 94, 95, 98, 103, 104, 116, 131, 149, 150, 173, 174, 189,
-        ],
+        &[10, 18, 51, 64, 70, 77, 87, 94, 95, 98, 103, 104, 116, 131, 149, 150, 173, 174, 189],
     ),
     (Fault::Gaps, &[25, 53, 76, 110]),
     (Fault::Room, &[58, 82, 152, 179]),
-    (
-        Fault::Buffers,
-        &[14, 63, 66, 71, 79, 81, 130, 133, 159, 186],
-    ),
+    (Fault::Buffers, &[14, 63, 66, 71, 79, 81, 130, 133, 159, 186]),
     (Fault::FirstOfClass, &[8]),
 ];
 
@@ -83,16 +78,12 @@ fn parts(tree: &Value) -> Vec<Part> {
         });
         parts.push(Part {
             path: path.clone(),
-            kind: PartKind::Module {
-                class: tree[0].as_str().unwrap().to_owned(),
-            },
+            kind: PartKind::Module { class: tree[0].as_str().unwrap().to_owned() },
         });
         parts.extend(tensors);
         parts.extend(list(&tree[2]).iter().map(|tensor| Part {
             path: below(&tensor[0]),
-            kind: PartKind::Buffer {
-                bytes: bytes(&tensor[1]),
-            },
+            kind: PartKind::Buffer { bytes: bytes(&tensor[1]) },
         }));
         let children = list(&tree[3]).iter().rev();
         pending.extend(children.map(|child| (below(&child[0]), &child[1])));
@@ -107,9 +98,8 @@ impl Case {
             budgets.map(|(place, bytes)| (place.parse().unwrap(), bytes.as_u64().unwrap()));
         let budgets: BTreeMap<Place, u64> = budgets.collect();
         let strategy: Strategy = case[2].as_str().unwrap().parse().unwrap();
-        let mut inference = Inference::new(of(&budgets))
-            .with_strategy(strategy)
-            .with_no_split(strings(&case[3]));
+        let mut inference =
+            Inference::new(of(&budgets)).with_strategy(strategy).with_no_split(strings(&case[3]));
         if case[4].as_bool().unwrap() {
             inference = inference.with_fallback_allocation();
         }
@@ -122,13 +112,7 @@ impl Case {
                 .map(|(path, place)| (path.clone(), place.as_str().unwrap().parse().unwrap()))
                 .collect()),
         };
-        Self {
-            parts: parts(&case[0]),
-            budgets,
-            strategy,
-            inference,
-            expected,
-        }
+        Self { parts: parts(&case[0]), budgets, strategy, inference, expected }
     }
 
     /// Whether a fault shows in it, given the map that was found.
@@ -157,11 +141,9 @@ impl Case {
 }
 
 fn of(budgets: &BTreeMap<Place, u64>) -> Budgets {
-    budgets
-        .iter()
-        .fold(Budgets::default(), |budgets, (place, bytes)| {
-            budgets.with(*place, Bytes::new(*bytes))
-        })
+    budgets.iter().fold(Budgets::default(), |budgets, (place, bytes)| {
+        budgets.with(*place, Bytes::new(*bytes))
+    })
 }
 
 fn golden() -> Value {
@@ -169,9 +151,7 @@ fn golden() -> Value {
 }
 
 fn owned(map: &DeviceMap) -> BTreeMap<String, Place> {
-    map.iter()
-        .map(|(path, place)| (path.to_owned(), place))
-        .collect()
+    map.iter().map(|(path, place)| (path.to_owned(), place)).collect()
 }
 
 #[test]
@@ -179,10 +159,8 @@ fn maps_are_those_of_accelerate_but_for_its_faults() {
     let golden = golden();
     let cases = list(&golden["cases"]);
     assert_eq!(cases.len(), 200);
-    let mut different: Vec<(Fault, Vec<usize>)> = DIFFERENT
-        .iter()
-        .map(|(fault, _)| (*fault, Vec::new()))
-        .collect();
+    let mut different: Vec<(Fault, Vec<usize>)> =
+        DIFFERENT.iter().map(|(fault, _)| (*fault, Vec::new())).collect();
     for (number, case) in cases.iter().enumerate() {
         let case = Case::new(case);
         let tree = ModuleTree::new(case.parts.clone());
@@ -191,9 +169,7 @@ fn maps_are_those_of_accelerate_but_for_its_faults() {
         if case.expected.as_ref() == Ok(&owned(&map)) {
             continue;
         }
-        let known = DIFFERENT
-            .iter()
-            .position(|(_, known)| known.contains(&number));
+        let known = DIFFERENT.iter().position(|(_, known)| known.contains(&number));
         let Some(known) = known.filter(|&known| case.shows(DIFFERENT[known].0, &map)) else {
             panic!("case {number}: accelerate {:?}, here {map}", case.expected);
         };
@@ -206,22 +182,11 @@ fn maps_are_those_of_accelerate_but_for_its_faults() {
 
 /// A parameter, by its path, bytes and number.
 fn parameter(path: &str, bytes: u64, identity: u64) -> Part {
-    Part {
-        path: path.to_owned(),
-        kind: PartKind::Parameter {
-            bytes: Bytes::new(bytes),
-            identity,
-        },
-    }
+    Part { path: path.to_owned(), kind: PartKind::Parameter { bytes: Bytes::new(bytes), identity } }
 }
 
 fn module(path: &str, class: &str) -> Part {
-    Part {
-        path: path.to_owned(),
-        kind: PartKind::Module {
-            class: class.to_owned(),
-        },
-    }
+    Part { path: path.to_owned(), kind: PartKind::Module { class: class.to_owned() } }
 }
 
 /// The map as text, on one line.
@@ -243,23 +208,12 @@ fn what_shares_parameters_stays_together() {
         (
             "45",
             "m.inner: 1, m.w: 0, x: 0, z: 1",
-            vec![
-                ("x.w", 10, 1),
-                ("m.w", 10, 1),
-                ("m.inner.w", 30, 2),
-                ("z.w", 31, 3),
-            ],
+            vec![("x.w", 10, 1), ("m.w", 10, 1), ("m.inner.w", 30, 2), ("z.w", 31, 3)],
         ),
         (
             "25",
             "(all): 0",
-            vec![
-                ("a.w", 10, 1),
-                ("a.v", 5, 2),
-                ("b.w", 10, 1),
-                ("b.v", 5, 2),
-                ("b.u", 5, 3),
-            ],
+            vec![("a.w", 10, 1), ("a.v", 5, 2), ("b.w", 10, 1), ("b.v", 5, 2), ("b.u", 5, 3)],
         ),
         (
             "45",
@@ -276,20 +230,12 @@ fn what_shares_parameters_stays_together() {
         (
             "62",
             "1: 0, 11: 0, 2: 1, 3: 1",
-            vec![
-                ("1.w", 12, 1),
-                ("2.w", 22, 2),
-                ("11.w", 12, 1),
-                ("3.w", 50, 3),
-            ],
+            vec![("1.w", 12, 1), ("2.w", 22, 2), ("11.w", 12, 1), ("3.w", 50, 3)],
         ),
     ] {
         let parts = parts.into_iter();
         let parts = parts.map(|(path, bytes, identity)| parameter(path, bytes, identity));
-        assert_eq!(
-            text(&sequential([("0", bytes), ("1", "99")]), parts),
-            expected
-        );
+        assert_eq!(text(&sequential([("0", bytes), ("1", "99")]), parts), expected);
     }
 }
 
@@ -309,19 +255,12 @@ fn every_place_is_used_by_its_number() {
 fn a_model_that_fits_is_not_offloaded_to_keep_room() {
     let layers = || (0..4_u64).map(|layer| parameter(&format!("{layer}.w"), 10, layer));
     for (bytes, expected) in [("40", "(all): 0"), ("39", "0: 0, 1: 0, 2: cpu, 3: cpu")] {
-        assert_eq!(
-            text(&sequential([("0", bytes), ("cpu", "99")]), layers()),
-            expected
-        );
+        assert_eq!(text(&sequential([("0", bytes), ("cpu", "99")]), layers()), expected);
     }
-    for (bytes, expected) in [
-        ("20", "0: 0, 1: cpu, 2: disk, 3: disk"),
-        ("30", "0: 0, 1: 0, 2: cpu, 3: cpu"),
-    ] {
-        assert_eq!(
-            text(&sequential([("0", bytes), ("cpu", "20")]), layers()),
-            expected
-        );
+    for (bytes, expected) in
+        [("20", "0: 0, 1: cpu, 2: disk, 3: disk"), ("30", "0: 0, 1: 0, 2: cpu, 3: cpu")]
+    {
+        assert_eq!(text(&sequential([("0", bytes), ("cpu", "20")]), layers()), expected);
     }
 }
 
@@ -335,15 +274,10 @@ fn the_largest_of_a_class_counts_and_buffers_have_places() {
     let budgets = Budgets::new([("0", "1KB"), ("1", "1KB")]).unwrap();
     let inference = Inference::new(budgets).with_no_split(["Block"]);
     assert_eq!(text(&inference, parts), "(all): 0");
-    let buffer = PartKind::Buffer {
-        bytes: Bytes::new(3),
-    };
+    let buffer = PartKind::Buffer { bytes: Bytes::new(3) };
     let parts = [
         module("a", "Block"),
-        Part {
-            path: "a.mean".to_owned(),
-            kind: buffer,
-        },
+        Part { path: "a.mean".to_owned(), kind: buffer },
         parameter("a.one.w", 10, 1),
         parameter("a.two.w", 10, 2),
     ];
@@ -355,13 +289,7 @@ fn the_largest_of_a_class_counts_and_buffers_have_places() {
 
 #[test]
 fn a_later_part_takes_the_place_of_one_that_does_not_fit() {
-    let parts = || {
-        [
-            parameter("a.w", 50, 1),
-            parameter("b.w", 3, 2),
-            parameter("c.w", 5, 3),
-        ]
-    };
+    let parts = || [parameter("a.w", 50, 1), parameter("b.w", 3, 2), parameter("c.w", 5, 3)];
     let inference = sequential([("0", "60"), ("1", "99")]);
     let plain = inference.infer(&ModuleTree::new(parts())).unwrap();
     assert!(plain.unused.is_empty());
@@ -369,14 +297,8 @@ fn a_later_part_takes_the_place_of_one_that_does_not_fit() {
     let tree = ModuleTree::new(parts());
     let plain = inference.infer(&tree).unwrap();
     assert_eq!(plain.map.place("b"), Some(Place::Device(2)));
-    assert_eq!(
-        plain.unused[0].to_string(),
-        "nothing fits 0: give it 55 B, or split more classes"
-    );
-    assert_eq!(
-        text(&inference.with_fallback_allocation(), parts()),
-        "a: 1, b: 0, c: 2"
-    );
+    assert_eq!(plain.unused[0].to_string(), "nothing fits 0: give it 55 B, or split more classes");
+    assert_eq!(text(&inference.with_fallback_allocation(), parts()), "a: 1, b: 0, c: 2");
 }
 
 #[test]
@@ -403,10 +325,7 @@ fn errors_say_everything_at_once() {
     let error = |place, bytes| Budgets::new([(place, bytes)]).unwrap_err().to_string();
     assert!(error("gpu", "1GB").contains("\"gpu\" is not a place"));
     assert!(error("0", "1XB").contains("the memory of 0: `1XB` is not a number of bytes"));
-    assert!(matches!(
-        "none".parse::<Strategy>(),
-        Err(MapError::UnknownStrategy(_))
-    ));
+    assert!(matches!("none".parse::<Strategy>(), Err(MapError::UnknownStrategy(_))));
 }
 
 #[test]

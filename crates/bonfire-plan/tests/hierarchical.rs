@@ -18,9 +18,7 @@ const COLLECTIVES: [Collective; 5] = [
 /// Hosts of so many ranks each, numbered host by host.
 fn filled(ranks_of_hosts: &[usize]) -> Vec<u32> {
     let hosts = (0..).zip(ranks_of_hosts);
-    hosts
-        .flat_map(|(host, &ranks)| std::iter::repeat_n(host, ranks))
-        .collect()
+    hosts.flat_map(|(host, &ranks)| std::iter::repeat_n(host, ranks)).collect()
 }
 
 /// Ranks dealt to hosts one by one.
@@ -47,11 +45,7 @@ fn check_layout(numbers: &[u32]) {
             counts.extend([(0, 1), (1, 1), (257, 999)]);
         }
         for (count, chunk) in counts {
-            let sizes = Sizes {
-                ranks,
-                count,
-                chunk,
-            };
+            let sizes = Sizes { ranks, count, chunk };
             let schedule = hierarchical(collective, sizes, numbers.to_vec());
             prove(&schedule);
             if ranks <= 6 {
@@ -68,9 +62,7 @@ fn every_grouping_of_up_to_five_ranks_holds() {
         for code in 0..ranks.pow(ranks) {
             let digits = (0..ranks).map(|digit| code / ranks.pow(digit) % ranks);
             let numbers: Vec<_> = digits.collect();
-            let is_first_name = Hosts::new(numbers.clone())
-                .numbers()
-                .eq(numbers.iter().copied());
+            let is_first_name = Hosts::new(numbers.clone()).numbers().eq(numbers.iter().copied());
             if is_first_name {
                 check_layout(&numbers);
             }
@@ -92,24 +84,16 @@ fn equal_hosts_hold() {
 
 #[test]
 fn unequal_hosts_hold() {
-    for layout in [
-        &[1, 7][..],
-        &[7, 1],
-        &[8, 4, 2, 1],
-        &[1, 2, 3, 4, 5],
-        &[3, 3, 2],
-        &[16, 1, 16],
-        &[13, 20],
-    ] {
+    for layout in
+        [&[1, 7][..], &[7, 1], &[8, 4, 2, 1], &[1, 2, 3, 4, 5], &[3, 3, 2], &[16, 1, 16], &[13, 20]]
+    {
         check_layout(&filled(layout));
     }
     check_layout(&dealt(10, 3));
     check_layout(&dealt(33, 4));
     let mut noise = Noise(5);
     for ranks in [9, 20, 41, 64] {
-        let numbers = (0..ranks)
-            .map(|_| (noise.next() % 7) as u32)
-            .collect::<Vec<_>>();
+        let numbers = (0..ranks).map(|_| (noise.next() % 7) as u32).collect::<Vec<_>>();
         check_layout(&numbers);
     }
 }
@@ -119,11 +103,7 @@ fn ragged_blocks_hold_on_unequal_hosts() {
     let numbers = filled(&[1, 4, 2]);
     let lengths = [0, 9, 1, 0, 23, 4, 0];
     for collective in [Collective::AllGather, Collective::ReduceScatter] {
-        let sizes = Sizes {
-            ranks: 7,
-            count: lengths.iter().sum(),
-            chunk: 3,
-        };
+        let sizes = Sizes { ranks: 7, count: lengths.iter().sum(), chunk: 3 };
         let schedule = schedule_of(ScheduleShape {
             partition: Partition::Ragged(lengths.into()),
             hosts: Hosts::new(numbers.clone()),
@@ -156,23 +136,13 @@ fn elems_between_hosts(schedule: &Schedule) -> usize {
 fn every_element_crosses_between_two_hosts_once_each_way() {
     for layout in [&[4, 4][..], &[2, 2, 2, 2], &[3, 1, 4], &[8]] {
         let ranks = layout.iter().sum();
-        let sizes = Sizes {
-            ranks,
-            count: 24 * ranks,
-            chunk: 5,
-        };
-        for (collective, crossings) in [
-            (Collective::AllReduce, 2),
-            (Collective::ReduceScatter, 1),
-            (Collective::AllGather, 1),
-        ] {
+        let sizes = Sizes { ranks, count: 24 * ranks, chunk: 5 };
+        for (collective, crossings) in
+            [(Collective::AllReduce, 2), (Collective::ReduceScatter, 1), (Collective::AllGather, 1)]
+        {
             let schedule = hierarchical(collective, sizes, filled(layout));
             let expected = crossings * (layout.len() - 1) * sizes.count;
-            assert_eq!(
-                elems_between_hosts(&schedule),
-                expected,
-                "{schedule} on {layout:?}"
-            );
+            assert_eq!(elems_between_hosts(&schedule), expected, "{schedule} on {layout:?}");
         }
     }
 }
@@ -184,34 +154,19 @@ fn hops_between_hosts_hide_behind_those_within() {
     for (ranks_of_host, hosts) in [(2, 2), (4, 4), (8, 8)] {
         let ranks = ranks_of_host * hosts;
         let chunks = 5;
-        let sizes = Sizes {
-            ranks,
-            count: 16 * ranks * chunks,
-            chunk: 16,
-        };
-        let schedule = hierarchical(
-            Collective::AllReduce,
-            sizes,
-            filled(&vec![ranks_of_host; hosts]),
-        );
+        let sizes = Sizes { ranks, count: 16 * ranks * chunks, chunk: 16 };
+        let schedule =
+            hierarchical(Collective::AllReduce, sizes, filled(&vec![ranks_of_host; hosts]));
         let report = prove(&schedule);
         assert_eq!(report.order, Order::Fixed);
-        assert_eq!(
-            report.cost.rounds(),
-            2 * (hosts * chunks) as u64 + 2,
-            "{schedule}"
-        );
+        assert_eq!(report.cost.rounds(), 2 * (hosts * chunks) as u64 + 2, "{schedule}");
         // Bytes of a rank: its own host's traffic, and its share of what crosses.
         let (g, h) = (ranks_of_host as u64, hosts as u64);
         let bytes = (sizes.count * 4) as u64;
         let within = 2 * (g - 1) * bytes / g;
         let between = 2 * (h - 1) * bytes / (g * h);
         for rank in report.cost.ranks() {
-            assert_eq!(
-                rank.bytes_sent(DType::F32).get(),
-                within + between,
-                "{schedule}"
-            );
+            assert_eq!(rank.bytes_sent(DType::F32).get(), within + between, "{schedule}");
         }
     }
 }
@@ -220,11 +175,7 @@ fn hops_between_hosts_hide_behind_those_within() {
 #[test]
 fn one_host_is_the_direct_plan() {
     for ranks in 1..=9 {
-        let sizes = Sizes {
-            ranks,
-            count: 50,
-            chunk: 4,
-        };
+        let sizes = Sizes { ranks, count: 50, chunk: 4 };
         for collective in COLLECTIVES {
             let on_one = schedule_of(shape(collective, Algorithm::Hierarchical, sizes));
             let report = prove(&on_one);
@@ -249,11 +200,7 @@ fn the_order_is_that_of_the_hosts_wherever_an_element_lies() {
         first + second + third
     };
     for (count, chunk) in [(1, 1), (10, 3), (64, 7)] {
-        let sizes = Sizes {
-            ranks: 6,
-            count,
-            chunk,
-        };
+        let sizes = Sizes { ranks: 6, count, chunk };
         let schedule = hierarchical(Collective::AllReduce, sizes, numbers.clone());
         let input = Noise(41).floats(&schedule);
         let plan = bonfire_plan::Plan::new(schedule);

@@ -41,19 +41,11 @@ fn with_partition(shape: ScheduleShape, partition: Partition) -> Schedule {
         panic!("a partition with lengths");
     };
     let count = lengths.iter().sum();
-    schedule_of(ScheduleShape {
-        count,
-        partition,
-        ..shape
-    })
+    schedule_of(ScheduleShape { count, partition, ..shape })
 }
 
 fn sizes(ranks: usize, chunk: usize) -> Sizes {
-    Sizes {
-        ranks,
-        count: 0,
-        chunk,
-    }
+    Sizes { ranks, count: 0, chunk }
 }
 
 fn check_ragged(ranks: usize, chunk: usize, lengths: &[usize]) {
@@ -118,10 +110,7 @@ fn a_matrix_of_blocks_holds_everywhere() {
 }
 
 fn block_between(schedule: &Schedule, source: Rank, target: Rank) -> ElemRange {
-    block(
-        schedule,
-        source.index() * schedule.world_size().len() + target.index(),
-    )
+    block(schedule, source.index() * schedule.world_size().len() + target.index())
 }
 
 /// With equal blocks an engine may keep what it brings and what it gets in the same memory: the
@@ -131,11 +120,7 @@ fn a_chunk_of_an_all_to_all_leaves_before_another_takes_its_place() {
     for ranks in 1..=9 {
         for &algorithm in Algorithm::candidates(Collective::AllToAll) {
             let count = 5 * ranks * ranks;
-            let sizes = Sizes {
-                ranks,
-                count,
-                chunk: 2,
-            };
+            let sizes = Sizes { ranks, count, chunk: 2 };
             let schedule = schedule_of(shape(Collective::AllToAll, algorithm, sizes));
             for rank in schedule.world_size().ranks() {
                 let mut gone = Vec::new();
@@ -187,10 +172,7 @@ fn ragged_blocks_cost_what_they_hold() {
                 _ => continue,
             };
             let cost = report.cost.ranks()[rank.index()];
-            assert_eq!(
-                cost.elems_sent as usize, expected,
-                "{schedule}: rank {rank}"
-            );
+            assert_eq!(cost.elems_sent as usize, expected, "{schedule}: rank {rank}");
         }
     }
 }
@@ -198,21 +180,14 @@ fn ragged_blocks_cost_what_they_hold() {
 #[test]
 fn lengths_that_do_not_fit_are_refused() {
     let refused = |collective, algorithm, count, partition: Partition| {
-        let shape = ScheduleShape {
-            count,
-            partition,
-            ..shape(collective, algorithm, sizes(3, 4))
-        };
+        let shape = ScheduleShape { count, partition, ..shape(collective, algorithm, sizes(3, 4)) };
         Schedule::new(shape).unwrap_err()
     };
     let gather = Collective::AllGather;
     let ragged = |lengths: &[usize]| Partition::Ragged(lengths.into());
     assert_eq!(
         refused(gather, Algorithm::Ring, 5, ragged(&[2, 3])),
-        PlanError::PartitionLength {
-            given: 2,
-            expected: 3
-        }
+        PlanError::PartitionLength { given: 2, expected: 3 }
     );
     let sum = Some(6);
     assert_eq!(
@@ -220,13 +195,7 @@ fn lengths_that_do_not_fit_are_refused() {
         PlanError::PartitionSum { sum, count: 5 }
     );
     let error = refused(gather, Algorithm::Ring, 5, ragged(&[usize::MAX, 3, 3]));
-    assert_eq!(
-        error,
-        PlanError::PartitionSum {
-            sum: None,
-            count: 5
-        }
-    );
+    assert_eq!(error, PlanError::PartitionSum { sum: None, count: 5 });
     assert!(error.to_string().contains("more than the address space"));
     for (collective, algorithm) in [
         (Collective::AllReduce, Algorithm::Ring),
@@ -244,36 +213,18 @@ fn lengths_that_do_not_fit_are_refused() {
     let short = Partition::Matrix([1; 3].into());
     assert_eq!(
         refused(Collective::AllToAll, Algorithm::Pairwise, 3, short),
-        PlanError::PartitionLength {
-            given: 3,
-            expected: 9
-        }
+        PlanError::PartitionLength { given: 3, expected: 9 }
     );
     assert_eq!(
-        refused(
-            Collective::AllToAll,
-            Algorithm::Pairwise,
-            10,
-            Partition::Balanced
-        ),
-        PlanError::UnequalBlocks {
-            count: 10,
-            blocks: 9
-        }
+        refused(Collective::AllToAll, Algorithm::Pairwise, 10, Partition::Balanced),
+        PlanError::UnequalBlocks { count: 10, blocks: 9 }
     );
 }
 
 #[test]
 fn equal_plans_are_equal_however_they_were_asked_for() {
-    let balanced = shape(
-        Collective::AllGather,
-        Algorithm::Ring,
-        Sizes {
-            ranks: 3,
-            count: 10,
-            chunk: 4,
-        },
-    );
+    let balanced =
+        shape(Collective::AllGather, Algorithm::Ring, Sizes { ranks: 3, count: 10, chunk: 4 });
     let ragged = |lengths: [usize; 3]| ScheduleShape {
         partition: Partition::Ragged(lengths.into()),
         hosts: Hosts::new(vec![0, 1, 1]),
@@ -282,10 +233,7 @@ fn equal_plans_are_equal_however_they_were_asked_for() {
     assert_eq!(ragged([4, 3, 3]).normalized(), balanced);
     assert_ne!(ragged([3, 4, 3]).normalized(), balanced);
     assert_eq!(balanced.layout_hash(), 0);
-    let (one, other) = (
-        ragged([3, 4, 3]).normalized(),
-        ragged([3, 3, 4]).normalized(),
-    );
+    let (one, other) = (ragged([3, 4, 3]).normalized(), ragged([3, 3, 4]).normalized());
     assert_ne!(one.layout_hash(), 0);
     assert_ne!(one.layout_hash(), other.layout_hash());
     // Part of what ranks compare: the same on every machine, for ever.
@@ -299,9 +247,6 @@ fn hosts_for_another_world_are_refused() {
         ..shape(Collective::AllGather, Algorithm::Ring, sizes(3, 4))
     };
     let world_size = world(3);
-    let error = PlanError::HostsLength {
-        given: 2,
-        world_size,
-    };
+    let error = PlanError::HostsLength { given: 2, world_size };
     assert_eq!(Schedule::new(shape).unwrap_err(), error);
 }

@@ -15,20 +15,13 @@ const RANKS_MAX: usize = 64;
 fn check(collective: Collective, algorithm: Algorithm, sizes: Sizes) {
     let schedule = schedule(collective, algorithm, sizes);
     let report = prove(&schedule);
-    assert_eq!(
-        report.order,
-        expected_order(collective, algorithm, sizes),
-        "{schedule}"
-    );
+    assert_eq!(report.order, expected_order(collective, algorithm, sizes), "{schedule}");
     assert_cost(&schedule, &report.cost);
 }
 
 /// A ring folds each shard from another rank on; only two operands can change places.
 fn expected_order(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> Order {
-    let folds = matches!(
-        collective,
-        Collective::AllReduce | Collective::ReduceScatter
-    );
+    let folds = matches!(collective, Collective::AllReduce | Collective::ReduceScatter);
     if folds && algorithm == Algorithm::Ring && sizes.ranks > 2 && sizes.count > 0 {
         Order::Fixed
     } else {
@@ -39,34 +32,16 @@ fn expected_order(collective: Collective, algorithm: Algorithm, sizes: Sizes) ->
 fn assert_cost(schedule: &Schedule, cost: &Cost) {
     let world = schedule.world_size();
     for rank in world.ranks() {
-        let RankCost {
-            elems_sent,
-            elems_folded,
-            ..
-        } = cost.ranks()[rank.index()];
+        let RankCost { elems_sent, elems_folded, .. } = cost.ranks()[rank.index()];
         if let Some(expected) = expected_elems_sent(schedule, rank) {
-            assert_eq!(
-                elems_sent, expected as u64,
-                "{schedule}: elements sent by rank {rank}"
-            );
+            assert_eq!(elems_sent, expected as u64, "{schedule}: elements sent by rank {rank}");
         }
         let expected = expected_elems_folded(schedule, rank);
-        assert_eq!(
-            elems_folded, expected as u64,
-            "{schedule}: elements folded by rank {rank}"
-        );
+        assert_eq!(elems_folded, expected as u64, "{schedule}: elements folded by rank {rank}");
     }
     let sum = |of: fn(&RankCost) -> u64| cost.ranks().iter().map(of).sum::<u64>();
-    assert_eq!(
-        sum(|rank| rank.frames_sent),
-        sum(|rank| rank.frames_received),
-        "{schedule}"
-    );
-    assert_eq!(
-        sum(|rank| rank.elems_sent),
-        sum(|rank| rank.elems_received),
-        "{schedule}"
-    );
+    assert_eq!(sum(|rank| rank.frames_sent), sum(|rank| rank.frames_received), "{schedule}");
+    assert_eq!(sum(|rank| rank.elems_sent), sum(|rank| rank.elems_received), "{schedule}");
     assert_rounds(schedule, cost);
 }
 
@@ -115,15 +90,8 @@ fn assert_rounds(schedule: &Schedule, cost: &Cost) {
         let range = shard_range(count, world, rank);
         chunks(range, schedule.chunk_elems_max()).len() as u64
     };
-    let (most, fewest) = (
-        chunks_of(Rank::new(0)),
-        chunks_of(Rank::new(world.get() - 1)),
-    );
-    let whole = chunks(
-        bonfire_plan::ElemRange::up_to(count),
-        schedule.chunk_elems_max(),
-    )
-    .len();
+    let (most, fewest) = (chunks_of(Rank::new(0)), chunks_of(Rank::new(world.get() - 1)));
+    let whole = chunks(bonfire_plan::ElemRange::up_to(count), schedule.chunk_elems_max()).len();
     let phases = match (schedule.collective(), schedule.algorithm()) {
         (Collective::AllReduce, Algorithm::Ring) => 2 * (ranks - 1),
         (_, Algorithm::Ring) => ranks - 1,
@@ -134,19 +102,11 @@ fn assert_rounds(schedule: &Schedule, cost: &Cost) {
         _ if ranks == 1 => assert_eq!((cost.rounds(), cost.rounds_one_port()), (0, 0)),
         Algorithm::OneShot if schedule.collective() == Collective::AllReduce => {
             assert_eq!(cost.rounds(), whole as u64, "{schedule}");
-            assert_eq!(
-                cost.rounds_one_port(),
-                whole as u64 * (ranks - 1),
-                "{schedule}"
-            );
+            assert_eq!(cost.rounds_one_port(), whole as u64 * (ranks - 1), "{schedule}");
         }
         Algorithm::Ring | Algorithm::OneShot | Algorithm::TwoShot => {
             let bounds = phases * fewest..=phases * most;
-            assert!(
-                bounds.contains(&cost.rounds()),
-                "{schedule}: {} rounds",
-                cost.rounds()
-            );
+            assert!(bounds.contains(&cost.rounds()), "{schedule}: {} rounds", cost.rounds());
         }
         Algorithm::Binomial if whole == 1 => {
             assert_eq!(cost.rounds(), u64::from(ranks.ilog2()), "{schedule}");
@@ -182,27 +142,11 @@ fn check_world(collective: Collective, algorithm: Algorithm, ranks: usize) {
         let frames_max = 24;
         let per_shard =
             algorithm != Algorithm::Binomial && !is_one_shot_all_reduce(collective, algorithm);
-        let chunk_sizes: &[usize] = if per_shard {
-            &shard_chunks
-        } else {
-            &buffer_chunks
-        };
-        let unit = if per_shard {
-            count.div_ceil(ranks)
-        } else {
-            count
-        };
+        let chunk_sizes: &[usize] = if per_shard { &shard_chunks } else { &buffer_chunks };
+        let unit = if per_shard { count.div_ceil(ranks) } else { count };
         for &chunk in chunk_sizes {
             if unit.div_ceil(chunk) <= frames_max {
-                check(
-                    collective,
-                    algorithm,
-                    Sizes {
-                        ranks,
-                        count,
-                        chunk,
-                    },
-                );
+                check(collective, algorithm, Sizes { ranks, count, chunk });
             }
         }
     }
@@ -251,11 +195,7 @@ fn one_shot_all_gather_holds_everywhere() {
 fn binomial_broadcast_holds_everywhere() {
     for ranks in 1..=RANKS_MAX {
         let last = ranks - 1;
-        let mut roots = if ranks <= 9 {
-            (0..ranks).collect()
-        } else {
-            vec![0, 1, ranks / 2, last]
-        };
+        let mut roots = if ranks <= 9 { (0..ranks).collect() } else { vec![0, 1, ranks / 2, last] };
         roots.dedup();
         for root in roots {
             let root = Rank::new(u32::try_from(root).unwrap());
@@ -267,11 +207,7 @@ fn binomial_broadcast_holds_everywhere() {
 #[test]
 fn dissemination_barrier_holds_everywhere() {
     for ranks in 1..=RANKS_MAX {
-        let sizes = Sizes {
-            ranks,
-            count: 0,
-            chunk: UNCHUNKED,
-        };
+        let sizes = Sizes { ranks, count: 0, chunk: UNCHUNKED };
         check(Collective::Barrier, Algorithm::Dissemination, sizes);
     }
 }
@@ -279,28 +215,13 @@ fn dissemination_barrier_holds_everywhere() {
 #[test]
 fn worlds_beyond_one_word_of_ranks_hold() {
     for ranks in [65, 127, 130] {
-        for collective in [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-        ] {
+        for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather]
+        {
             for algorithm in [Algorithm::Ring, Algorithm::OneShot] {
-                check(
-                    collective,
-                    algorithm,
-                    Sizes {
-                        ranks,
-                        count: 257,
-                        chunk: UNCHUNKED,
-                    },
-                );
+                check(collective, algorithm, Sizes { ranks, count: 257, chunk: UNCHUNKED });
             }
         }
-        let sizes = Sizes {
-            ranks,
-            count: 0,
-            chunk: 1,
-        };
+        let sizes = Sizes { ranks, count: 0, chunk: 1 };
         check(Collective::Barrier, Algorithm::Dissemination, sizes);
     }
 }
@@ -309,41 +230,24 @@ fn worlds_beyond_one_word_of_ranks_hold() {
 #[test]
 fn a_buffer_of_a_tebi_element_is_checked_as_fast_as_a_small_one() {
     let count = 1 << 40;
-    let sizes = Sizes {
-        ranks: 8,
-        count,
-        chunk: count,
-    };
+    let sizes = Sizes { ranks: 8, count, chunk: count };
     check(Collective::AllReduce, Algorithm::Ring, sizes);
     check(Collective::AllReduce, Algorithm::TwoShot, sizes);
-    check(
-        Collective::Broadcast { root: Rank::new(5) },
-        Algorithm::Binomial,
-        sizes,
-    );
+    check(Collective::Broadcast { root: Rank::new(5) }, Algorithm::Binomial, sizes);
 }
 
 /// 2 (n - 1) rounds and 2 (n - 1) / n S bytes: the closed form of a ring, where shards are equal.
 #[test]
 fn a_ring_all_reduce_costs_two_n_minus_one_over_n_of_the_buffer() {
     for ranks in 1..=RANKS_MAX {
-        let sizes = Sizes {
-            ranks,
-            count: 12 * ranks,
-            chunk: UNCHUNKED,
-        };
+        let sizes = Sizes { ranks, count: 12 * ranks, chunk: UNCHUNKED };
         for (algorithm, rounds) in [(Algorithm::Ring, 2 * (ranks - 1)), (Algorithm::TwoShot, 2)] {
             let schedule = schedule(Collective::AllReduce, algorithm, sizes);
-            let cost = bonfire_plan::check(&schedule, NonZeroUsize::MIN)
-                .unwrap()
-                .cost;
+            let cost = bonfire_plan::check(&schedule, NonZeroUsize::MIN).unwrap().cost;
             let buffer_bytes = (12 * ranks * 4) as u64;
             let expected_bytes = 2 * (ranks as u64 - 1) * buffer_bytes / ranks as u64;
             let world_is_alone = ranks == 1;
-            assert_eq!(
-                cost.rounds(),
-                if world_is_alone { 0 } else { rounds as u64 }
-            );
+            assert_eq!(cost.rounds(), if world_is_alone { 0 } else { rounds as u64 });
             for rank in cost.ranks() {
                 assert_eq!(rank.bytes_sent(DType::F32).get(), expected_bytes);
                 assert_eq!(rank.bytes_received(DType::F32).get(), expected_bytes);
@@ -359,20 +263,11 @@ fn a_ring_all_reduce_costs_two_n_minus_one_over_n_of_the_buffer() {
 #[test]
 fn a_one_shot_all_reduce_sends_the_buffer_to_everyone() {
     for ranks in 2..=RANKS_MAX {
-        let sizes = Sizes {
-            ranks,
-            count: 100,
-            chunk: UNCHUNKED,
-        };
+        let sizes = Sizes { ranks, count: 100, chunk: UNCHUNKED };
         let schedule = schedule(Collective::AllReduce, Algorithm::OneShot, sizes);
-        let cost = bonfire_plan::check(&schedule, NonZeroUsize::MIN)
-            .unwrap()
-            .cost;
+        let cost = bonfire_plan::check(&schedule, NonZeroUsize::MIN).unwrap().cost;
         assert_eq!(cost.rounds(), 1);
-        assert_eq!(
-            cost.bytes_sent_max(DType::BF16).get(),
-            (ranks as u64 - 1) * 200
-        );
+        assert_eq!(cost.bytes_sent_max(DType::BF16).get(), (ranks as u64 - 1) * 200);
     }
 }
 
@@ -382,11 +277,7 @@ fn a_one_shot_all_reduce_sends_the_buffer_to_everyone() {
 fn a_double_tree_streams_chunks_through_logarithmic_depth() {
     for (ranks, depth) in [(2, 1), (4, 2), (8, 3), (16, 4), (32, 5), (64, 6)] {
         for chunks in [1, 2, 5, 16, 40] {
-            let sizes = Sizes {
-                ranks,
-                count: 2 * 7 * chunks,
-                chunk: 7,
-            };
+            let sizes = Sizes { ranks, count: 2 * 7 * chunks, chunk: 7 };
             let one_port = |collective| {
                 let schedule = schedule(collective, Algorithm::DoubleTree, sizes);
                 prove(&schedule).cost.rounds_one_port() as usize
@@ -406,26 +297,16 @@ fn a_double_tree_streams_chunks_through_logarithmic_depth() {
 #[test]
 fn halving_and_doubling_cost_a_ring_in_logarithmic_rounds() {
     for (ranks, log) in [(2, 1), (4, 2), (8, 3), (16, 4), (32, 5), (64, 6)] {
-        let sizes = Sizes {
-            ranks,
-            count: 12 * ranks,
-            chunk: UNCHUNKED,
-        };
-        for (collective, phases) in [
-            (Collective::AllReduce, 2),
-            (Collective::ReduceScatter, 1),
-            (Collective::AllGather, 1),
-        ] {
+        let sizes = Sizes { ranks, count: 12 * ranks, chunk: UNCHUNKED };
+        for (collective, phases) in
+            [(Collective::AllReduce, 2), (Collective::ReduceScatter, 1), (Collective::AllGather, 1)]
+        {
             let schedule = schedule(collective, Algorithm::HalvingDoubling, sizes);
             let cost = prove(&schedule).cost;
             assert_eq!(cost.rounds(), phases * log, "{schedule}");
             assert_eq!(cost.rounds_one_port(), phases * log, "{schedule}");
             for rank in cost.ranks() {
-                assert_eq!(
-                    rank.elems_sent,
-                    phases * 12 * (ranks as u64 - 1),
-                    "{schedule}"
-                );
+                assert_eq!(rank.elems_sent, phases * 12 * (ranks as u64 - 1), "{schedule}");
             }
         }
     }

@@ -12,14 +12,8 @@ use support::{Noise, Sizes, all_kinds, compute, possible_count, prove, shape};
 const RANKS_MAX: usize = 20;
 
 const FIGURES: LinkFigures = LinkFigures {
-    intra_host: LinkCosts {
-        alpha_s: 1e-6,
-        beta_s_per_byte: 1e-10,
-    },
-    inter_host: LinkCosts {
-        alpha_s: 2e-5,
-        beta_s_per_byte: 1e-9,
-    },
+    intra_host: LinkCosts { alpha_s: 1e-6, beta_s_per_byte: 1e-10 },
+    inter_host: LinkCosts { alpha_s: 2e-5, beta_s_per_byte: 1e-9 },
     gamma_s_per_byte: 1e-10,
 };
 

@@ -13,16 +13,8 @@ const LINK: Link = Link::new(5e-6, 0.5e-9);
 
 /// An all-reduce of so many elements, as Bonfire runs it by default.
 fn sample(ranks: usize, count: usize, time_s: f64) -> FitSample {
-    let algorithm = if count > 4096 {
-        Algorithm::TwoShot
-    } else {
-        Algorithm::OneShot
-    };
-    let sizes = Sizes {
-        ranks,
-        count,
-        chunk: 1 << 16,
-    };
+    let algorithm = if count > 4096 { Algorithm::TwoShot } else { Algorithm::OneShot };
+    let sizes = Sizes { ranks, count, chunk: 1 << 16 };
     FitSample {
         schedule: schedule(Collective::AllReduce, algorithm, sizes),
         dtype: DType::F32,
@@ -37,10 +29,7 @@ fn measure(model: &LinkModel, ranks: usize, most: u32) -> Vec<FitSample> {
         .map(|log2| {
             let unmeasured = sample(ranks, 1 << (log2 - 2), 1.0);
             let time_s = model.predict_s(&unmeasured).unwrap();
-            FitSample {
-                time_s,
-                ..unmeasured
-            }
+            FitSample { time_s, ..unmeasured }
         })
         .collect()
 }
@@ -81,10 +70,7 @@ fn the_link_behind_the_measurements_is_found() {
 /// Half as fast beyond a cache, with a protocol that is slow in between. All knots are among the sizes
 /// that a fit to every second one sees.
 fn uneven() -> LinkModel {
-    let knot = |log2: u32, factor| Knot {
-        bytes: 1 << log2,
-        factor,
-    };
+    let knot = |log2: u32, factor| Knot { bytes: 1 << log2, factor };
     let knots = vec![knot(11, 1.0), knot(17, 1.6), knot(19, 0.9), knot(23, 2.0)];
     LinkModel::new(LINK, knots).unwrap()
 }
@@ -108,11 +94,7 @@ fn fitted_sizes_take_the_measured_time_and_those_between_come_close() {
 fn a_fitted_link_predicts_other_plans_and_worlds() {
     let model = LinkModel::fit(&measure(&uneven(), 2, 26), Mover::Port).unwrap();
     for log2 in [6, 17, 24] {
-        let sizes = Sizes {
-            ranks: 8,
-            count: 1 << (log2 - 2),
-            chunk: 1 << 16,
-        };
+        let sizes = Sizes { ranks: 8, count: 1 << (log2 - 2), chunk: 1 << 16 };
         let ring = FitSample {
             schedule: schedule(Collective::AllReduce, Algorithm::Ring, sizes),
             dtype: DType::F32,
@@ -137,13 +119,7 @@ fn factors_are_interpolated_in_logarithms_and_constant_outside() {
     let knot = |bytes, factor| Knot { bytes, factor };
     let model = LinkModel::new(LINK, vec![knot(100, 1.0), knot(10_000, 4.0)]).unwrap();
     let factor = |bytes| model.at(Bytes::new(bytes)).latency_s / LINK.latency_s;
-    for (bytes, expected) in [
-        (0, 1.0),
-        (100, 1.0),
-        (1000, 2.0),
-        (10_000, 4.0),
-        (1 << 40, 4.0),
-    ] {
+    for (bytes, expected) in [(0, 1.0), (100, 1.0), (1000, 2.0), (10_000, 4.0), (1 << 40, 4.0)] {
         assert_within(factor(bytes), expected, 1e-9);
     }
     assert_eq!(LinkModel::uniform(LINK).at(Bytes::new(7)), LINK);
@@ -167,16 +143,10 @@ fn knots_must_be_a_function() {
 fn measurements_that_say_nothing_are_refused() {
     let fit = |samples: &[FitSample]| LinkModel::fit(samples, Mover::Port).unwrap_err();
     assert_eq!(fit(&[]), FitError::NoSamples);
-    assert_eq!(
-        fit(&[sample(1, 1024, 1e-6)]),
-        FitError::NothingMoves { bytes: 4096 }
-    );
+    assert_eq!(fit(&[sample(1, 1024, 1e-6)]), FitError::NothingMoves { bytes: 4096 });
     for bad in [0.0, -1.0, f64::INFINITY] {
         let error = fit(&[sample(2, 1024, bad)]);
-        assert!(
-            matches!(error, FitError::NotATime { bytes: 4096, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, FitError::NotATime { bytes: 4096, .. }), "{error}");
     }
 }
 
@@ -210,20 +180,13 @@ fn what_long_frames_add_is_found_and_predicts_the_sizes_beside_the_step() {
 fn measure_two_shot(model: &LinkModel) -> Vec<FitSample> {
     (3..=20)
         .map(|log2| {
-            let sizes = Sizes {
-                ranks: 2,
-                count: 1 << (log2 - 2),
-                chunk: 1 << 16,
-            };
+            let sizes = Sizes { ranks: 2, count: 1 << (log2 - 2), chunk: 1 << 16 };
             let unmeasured = FitSample {
                 schedule: schedule(Collective::AllReduce, Algorithm::TwoShot, sizes),
                 ..sample(2, sizes.count, 1.0)
             };
             let time_s = model.predict_s(&unmeasured).unwrap();
-            FitSample {
-                time_s,
-                ..unmeasured
-            }
+            FitSample { time_s, ..unmeasured }
         })
         .collect()
 }

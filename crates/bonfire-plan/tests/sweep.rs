@@ -21,11 +21,7 @@ fn sizes(collective: Collective, ranks: usize) -> Vec<Sizes> {
     for count in counts {
         for chunk in [5, UNCHUNKED] {
             assert_eq!(count, possible_count(collective, ranks, count));
-            sizes.push(Sizes {
-                ranks,
-                count,
-                chunk,
-            });
+            sizes.push(Sizes { ranks, count, chunk });
         }
     }
     sizes
@@ -115,11 +111,7 @@ fn pairs_transfer_and_exchange() {
                     let transfer = Collective::Transfer { source, target };
                     holds_in(transfer, Algorithm::OneShot, ranks);
                 }
-                holds_in(
-                    Collective::Exchange { first, second },
-                    Algorithm::OneShot,
-                    ranks,
-                );
+                holds_in(Collective::Exchange { first, second }, Algorithm::OneShot, ranks);
             }
         }
     }

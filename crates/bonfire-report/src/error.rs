@@ -24,10 +24,7 @@ pub enum PageError {
     Unreadable { path: PathBuf, source: io::Error },
     /// A `report.json` in a format that this version does not read.
     #[error("{} is not a report of a training: {source}", .path.display())]
-    Malformed {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Malformed { path: PathBuf, source: serde_json::Error },
     /// A folder in which no training has written.
     #[error("there is no run in {}: it has neither report.json nor log.jsonl", .path.display())]
     NoRun { path: PathBuf },

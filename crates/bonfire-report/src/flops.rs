@@ -21,10 +21,7 @@ impl ModelFlops {
     /// If the number is not finite and above 0.
     #[track_caller]
     pub fn per_sample(flops: f64) -> Self {
-        Self {
-            per_sample: checked(flops),
-            peak_per_second: None,
-        }
+        Self { per_sample: checked(flops), peak_per_second: None }
     }
 
     /// Sets the peak FLOP/s of each rank's device, in the type that the model computes in.
@@ -64,10 +61,7 @@ impl ModelFlops {
 #[track_caller]
 fn checked(number: f64) -> f64 {
     let is_valid = number.is_finite() && number > 0.0;
-    assert!(
-        is_valid,
-        "{number} FLOPs are given; they must be a number above 0"
-    );
+    assert!(is_valid, "{number} FLOPs are given; they must be a number above 0");
     number
 }
 
@@ -91,13 +85,8 @@ mod tests {
     #[test]
     fn utilisation_is_what_was_done_over_the_peak_and_needs_one() {
         let model = ModelFlops::per_sample(6e9);
-        let [(name, achieved)] = &model.rows(50e3)[..] else {
-            panic!("there is no peak")
-        };
-        assert_eq!(
-            (name.as_str(), achieved.as_str()),
-            ("model FLOP/s per rank", "300.0 TFLOP/s")
-        );
+        let [(name, achieved)] = &model.rows(50e3)[..] else { panic!("there is no peak") };
+        assert_eq!((name.as_str(), achieved.as_str()), ("model FLOP/s per rank", "300.0 TFLOP/s"));
         assert_eq!(model.utilisation(50e3), None);
         let rows = model.with_peak(1e15).rows(50e3);
         assert_eq!(rows[0].1, "300.0 TFLOP/s");

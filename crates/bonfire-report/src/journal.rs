@@ -232,9 +232,8 @@ impl Journal {
         let losses = told(&self.world, self.losses.take())?;
         let all = self.all_ranks(interval, losses)?;
 
-        let (sum, weight) = all.iter().fold((0.0, 0.0), |(sum, weight), (_, [s, w])| {
-            (sum + s, weight + w)
-        });
+        let (sum, weight) =
+            all.iter().fold((0.0, 0.0), |(sum, weight), (_, [s, w])| (sum + s, weight + w));
         let splits = all.iter().map(|(split, _)| split);
         let longest = splits.clone().map(TimeSplit::training).max();
         let exposed: Duration = splits.map(|split| split.exposed_communication).sum();
@@ -407,10 +406,7 @@ impl LossSum {
             DType::F16 | DType::BF16 => loss.cast(DType::F32),
             _ => loss,
         };
-        self.append(Self {
-            sum: Some(loss.mul_scalar(weight as f64)),
-            weight,
-        });
+        self.append(Self { sum: Some(loss.mul_scalar(weight as f64)), weight });
     }
 
     fn append(&mut self, other: Self) {

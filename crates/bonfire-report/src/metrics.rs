@@ -87,10 +87,7 @@ mod tests {
             (local, mean.over_ranks(&world).unwrap())
         });
         let global = 5.0;
-        assert_eq!(
-            means,
-            [(Some(3.0), global), (Some(11.0), global), (None, global)]
-        );
+        assert_eq!(means, [(Some(3.0), global), (Some(11.0), global), (None, global)]);
     }
 
     #[test]

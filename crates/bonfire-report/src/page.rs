@@ -122,10 +122,7 @@ fn write_table(page: &mut String, heading: &str, titles: &[&str], runs: &[Rows])
 /// The heading of a column, in the colour of its place.
 fn write_heading(page: &mut String, place: usize, text: &str) -> fmt::Result {
     let text = escape(text);
-    write!(
-        page,
-        "<th class=\"run\" style=\"--c:var(--c{place})\">{text}</th>"
-    )
+    write!(page, "<th class=\"run\" style=\"--c:var(--c{place})\">{text}</th>")
 }
 
 /// The value of a name; the last row with it counts.
@@ -160,11 +157,7 @@ fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     writeln!(page, "</table></div>")?;
     for (name, report) in runs {
         if let Some(line) = report.straggler_line() {
-            let of = if runs.len() > 1 {
-                format!("{name}: ")
-            } else {
-                String::new()
-            };
+            let of = if runs.len() > 1 { format!("{name}: ") } else { String::new() };
             let line = escape(&format!("{of}{line}"));
             writeln!(page, "<p class=\"straggler\">{line}</p>")?;
         }
@@ -196,18 +189,10 @@ fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
         for curve in report.ordered_curves() {
             let is_loss = curve.tag.ends_with("loss");
             let quantity = Quantity::of(&curve.tag, &report.unit);
-            let heading = if is_loss {
-                "Loss".to_owned()
-            } else {
-                quantity.heading()
-            };
+            let heading = if is_loss { "Loss".to_owned() } else { quantity.heading() };
             let place = charts.iter().position(|chart| chart.heading == heading);
             let place = place.unwrap_or_else(|| {
-                charts.push(Chart {
-                    heading,
-                    from_zero: quantity.from_zero,
-                    lines: Vec::new(),
-                });
+                charts.push(Chart { heading, from_zero: quantity.from_zero, lines: Vec::new() });
                 charts.len() - 1
             });
             let lines = &mut charts[place].lines;
@@ -230,10 +215,7 @@ fn charts(runs: &[(String, Report)]) -> Vec<Chart> {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -244,16 +226,8 @@ mod tests {
     /// Whether every element that is opened is closed again, in order.
     fn is_balanced(text: &str) -> bool {
         let mut open = Vec::new();
-        for tag in text
-            .split('<')
-            .skip(1)
-            .map(|rest| rest.split('>').next().unwrap_or(""))
-        {
-            let name = tag
-                .trim_start_matches('/')
-                .split_whitespace()
-                .next()
-                .unwrap_or("");
+        for tag in text.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or("")) {
+            let name = tag.trim_start_matches('/').split_whitespace().next().unwrap_or("");
             match (tag.starts_with('/'), tag.ends_with('/')) {
                 _ if tag.starts_with('!') => {}
                 (true, _) if open.pop() != Some(name) => return false,
@@ -267,16 +241,7 @@ mod tests {
     fn report(tags: &[&str]) -> Report {
         let curve = |tag: &&str| Curve {
             tag: (*tag).to_owned(),
-            points: vec![
-                Point {
-                    step: 10,
-                    value: 0.5,
-                },
-                Point {
-                    step: 20,
-                    value: f64::NAN,
-                },
-            ],
+            points: vec![Point { step: 10, value: 0.5 }, Point { step: 20, value: f64::NAN }],
         };
         Report {
             unit: "tokens".to_owned(),
@@ -284,10 +249,7 @@ mod tests {
             samples_per_second: 3000.0,
             flops: Some(ModelFlops::per_sample(1e9).with_peak(5e12)),
             total: Duration::from_secs(10),
-            ranks: vec![TimeSplit {
-                optimizer: Duration::from_secs(5),
-                ..TimeSplit::default()
-            }],
+            ranks: vec![TimeSplit { optimizer: Duration::from_secs(5), ..TimeSplit::default() }],
             curves: tags.iter().map(curve).collect(),
             ..Report::default()
         }
@@ -296,9 +258,8 @@ mod tests {
     /// A page without its script, which is no HTML.
     fn html(runs: &[(String, Report)]) -> (String, serde_json::Value) {
         let page = page(runs);
-        let (html, rest) = page
-            .split_once("<script type=\"application/json\" id=\"charts\">")
-            .unwrap();
+        let (html, rest) =
+            page.split_once("<script type=\"application/json\" id=\"charts\">").unwrap();
         let (json, _) = rest.split_once("</script>").unwrap();
         let html = format!("{html}</body></html>");
         // Elements that are never closed would be; those of the head are written as XML has them.
@@ -308,12 +269,7 @@ mod tests {
 
     #[test]
     fn charts_have_titles_and_units_and_rates_begin_at_zero() {
-        let tags = [
-            "throughput",
-            "loss",
-            "exposed_communication_seconds",
-            "validation_loss",
-        ];
+        let tags = ["throughput", "loss", "exposed_communication_seconds", "validation_loss"];
         let (html, charts) = html(&[("a model".to_owned(), report(&tags))]);
         for heading in [
             "<figcaption>Loss<label>",
@@ -339,9 +295,7 @@ mod tests {
     #[test]
     fn text_of_a_program_is_text_on_the_page() {
         let mut report = report(&["</script><b>loss"]);
-        report
-            .facts
-            .push(("a <b>".to_owned(), "1 & 2 < 3".to_owned()));
+        report.facts.push(("a <b>".to_owned(), "1 & 2 < 3".to_owned()));
         let (html, charts) = html(&[("a <small> \"model\"".to_owned(), report)]);
         for part in [
             "<title>a &lt;small&gt; &quot;model&quot;</title>",
@@ -373,13 +327,7 @@ mod tests {
         let losses = charts[0]["lines"].as_array().unwrap();
         let lines: Vec<_> = losses
             .iter()
-            .map(|line| {
-                (
-                    line["name"].as_str().unwrap(),
-                    &line["colour"],
-                    &line["dashed"],
-                )
-            })
+            .map(|line| (line["name"].as_str().unwrap(), &line["colour"], &line["dashed"]))
             .collect();
         assert_eq!(
             format!("{lines:?}"),

@@ -92,11 +92,7 @@ mod tests {
             ("loss", "Training loss", false),
             ("validation_loss", "Validation loss", false),
             ("throughput", "Throughput (tokens per second)", true),
-            (
-                "exposed_communication_seconds",
-                "Exposed communication (ms per step)",
-                true,
-            ),
+            ("exposed_communication_seconds", "Exposed communication (ms per step)", true),
             ("learning_rate", "Learning rate", true),
             ("accuracy", "Accuracy", true),
             ("waiting_seconds", "Waiting (s)", true),

@@ -83,10 +83,7 @@ impl Curve {
     pub(crate) fn points_of<'a>(curves: &'a mut Vec<Self>, tag: &str) -> &'a mut Vec<Point> {
         let known = curves.iter().position(|curve| curve.tag == tag);
         let place = known.unwrap_or_else(|| {
-            curves.push(Self {
-                tag: tag.to_owned(),
-                points: Vec::new(),
-            });
+            curves.push(Self { tag: tag.to_owned(), points: Vec::new() });
             curves.len() - 1
         });
         &mut curves[place].points

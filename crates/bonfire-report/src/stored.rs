@@ -122,10 +122,7 @@ mod tests {
             unit: "tokens".to_owned(),
             flops: Some(ModelFlops::per_sample(6e6).with_peak(1e12)),
             total: Duration::from_millis(1500),
-            ranks: vec![TimeSplit {
-                data: Duration::from_millis(250),
-                ..TimeSplit::default()
-            }],
+            ranks: vec![TimeSplit { data: Duration::from_millis(250), ..TimeSplit::default() }],
             curves: vec![Curve {
                 tag: "loss".to_owned(),
                 points: vec![point(1, 2.5), point(2, f64::INFINITY)],

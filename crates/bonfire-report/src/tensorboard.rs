@@ -54,10 +54,7 @@ impl EventWriter {
                 Err(error) => return Err(error),
             }
         };
-        let mut writer = Self {
-            file: BufWriter::new(file),
-            path,
-        };
+        let mut writer = Self { file: BufWriter::new(file), path };
         let mut event = header(now, 0);
         text_field(&mut event, 3, "brain.Event:2");
         writer.record(&event)?;
@@ -181,10 +178,7 @@ pub(crate) mod tests {
         let content = &record[12..record.len() - 4];
         assert_eq!(record[..8], (content.len() as u64).to_le_bytes());
         assert_eq!(record[8..12], masked_crc(&record[..8]).to_le_bytes());
-        assert_eq!(
-            record[record.len() - 4..],
-            masked_crc(content).to_le_bytes()
-        );
+        assert_eq!(record[record.len() - 4..], masked_crc(content).to_le_bytes());
         // Step 300, then a summary of 13 bytes with one value of 11: a tag of four and an f32.
         let (time, rest) = content.split_at(9);
         assert_eq!(time[0], 0x09);
@@ -206,9 +200,8 @@ pub(crate) mod tests {
         write(EventWriter::resume(folder.path(), 3).unwrap(), 3..6, 2.0);
         if let Some(read) = read(folder.path()) {
             let values = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0].iter().enumerate();
-            let expected: Vec<_> = values
-                .map(|(step, value)| format!("loss {step} {value:?}"))
-                .collect();
+            let expected: Vec<_> =
+                values.map(|(step, value)| format!("loss {step} {value:?}")).collect();
             assert_eq!(read, expected);
         }
     }

@@ -171,10 +171,8 @@ mod tests {
     fn equal_ranks_and_a_single_one_have_no_straggler() {
         assert_eq!(SlowRank::among(&[split(0, 0), split(50, 0)]), None);
         assert_eq!(SlowRank::among(&[split(3, 0)]), None);
-        let [short, shorter] = [90, 1].map(|ms| TimeSplit {
-            data: Duration::from_millis(ms),
-            ..TimeSplit::default()
-        });
+        let [short, shorter] =
+            [90, 1].map(|ms| TimeSplit { data: Duration::from_millis(ms), ..TimeSplit::default() });
         assert_eq!(SlowRank::among(&[short, shorter]), None);
         assert_eq!(SlowRank::among(&[]), None);
     }

@@ -129,10 +129,7 @@ impl Arena {
 
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Block<T>, ArenaError> {
         let (page, align) = (self.inner.region.page(), align_of::<T>());
-        assert!(
-            page.is_multiple_of(align),
-            "elements are aligned to {align}, pages to {page}"
-        );
+        assert!(page.is_multiple_of(align), "elements are aligned to {align}, pages to {page}");
         let capacity = self.inner.region.len();
         let full = |bytes| ArenaError::Full { bytes, capacity };
         let granule = |bytes| granule_of(bytes, page);
@@ -145,12 +142,7 @@ impl Arena {
             self.inner.free.lock().give(range);
             return Err(error.into());
         }
-        Ok(Block {
-            inner: Arc::clone(&self.inner),
-            bytes: range,
-            len,
-            element: PhantomData,
-        })
+        Ok(Block { inner: Arc::clone(&self.inner), bytes: range, len, element: PhantomData })
     }
 
     /// Where in the region `elements` lies, or `None` if it is not in a block of this arena, or if
@@ -317,25 +309,18 @@ mod tests {
         drop(first);
         let again = arena.allocate::<f32>(1000).unwrap();
         assert_eq!(arena.offset_of(&again), Some(page_bytes()));
-        assert!(
-            again.iter().all(|value| *value == 0.0),
-            "old content is gone"
-        );
+        assert!(again.iter().all(|value| *value == 0.0), "old content is gone");
         assert!(second.iter().all(|value| *value == 2));
     }
 
     #[test]
     fn gaps_join_so_that_all_of_the_arena_can_be_had_again() {
         let arena = Arena::new(0, 8 * page_bytes()).unwrap();
-        let blocks: Vec<_> = (0..8)
-            .map(|_| arena.allocate::<u8>(page_bytes()).unwrap())
-            .collect();
+        let blocks: Vec<_> = (0..8).map(|_| arena.allocate::<u8>(page_bytes()).unwrap()).collect();
         let error = arena.allocate::<u8>(1).unwrap_err();
         assert!(matches!(error, ArenaError::Full { .. }), "{error}");
-        let (even, odd): (Vec<_>, Vec<_>) = blocks
-            .into_iter()
-            .enumerate()
-            .partition(|(index, _)| index % 2 == 0);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
         drop(even);
         assert!(arena.allocate::<u8>(2 * page_bytes()).is_err());
         drop(odd);

@@ -24,17 +24,9 @@ pub enum FileMemoryError {
     #[error("{} takes no file: {source}; choose another folder", folder.display())]
     Folder { folder: PathBuf, source: io::Error },
     #[error("no {bytes} bytes left in {}: {source}; make room or choose another folder", folder.display())]
-    Full {
-        folder: PathBuf,
-        bytes: usize,
-        source: io::Error,
-    },
+    Full { folder: PathBuf, bytes: usize, source: io::Error },
     #[error("{bytes} bytes of a file in {} cannot be mapped: {source}", folder.display())]
-    Map {
-        folder: PathBuf,
-        bytes: usize,
-        source: Errno,
-    },
+    Map { folder: PathBuf, bytes: usize, source: Errno },
 }
 
 /// Bytes in a file without a name, zero when made. Page-aligned.
@@ -57,10 +49,8 @@ impl FileMemory {
     pub fn zeroed(folder: &Path, bytes: usize) -> Result<Self, FileMemoryError> {
         assert!(bytes > 0, "memory in a file needs at least one byte");
         let named = || folder.to_owned();
-        let mut file = tempfile::tempfile_in(folder).map_err(|source| FileMemoryError::Folder {
-            folder: named(),
-            source,
-        })?;
+        let mut file = tempfile::tempfile_in(folder)
+            .map_err(|source| FileMemoryError::Folder { folder: named(), source })?;
         reserve(&mut file, bytes).map_err(|source| FileMemoryError::Full {
             folder: named(),
             bytes,
@@ -72,11 +62,8 @@ impl FileMemory {
         // `bytes` bytes, all with blocks. It has no name, and its descriptor is closed below: nobody can shrink
         // or write it.
         let mapped = unsafe { rustix::mm::mmap(anywhere, bytes, protection, flags, &file, 0) };
-        let base = mapped.map_err(|source| FileMemoryError::Map {
-            folder: named(),
-            bytes,
-            source,
-        })?;
+        let base =
+            mapped.map_err(|source| FileMemoryError::Map { folder: named(), bytes, source })?;
         let base = NonNull::new(base.cast()).expect("the null page is never given out");
         Ok(Self { base, len: bytes })
     }
@@ -164,10 +151,7 @@ mod tests {
         let error = FileMemory::zeroed(folder.path(), 1 << 55).unwrap_err();
         assert!(matches!(error, FileMemoryError::Full { .. }), "{error}");
         let text = error.to_string();
-        assert!(
-            text.contains(&folder.path().display().to_string()),
-            "{text}"
-        );
+        assert!(text.contains(&folder.path().display().to_string()), "{text}");
     }
 
     #[test]

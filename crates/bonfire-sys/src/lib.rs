@@ -11,10 +11,7 @@
 //! Nothing here knows about ranks, plans or tensors.
 
 #![allow(missing_docs, reason = "not for users; docs say what names do not")]
-#![allow(
-    unsafe_code,
-    reason = "system calls, shared memory: each site with its proof"
-)]
+#![allow(unsafe_code, reason = "system calls, shared memory: each site with its proof")]
 // The model checker sees the protocols without their users.
 #![cfg_attr(loom, allow(dead_code))]
 

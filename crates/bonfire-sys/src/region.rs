@@ -150,10 +150,7 @@ impl Region {
             // A kernel without huge pages has small ones.
             let _ = self.advise(range.clone(), Advice::LinuxHugepage);
         }
-        let taken = match (
-            self.advise(range.clone(), Advice::LinuxPopulateWrite),
-            &self.file,
-        ) {
+        let taken = match (self.advise(range.clone(), Advice::LinuxPopulateWrite), &self.file) {
             // Before Linux 5.14. Memory of this process alone is then taken when it is touched.
             (Err(Errno::INVAL), Some(file)) => {
                 let (start, len) = (range.start as u64, bytes as u64);

@@ -80,10 +80,7 @@ impl RingLayout {
         assert!(is_power, "slots must be a power of two, got {slots}");
         assert!(slot_bytes > 0, "a slot needs at least one byte");
         assert!(fits, "slot_bytes must fit u32, got {slot_bytes}");
-        Self {
-            slots,
-            slot_bytes: slot_bytes.next_multiple_of(align_of::<SlotHead>()),
-        }
+        Self { slots, slot_bytes: slot_bytes.next_multiple_of(align_of::<SlotHead>()) }
     }
 
     /// Bytes of memory that the ring takes; a multiple of 64.
@@ -137,11 +134,7 @@ impl Ring {
     fn new(region: Arc<Region>, layout: RingLayout) -> Self {
         let (given, needed) = (region.len(), layout.bytes());
         assert_eq!(given, needed, "the region holds the ring and nothing else");
-        Self {
-            base: region.base(),
-            layout,
-            region,
-        }
+        Self { base: region.base(), layout, region }
     }
 
     fn control(&self) -> &Control {
@@ -205,11 +198,7 @@ impl Producer {
         let claimed = &ring.control().producer_claimed;
         let claimed = claimed.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
         claimed.map_err(|_| OpenError::Claimed)?;
-        Ok(Self {
-            ring,
-            published: 0,
-            released: 0,
-        })
+        Ok(Self { ring, published: 0, released: 0 })
     }
 
     /// The next slot to fill, or `None` while the consumer holds them all. Nothing is visible to the
@@ -246,10 +235,7 @@ impl Producer {
     /// If no slot is free, or the frame is larger than a slot.
     pub fn publish(&mut self, frame_bytes: usize) {
         let most = self.ring.layout.slot_bytes;
-        assert!(
-            frame_bytes <= most,
-            "frame of {frame_bytes} bytes in a slot of {most}"
-        );
+        assert!(frame_bytes <= most, "frame of {frame_bytes} bytes in a slot of {most}");
         assert!(self.free_slot().is_some(), "publish without a free slot");
         let frame_bytes = u32::try_from(frame_bytes).expect("slot_bytes fits u32");
         let head = self.ring.head(self.published);

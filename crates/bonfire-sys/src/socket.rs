@@ -40,11 +40,7 @@ pub struct PeerCredentials {
 /// # Errors
 /// If it is not a Unix-domain connection.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
-    let mut found = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let descriptor = socket.as_fd().as_raw_fd();
     let (level, name, place) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast());

@@ -120,9 +120,7 @@ mod tests {
         let turnstile = Turnstile::default();
         let last = u64::MAX / TURN;
         turnstile.issued.store(last, Ordering::Relaxed);
-        turnstile
-            .state
-            .store(last.wrapping_mul(TURN), Ordering::Relaxed);
+        turnstile.state.store(last.wrapping_mul(TURN), Ordering::Relaxed);
         for _ in 0..3 {
             drop(turnstile.enter(turnstile.issue()));
         }
@@ -176,10 +174,8 @@ mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let shared = Arc::new(Shared {
-                turnstile: Turnstile::default(),
-                turns: UnsafeCell::new(0),
-            });
+            let shared =
+                Arc::new(Shared { turnstile: Turnstile::default(), turns: UnsafeCell::new(0) });
             let [first, second, third] = std::array::from_fn(|_| shared.turnstile.issue());
             let others = [third, second].map(|ticket| {
                 let shared = Arc::clone(&shared);

@@ -70,10 +70,7 @@ enum Homes {
     /// One region of panes; buffers are anywhere in this process.
     Threads { panes: Arc<Region>, ranks: usize },
     /// Every rank's pane is at the start of its region, and its buffers are in the same region.
-    Processes {
-        mine: Arena,
-        regions: Vec<Arc<Region>>,
-    },
+    Processes { mine: Arena, regions: Vec<Arc<Region>> },
 }
 
 #[derive(Debug)]
@@ -85,10 +82,7 @@ pub struct View<'a, T> {
 
 impl<'a, T> View<'a, T> {
     pub fn in_place(target: &'a mut [T]) -> Self {
-        Self {
-            input: None,
-            target,
-        }
+        Self { input: None, target }
     }
 
     pub fn source(&self) -> &[T] {
@@ -247,17 +241,8 @@ impl Board {
         pane.stamp.store(stamp, Ordering::Relaxed);
         pane.lease.open();
         // Closes also when `body` panics.
-        let closer = Closer {
-            board: self,
-            starts: own.map(NonNull::cast),
-            bytes,
-        };
-        let mut windows = Windows {
-            board: closer.board,
-            own,
-            len,
-            stamp,
-        };
+        let closer = Closer { board: self, starts: own.map(NonNull::cast), bytes };
+        let mut windows = Windows { board: closer.board, own, len, stamp };
         body(&mut windows)
     }
 }
@@ -350,10 +335,7 @@ impl<T: Pod> Windows<'_, T> {
         let is_own =
             shard.start <= range.start && range.start <= range.end && range.end <= shard.end;
         assert!(is_own, "elements {range:?} of shard {shard:?}");
-        let mut visits = Visits {
-            board: self.board,
-            entered: 0,
-        };
+        let mut visits = Visits { board: self.board, entered: 0 };
         let mut views: SmallVec<[View<'_, T>; 64]> = SmallVec::new();
         for rank in 0..self.board.ranks() {
             let [input, target] = visits.enter(rank, self)?;

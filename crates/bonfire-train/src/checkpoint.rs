@@ -98,10 +98,7 @@ impl Checkpoints {
             keep,
         };
         files.on_writer(|| files.folder.prepare())?;
-        Ok(Self {
-            files,
-            background: Mutex::default(),
-        })
+        Ok(Self { files, background: Mutex::default() })
     }
 
     /// Saves a model that is cut among the ranks of a mesh, which has the world of [`open`](Self::open). A [`Ddp`] of
@@ -127,11 +124,8 @@ impl Checkpoints {
         };
         fingerprint::verify(&same, &self.files.group)?;
         let tp = mesh.sub(Axis::Tp);
-        let sharding = TableSharding {
-            shards: tp.world_size(),
-            shard: tp.rank(),
-            cuts: tp.cuts().clone(),
-        };
+        let sharding =
+            TableSharding { shards: tp.world_size(), shard: tp.rank(), cuts: tp.cuts().clone() };
         let replicas = mesh.replicas().group().clone();
         let sharded = ShardedTable::new(Arc::new(whole), sharding, replicas, &self.files.group)?;
         self.files.sharded = Some(sharded);
@@ -206,9 +200,7 @@ impl Checkpoints {
         let saving = named.spawn(move || {
             let written = catch_unwind(AssertUnwindSafe(|| files.write(image)));
             written.unwrap_or_else(|panic| {
-                files
-                    .group
-                    .abort(&format!("panicked: {}", panic_message(&*panic)));
+                files.group.abort(&format!("panicked: {}", panic_message(&*panic)));
                 resume_unwind(panic)
             })
         });
@@ -256,9 +248,7 @@ impl Checkpoints {
     /// The error of the save; each is returned once.
     pub fn wait(&self) -> Result<(), TrainError> {
         let saving = self.background.lock().saving.take();
-        saving.map_or(Ok(()), |saving| {
-            saving.join().unwrap_or_else(|panic| resume_unwind(panic))
-        })
+        saving.map_or(Ok(()), |saving| saving.join().unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// Restores model and optimizer from the last intact checkpoint, whatever the [`Placement`](crate::Placement) and

@@ -50,11 +50,7 @@ pub enum CompressionError {
         "the state has {saved} for parameter {parameter}, but this training needs {expected}; use \
          the model and the PowerSgdConfig that it was saved with, or do not restore its compression"
     )]
-    OtherMatrix {
-        parameter: String,
-        saved: String,
-        expected: String,
-    },
+    OtherMatrix { parameter: String, saved: String, expected: String },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,19 +103,13 @@ impl Compressor {
         world_size: WorldSize,
     ) -> Self {
         if world_size.get() == 1 {
-            return Self {
-                compression: GradientCompression::None,
-                power_sgd: None,
-            };
+            return Self { compression: GradientCompression::None, power_sgd: None };
         }
         let power_sgd = match compression {
             GradientCompression::PowerSgd(config) => Some(PowerSgd::new(config, parameters)),
             _ => None,
         };
-        Self {
-            compression,
-            power_sgd,
-        }
+        Self { compression, power_sgd }
     }
 
     pub(crate) fn end_step(&mut self) {

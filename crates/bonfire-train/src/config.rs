@@ -271,9 +271,6 @@ mod tests {
         }
         assert_eq!("auto".parse(), Ok(GradientRoute::default()));
         let error = "NCCL".parse::<GradientRoute>().unwrap_err().to_string();
-        assert!(
-            error.contains("`NCCL`") && error.contains("nccl"),
-            "{error}"
-        );
+        assert!(error.contains("`NCCL`") && error.contains("nccl"), "{error}");
     }
 }

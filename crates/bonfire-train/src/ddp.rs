@@ -142,14 +142,7 @@ impl<M: Module> Setup<M> {
             Some(gatherer) => gatherer.gathering(module),
             None => module,
         };
-        Ok(Self {
-            module,
-            table,
-            shards,
-            reducer,
-            buffers,
-            gatherer,
-        })
+        Ok(Self { module, table, shards, reducer, buffers, gatherer })
     }
 }
 
@@ -185,11 +178,7 @@ impl<M: Module> Ddp<M> {
         let is_cpu = world.device_kind() == DeviceKind::Cpu;
         // In memory is where parameters on the CPU are anyway.
         let is_elsewhere = |offload: &Offload| offload.has_files() || !is_cpu;
-        let offload = config
-            .offload
-            .take()
-            .filter(Offload::has_parameters)
-            .filter(is_elsewhere);
+        let offload = config.offload.take().filter(Offload::has_parameters).filter(is_elsewhere);
         let model = checked(model, &config)
             .and_then(|model| match offload {
                 Some(_) => check_offload(config.placement, world).map(|()| model),
@@ -197,10 +186,7 @@ impl<M: Module> Ddp<M> {
             })
             .inspect_err(|error| group.abort(&error.to_string()))?;
         let computing = (offload.is_some() && !is_cpu).then(|| world.device());
-        let place = Where {
-            offload: offload.as_ref(),
-            computing: computing.as_ref(),
-        };
+        let place = Where { offload: offload.as_ref(), computing: computing.as_ref() };
         let setup = Setup::new(model, &group, &config, place)?;
         let trained_on = device_of(&setup.module);
         let watchdog = Watchdog::new(&group);
@@ -316,10 +302,7 @@ impl<M: Module> Ddp<M> {
         let step = self.or_abort(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
         let step = step?;
-        Ok(Step {
-            gradients: step.gradients.divided(self.divided.as_ref()),
-            ..step
-        })
+        Ok(Step { gradients: step.gradients.divided(self.divided.as_ref()), ..step })
     }
 
     /// Runs a forward and a backward pass whose gradients stay on this rank until the next
@@ -425,8 +408,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     fn agree_on_buffers(&mut self, presence: Attendance) -> Result<(), TrainError> {
         let agreed =
-            self.buffers
-                .agree(self.module(), &self.group, self.config.buffers, presence)?;
+            self.buffers.agree(self.module(), &self.group, self.config.buffers, presence)?;
         let module = self.module.take().expect(MODULE_PRESENT);
         self.module = Some(Buffers::put(module, agreed));
         Ok(())
@@ -464,10 +446,7 @@ fn check_offload(placement: Placement, world: &World) -> Result<(), TrainError> 
 
 #[track_caller]
 fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Result<(), TrainError> {
-    let fingerprint = Fingerprint {
-        config: config.clone(),
-        entries,
-    };
+    let fingerprint = Fingerprint { config: config.clone(), entries };
     fingerprint::verify(&fingerprint, group)
 }
 

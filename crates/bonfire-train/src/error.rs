@@ -105,10 +105,7 @@ pub enum TrainError {
     UnfinishedStep,
     /// A placement is incompatible with another setting.
     #[error("placement {placement} cannot be used: {reason}")]
-    UnsupportedPlacement {
-        placement: Placement,
-        reason: String,
-    },
+    UnsupportedPlacement { placement: Placement, reason: String },
     /// A parameter that belongs into a file has no room there.
     #[error("a parameter in a file: {0}")]
     Offload(#[from] bonfire_optim::FileMemoryError),
@@ -117,19 +114,12 @@ pub enum TrainError {
         "this rank uses parameter {parameter}, and another rank does something else: all ranks must use \
          sharded parameters in the same order, in training and in validation ({mismatch})"
     )]
-    DifferentUses {
-        parameter: String,
-        mismatch: Box<Mismatch>,
-    },
+    DifferentUses { parameter: String, mismatch: Box<Mismatch> },
     /// An optimizer needs complete parameters, and would step rows of them.
     #[error(
         "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
     )]
-    RowsDiffer {
-        what: String,
-        placement: Placement,
-        advice: &'static str,
-    },
+    RowsDiffer { what: String, placement: Placement, advice: &'static str },
     /// The optimizers of a module do not all multiply gradients whose scale is
     /// [deferred](crate::StepOptions::deferred).
     #[error(
@@ -217,10 +207,7 @@ pub enum TrainError {
     NoSamples,
     /// A device does not support the precision.
     #[error("{device} cannot compute in {precision:?}; choose another DdpConfig::precision")]
-    UnsupportedPrecision {
-        precision: crate::Precision,
-        device: String,
-    },
+    UnsupportedPrecision { precision: crate::Precision, device: String },
     /// The compression of the configuration cannot be used.
     #[error(transparent)]
     Compression(#[from] crate::compression::CompressionError),
@@ -229,10 +216,7 @@ pub enum TrainError {
         "gradients cannot be sent from device to device, as GradientRoute::{route:?} asks: {reason}; \
          GradientRoute::Auto takes another way then"
     )]
-    NoDeviceRoute {
-        route: crate::GradientRoute,
-        reason: String,
-    },
+    NoDeviceRoute { route: crate::GradientRoute, reason: String },
     /// A device failed in an operation on gradients between ranks. The group has ended.
     #[error("gradients did not get from device to device: {0}")]
     DeviceRoute(#[source] BoxError),
@@ -275,10 +259,7 @@ impl TrainError {
     /// Converts the error of a backend that cannot read a tensor.
     #[doc(hidden)]
     pub fn unreadable<E: Debug>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
-        move |cause| Self::UnreadableTensor {
-            what: what.into(),
-            cause: format!("{cause:?}"),
-        }
+        move |cause| Self::UnreadableTensor { what: what.into(), cause: format!("{cause:?}") }
     }
 
     pub(crate) fn unsupported(placement: Placement, reason: impl Into<String>) -> Self {

@@ -41,11 +41,7 @@ impl Loss {
     /// ranks, however unevenly they are spread; a rank without samples has no weight. If one rank weights its loss,
     /// all must.
     pub fn mean_over(tensor: Tensor<1>, samples: usize) -> Self {
-        Self {
-            tensor,
-            weight: Weight::Samples(samples),
-            factor: 1.0,
-        }
+        Self { tensor, weight: Weight::Samples(samples), factor: 1.0 }
     }
 
     /// Weights it by `samples` samples unless it has a weight: for trainers, which know the size of a batch.
@@ -53,10 +49,7 @@ impl Loss {
     #[must_use]
     pub fn or_mean_over(self, samples: usize) -> Self {
         match self.weight {
-            Weight::Equal => Self {
-                weight: Weight::Samples(samples),
-                ..self
-            },
+            Weight::Equal => Self { weight: Weight::Samples(samples), ..self },
             Weight::Samples(_) => self,
         }
     }
@@ -103,10 +96,7 @@ impl Loss {
         let own = if samples > 0.0 {
             // The other ranks are not to wait for a loss that cannot be read.
             let loss = self.value();
-            [
-                loss.inspect_err(|error| group.abort(&error.to_string()))?,
-                samples,
-            ]
+            [loss.inspect_err(|error| group.abort(&error.to_string()))?, samples]
         } else {
             [0.0, 0.0]
         };
@@ -145,10 +135,7 @@ impl Loss {
         if elements != 1 {
             return Err(TrainError::LossShape { elements });
         }
-        let told = Self {
-            tensor: self.tensor.clone().without_autodiff(),
-            ..self
-        };
+        let told = Self { tensor: self.tensor.clone().without_autodiff(), ..self };
         let start = match self.factor {
             1.0 => self.tensor,
             // A loss of 16 bits times a scale would be infinite.
@@ -164,11 +151,7 @@ impl Loss {
 impl From<Tensor<1>> for Loss {
     /// A loss with the same weight as those of the other ranks.
     fn from(tensor: Tensor<1>) -> Self {
-        Self {
-            tensor,
-            weight: Weight::Equal,
-            factor: 1.0,
-        }
+        Self { tensor, weight: Weight::Equal, factor: 1.0 }
     }
 }
 

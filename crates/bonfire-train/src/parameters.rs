@@ -108,10 +108,7 @@ impl ParameterTable {
     }
 
     pub(crate) fn extents(&self) -> Vec<Extent> {
-        self.trainable
-            .iter()
-            .map(|parameter| parameter.extent)
-            .collect()
+        self.trainable.iter().map(|parameter| parameter.extent).collect()
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -252,10 +249,7 @@ impl Lister {
         let name = self.path.to_string();
         if let Some(&held) = self.index.get(&id) {
             let parameter = self.trainable[held].name.clone();
-            self.error.get_or_insert(TrainError::TiedParameter {
-                parameter,
-                again: name,
-            });
+            self.error.get_or_insert(TrainError::TiedParameter { parameter, again: name });
             return;
         }
         let Some(element) = crate::values::reducible(dtype) else {
@@ -269,10 +263,7 @@ impl Lister {
         self.trainable.push(Parameter {
             name,
             shape: shape.to_vec(),
-            extent: Extent {
-                dtype: element,
-                elems: shape.iter().product(),
-            },
+            extent: Extent { dtype: element, elems: shape.iter().product() },
             tensor_dtype: dtype,
         });
     }

@@ -214,12 +214,7 @@ impl Reducer {
     ) -> Result<(), TrainError> {
         self.make()?;
         let is_held = exchanges && self.site() == Site::Device && !normalizer.is_known();
-        self.step = Step {
-            micro_batches,
-            exchanges,
-            is_held,
-            ..Step::new(scale, normalizer)
-        };
+        self.step = Step { micro_batches, exchanges, is_held, ..Step::new(scale, normalizer) };
         self.next = 0;
         self.clock = 0;
         self.parameters.fill(Progress::default());
@@ -231,10 +226,7 @@ impl Reducer {
     /// Begins a pass whose gradients are added to those of a later one.
     pub(crate) fn begin_accumulating(&mut self, scale: Scale) -> Result<(), TrainError> {
         self.make()?;
-        self.step = Step {
-            is_accumulating: true,
-            ..Step::new(scale, Normalizer::Known(1.0))
-        };
+        self.step = Step { is_accumulating: true, ..Step::new(scale, Normalizer::Known(1.0)) };
         self.parameters.fill(Progress::default());
         self.unread.clear();
         Ok(())
@@ -293,11 +285,7 @@ impl Reducer {
             progress.present = present;
         }
         let presence = |parameter: usize| {
-            if self.parameters[parameter].present {
-                Presence::Somewhere
-            } else {
-                Presence::Nowhere
-            }
+            if self.parameters[parameter].present { Presence::Somewhere } else { Presence::Nowhere }
         };
         for bucket in self.buckets.on_host().iter_mut().take(waiting) {
             watch.time(|| bucket.receive(&mut self.compressor, presence))?;

@@ -88,9 +88,7 @@ fn before() -> Result<Bytes, TrainError> {
 }
 
 fn taken(before: Bytes) -> Result<Bytes, TrainError> {
-    let peak = Resident::of_this_process()
-        .map_err(unmeasurable)?
-        .peak_bytes;
+    let peak = Resident::of_this_process().map_err(unmeasurable)?.peak_bytes;
     Ok(Bytes::new(peak.saturating_sub(before.get())))
 }
 
@@ -125,12 +123,7 @@ fn passes<M: Module, L: IntoLoss>(
     meet()?;
     let before = before()?;
     let mut pass = |listener: Listener| {
-        let pass = Pass {
-            listener: &listener,
-            precision,
-            keeps_gradients: false,
-            gathered: None,
-        };
+        let pass = Pass { listener: &listener, precision, keeps_gradients: false, gathered: None };
         let hooked = anchors.attach(model, &table, &depth, pass)?;
         // No rank computes while another one measures.
         meet()?;
@@ -144,10 +137,7 @@ fn passes<M: Module, L: IntoLoss>(
     };
     // The first one guesses in which order gradients come, and an allocator may keep some of it.
     pass(Listener::Dropping)?;
-    Ok(Activations {
-        alone: pass(Listener::Dropping)?,
-        with_gradients: pass(Listener::Nobody)?,
-    })
+    Ok(Activations { alone: pass(Listener::Dropping)?, with_gradients: pass(Listener::Nobody)? })
 }
 
 struct Same;
@@ -162,18 +152,10 @@ fn unmeasurable(source: io::Error) -> TrainError {
 /// the optimizer's moments of a trained parameter. Parameters that Burn has not initialised yet stay as they are, and
 /// count as f32.
 pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<Parameter>, Start) {
-    let mut outline = Outline {
-        moments,
-        path: ModulePath::default(),
-        parameters: Vec::new(),
-        is_made: false,
-    };
+    let mut outline =
+        Outline { moments, path: ModulePath::default(), parameters: Vec::new(), is_made: false };
     trainable(model.clone()).visit(&mut outline);
-    let start = if outline.is_made {
-        Start::Whole
-    } else {
-        Start::OneByOne
-    };
+    let start = if outline.is_made { Start::Whole } else { Start::OneByOne };
     (outline.parameters, start)
 }
 
@@ -193,12 +175,7 @@ impl<F> Outline<F> {
             2 => DType::I16,
             _ => DType::U8,
         });
-        self.parameters.push(Parameter {
-            name: self.path.to_string(),
-            shape,
-            dtype,
-            moments,
-        });
+        self.parameters.push(Parameter { name: self.path.to_string(), shape, dtype, moments });
     }
 }
 
@@ -207,11 +184,7 @@ impl<F: Fn(ParamId) -> u32> ModuleVisitor for Outline<F> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let is_made = param.is_initialized();
-        let dtype = if is_made {
-            param.val().dtype()
-        } else {
-            TensorDType::F32
-        };
+        let dtype = if is_made { param.val().dtype() } else { TensorDType::F32 };
         let moments = param.is_require_grad().then(|| (self.moments)(param.id));
         self.is_made |= is_made && moments.is_some();
         let shape = param.lazy_shape().iter().copied().collect();

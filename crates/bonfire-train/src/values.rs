@@ -391,10 +391,7 @@ impl BufferWork {
 pub(crate) struct DeviceTensor {
     pub dtype: DType,
     pub elems: usize,
-    #[cfg_attr(
-        not(feature = "cuda"),
-        allow(dead_code, reason = "nothing of this build reads it")
-    )]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "nothing of this build reads it"))]
     pub memory: Arc<dyn Any + Send + Sync>,
     /// Keeps others from writing to the memory.
     pub reader: Option<Reader>,
@@ -462,10 +459,7 @@ mod tests {
             values.scale(0.5);
             values.clear(3..4);
             let found = values.slice(0..5).to_tensor_data(&[5]).convert::<f32>();
-            assert_eq!(
-                found.as_slice::<f32>().unwrap(),
-                [0.0, 0.25, -0.5, 0.0, 0.0]
-            );
+            assert_eq!(found.as_slice::<f32>().unwrap(), [0.0, 0.25, -0.5, 0.0, 0.0]);
         }
     }
 

@@ -270,10 +270,7 @@ pub(crate) struct PassFailures {
 
 impl PassFailures {
     pub(crate) fn of(group: &ProcessGroup) -> Self {
-        Self {
-            group: group.clone(),
-            first: Arc::default(),
-        }
+        Self { group: group.clone(), first: Arc::default() }
     }
 
     pub(crate) fn keep(&self, error: TrainError) {

@@ -88,10 +88,7 @@ fn trained(task: &str) {
     let files = || Offload::to_files(folder).unwrap().with_parameters();
     let offload = (!folder.is_empty()).then(files);
     local(1, GroupOptions::default(), |group| {
-        let local = LocalRank {
-            local_rank: 0,
-            local_world_size: 1,
-        };
+        let local = LocalRank { local_rank: 0, local_world_size: 1 };
         let world = World::new(group, local, DeviceKind::Cpu).unwrap();
         train(&world, layers, offload.clone());
     });
@@ -115,10 +112,7 @@ fn a_model_larger_than_memory_trains() {
     let limit = Some(data + LEFT_KIB);
     let plain = child(FROZEN, "", limit);
     let said = String::from_utf8_lossy(&plain.stderr);
-    assert!(
-        !plain.status.success() && said.contains("memory allocation of"),
-        "{said}"
-    );
+    assert!(!plain.status.success() && said.contains("memory allocation of"), "{said}");
     let folder = tempfile::tempdir().unwrap();
     let filed = child(FROZEN, folder.path().to_str().unwrap(), limit);
     assert!(filed.status.success(), "{filed:?}");

@@ -58,10 +58,8 @@ fn device() -> Device {
 }
 
 fn world(group: ProcessGroup) -> World {
-    let place = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let place =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, place, DeviceKind::Cpu).unwrap()
 }
 
@@ -109,30 +107,20 @@ fn step(blocks: &Vec<Block>, device: &Device) -> (Vec<Vec<u8>>, Vec<TensorData>,
 fn both_runs_drop_the_same_and_gradients_have_the_bits_of_the_pass_that_keeps_all() {
     let _turn = generator(1);
     let device = device();
-    let blocks = vec![
-        Block::new(&device),
-        Block::new(&device),
-        Block::new(&device),
-    ];
+    let blocks = vec![Block::new(&device), Block::new(&device), Block::new(&device)];
     let mut seen: Vec<TensorData> = Vec::new();
     for _ in 0..3 {
         let (found, first, second) = step(&blocks, &device);
         assert_eq!(first, second);
-        let masked = blocks
-            .iter()
-            .zip(&first)
-            .fold(ones(&device), |x, (block, mask)| {
-                block.forward(x, Tensor::from_data(mask.clone(), &device))
-            });
+        let masked = blocks.iter().zip(&first).fold(ones(&device), |x, (block, mask)| {
+            block.forward(x, Tensor::from_data(mask.clone(), &device))
+        });
         assert_eq!(found, gradients(&blocks, &masked.square().mean()));
         seen.extend(first);
     }
     // The second runs of a step leave no trace in the draws of the next one.
     for (index, mask) in seen.iter().enumerate() {
-        assert!(
-            !seen[..index].contains(mask),
-            "mask {index} was there before"
-        );
+        assert!(!seen[..index].contains(mask), "mask {index} was there before");
     }
 }
 
@@ -186,22 +174,14 @@ fn draws_of_another_thread_are_found_out() {
 fn without_dropout_they_matter_to_nobody() {
     let _turn = generator(4);
     with_dropout(Recompute::default(), 0.0, draw_elsewhere);
-    with_dropout(
-        Recompute::default().with_rng_replay(RngReplay::None),
-        0.0,
-        || (),
-    );
+    with_dropout(Recompute::default().with_rng_replay(RngReplay::None), 0.0, || ());
 }
 
 #[test]
 #[should_panic(expected = "computed something else")]
 fn dropout_that_is_denied_is_found_out() {
     let _turn = generator(5);
-    with_dropout(
-        Recompute::default().with_rng_replay(RngReplay::None),
-        0.5,
-        || (),
-    );
+    with_dropout(Recompute::default().with_rng_replay(RngReplay::None), 0.5, || ());
 }
 
 #[test]
@@ -225,9 +205,7 @@ fn a_training_depends_on_its_seed_and_steps_only() {
                         let mask = block.mask(&x);
                         block.forward(x, mask)
                     };
-                    let x = blocks
-                        .iter()
-                        .fold(ones(&device), |x, block| recompute(block, x, run));
+                    let x = blocks.iter().fold(ones(&device), |x, block| recompute(block, x, run));
                     x.square().mean()
                 };
                 ddp.no_sync(forward).unwrap();

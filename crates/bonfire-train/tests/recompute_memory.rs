@@ -52,11 +52,7 @@ fn peak_mib() -> f64 {
 
 fn measured(kind: &str, blocks: usize) -> f64 {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "each_further_block_takes_its_input",
-            "--nocapture",
-        ])
+        .args(["--exact", "each_further_block_takes_its_input", "--nocapture"])
         .env(TASK, format!("{kind} {blocks}"))
         .output()
         .unwrap();
@@ -82,12 +78,6 @@ fn each_further_block_takes_its_input() {
     };
     let (plain, segments) = (growth("plain"), growth("segments"));
     // The allocator may keep a little more than what is alive.
-    assert!(
-        (0.9..1.5).contains(&segments),
-        "{segments} inputs per block"
-    );
-    assert!(
-        plain > 0.9 * ACTIVATIONS as f64,
-        "{plain} inputs per block without segments"
-    );
+    assert!((0.9..1.5).contains(&segments), "{segments} inputs per block");
+    assert!(plain > 0.9 * ACTIVATIONS as f64, "{plain} inputs per block without segments");
 }

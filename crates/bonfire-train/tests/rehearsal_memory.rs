@@ -34,11 +34,7 @@ impl Net {
 #[test]
 fn a_rehearsal_finds_activations_and_not_gradients() {
     let device = Device::flex().autodiff();
-    let layer = |_| {
-        LinearConfig::new(WIDTH, WIDTH)
-            .with_bias(false)
-            .init(&device)
-    };
+    let layer = |_| LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(&device);
     let net = Net {
         layers: (0..LAYERS).map(layer).collect(),
         shift: Param::from_tensor(Tensor::<1>::ones([3], &device)).set_require_grad(false),
@@ -48,10 +44,7 @@ fn a_rehearsal_finds_activations_and_not_gradients() {
     assert_eq!(parameters.len(), LAYERS + 1);
     assert_eq!(parameters[3].name, "layers.3.weight");
     assert_eq!(parameters[3].shape, [WIDTH, WIDTH]);
-    assert_eq!(
-        (parameters[3].moments, parameters[LAYERS].moments),
-        (Some(2), None)
-    );
+    assert_eq!((parameters[3].moments, parameters[LAYERS].moments), (Some(2), None));
 
     let taken = |rows: usize| {
         let found = rehearse(&net, Precision::F32, |net: &Net| net.loss(rows, &device)).unwrap();

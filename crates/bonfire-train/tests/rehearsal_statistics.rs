@@ -24,11 +24,8 @@ fn running_statistics_do_not_learn_from_a_rehearsal() {
     };
     let statistics = || {
         let model = model.valid();
-        [
-            model.own.running_mean.value(),
-            model.burns.running_mean.value(),
-        ]
-        .map(|mean| mean.into_data())
+        [model.own.running_mean.value(), model.burns.running_mean.value()]
+            .map(|mean| mean.into_data())
     };
     let before = statistics();
     let loss = |model: &Normed| {

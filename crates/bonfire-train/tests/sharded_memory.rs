@@ -44,9 +44,7 @@ fn train(world: &World, steps: usize) {
         let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
         config.init(&device)
     };
-    let model = Layers {
-        layers: (0..LAYERS).map(layer).collect(),
-    };
+    let model = Layers { layers: (0..LAYERS).map(layer).collect() };
     let config = DdpConfig::default().with_placement(Placement::zero3());
     let mut ddp = Ddp::with_config(model, world, config).unwrap();
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -70,11 +68,7 @@ fn peak_mib() -> f64 {
 /// Parameters that a rank has besides its rows of `states` for each, in a training of so many steps.
 fn besides(steps: usize, states: usize) -> f64 {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "a_rank_has_a_few_parameters_at_a_time",
-            "--nocapture",
-        ])
+        .args(["--exact", "a_rank_has_a_few_parameters_at_a_time", "--nocapture"])
         .env(TASK, steps.to_string())
         .output()
         .unwrap();
@@ -94,10 +88,7 @@ fn a_rank_has_a_few_parameters_at_a_time() {
     if let Ok(steps) = std::env::var(TASK) {
         let steps = steps.parse().unwrap();
         local(RANKS, GroupOptions::default(), |group| {
-            let local = LocalRank {
-                local_rank: group.rank().get(),
-                local_world_size: RANKS,
-            };
+            let local = LocalRank { local_rank: group.rank().get(), local_world_size: RANKS };
             train(&World::new(group, local, DeviceKind::Cpu).unwrap(), steps);
         });
         println!("\npeak {}", peak_mib());

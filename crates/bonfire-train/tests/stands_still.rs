@@ -22,10 +22,7 @@ fn stand_still() {
     std::thread::scope(|scope| {
         for group in groups {
             scope.spawn(move || {
-                let local = LocalRank {
-                    local_rank: group.rank().get(),
-                    local_world_size: 2,
-                };
+                let local = LocalRank { local_rank: group.rank().get(), local_world_size: 2 };
                 let world = World::new(group, local, DeviceKind::Cpu).unwrap();
                 let device = world.device().autodiff();
                 let model = LinearConfig::new(4, 2).init(&device);
@@ -61,11 +58,7 @@ fn a_rank_that_waits_for_itself_ends_and_says_where() {
     let ended = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{text}");
-    for part in [
-        "Ddp::backward of step 1",
-        "stands_still.rs:",
-        "has stood still for",
-    ] {
+    for part in ["Ddp::backward of step 1", "stands_still.rs:", "has stood still for"] {
         assert!(text.contains(part), "{text}");
     }
 }

@@ -72,18 +72,12 @@ mod tests {
         let world_size = WorldSize::new(3).unwrap();
         let groups = ProcessGroup::local(world_size, GroupOptions::default()).unwrap();
         let run = |group: ProcessGroup| {
-            let local = LocalRank {
-                local_rank: group.rank().get(),
-                local_world_size: 3,
-            };
+            let local = LocalRank { local_rank: group.rank().get(), local_world_size: 3 };
             let (kind, occupancy) = (DeviceKind::Cpu, Occupancy::Exclusive);
             let outcome = rank::run(group, local, kind, occupancy, |world| {
                 let rank = world.rank().get();
-                let own = if wrong.contains(&rank) {
-                    Err(format!("trouble of {rank}"))
-                } else {
-                    Ok(())
-                };
+                let own =
+                    if wrong.contains(&rank) { Err(format!("trouble of {rank}")) } else { Ok(()) };
                 all_or_none(&world, own).map_err(Wrapped)
             });
             let error = outcome.err()?.error;
@@ -93,10 +87,8 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            let threads: Vec<_> = groups
-                .into_iter()
-                .map(|group| scope.spawn(move || run(group)))
-                .collect();
+            let threads: Vec<_> =
+                groups.into_iter().map(|group| scope.spawn(move || run(group))).collect();
             let ends = threads.into_iter().map(|thread| thread.join().unwrap());
             ends.collect::<Vec<_>>().try_into().unwrap()
         })

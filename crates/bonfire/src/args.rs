@@ -53,12 +53,7 @@ pub struct LaunchArgs {
     pub oversubscribe: bool,
 
     /// Taken for command lines of older launchers, among them DeepSpeed's; LOCAL_RANK says the same
-    #[arg(
-        long = "local_rank",
-        alias = "local-rank",
-        value_name = "N",
-        hide = true
-    )]
+    #[arg(long = "local_rank", alias = "local-rank", value_name = "N", hide = true)]
     pub local_rank: Option<u32>,
 
     /// Timeouts and transports, for the program to set.
@@ -79,14 +74,9 @@ impl FromStr for DeviceChoice {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let numbered = text
-            .strip_prefix("cuda:")
-            .and_then(|number| number.parse().ok());
+        let numbered = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
         Ok(match numbered {
-            Some(index) => Self {
-                kind: DeviceKind::Cuda,
-                index: Some(index),
-            },
+            Some(index) => Self { kind: DeviceKind::Cuda, index: Some(index) },
             None => text.parse::<DeviceKind>()?.into(),
         })
     }
@@ -142,11 +132,8 @@ impl LaunchArgs {
     }
 
     pub(crate) fn devices(&self) -> (DeviceKind, Occupancy) {
-        let occupancy = if self.oversubscribe {
-            Occupancy::Oversubscribed
-        } else {
-            Occupancy::Exclusive
-        };
+        let occupancy =
+            if self.oversubscribe { Occupancy::Oversubscribed } else { Occupancy::Exclusive };
         (self.device.kind, occupancy)
     }
 
@@ -224,10 +211,9 @@ mod tests {
 
     #[test]
     fn both_spellings_are_found_among_the_programs_own_arguments() {
-        for line in [
-            "data --nproc 3 --device cpu file",
-            "--nproc=3 --device=cpu -- --nproc 9 -v --lr=1",
-        ] {
+        for line in
+            ["data --nproc 3 --device cpu file", "--nproc=3 --device=cpu -- --nproc 9 -v --lr=1"]
+        {
             let args = parse(line).unwrap();
             assert_eq!(
                 (args.flags.rank_count().unwrap().to_string(), args.device),
@@ -239,10 +225,7 @@ mod tests {
     #[test]
     fn ranks_share_devices_where_the_flag_is_given() {
         let devices = |line| parse(line).unwrap().devices();
-        assert_eq!(
-            devices("--device cuda --nproc 2"),
-            (DeviceKind::Cuda, Occupancy::Exclusive)
-        );
+        assert_eq!(devices("--device cuda --nproc 2"), (DeviceKind::Cuda, Occupancy::Exclusive));
         assert_eq!(
             devices("--nproc 2 --oversubscribe --device cuda"),
             (DeviceKind::Cuda, Occupancy::Oversubscribed)
@@ -255,10 +238,7 @@ mod tests {
         assert_eq!(args.devices().0, DeviceKind::Cuda);
         let flags = args.launch_flags();
         assert_eq!(flags.hosts.gpus.as_deref(), Some("1"));
-        assert!(
-            flags.need_agent(),
-            "what GPUs a process sees is settled before it starts"
-        );
+        assert!(flags.need_agent(), "what GPUs a process sees is settled before it starts");
         parse("--device cpu:1").unwrap_err();
     }
 
@@ -278,10 +258,7 @@ mod tests {
             ("--npoc 4", "'--npoc' found; did you mean --nproc"),
             ("--max-restart 4", "did you mean --max-restarts?"),
             ("-n 4", "unexpected argument '-n' found"),
-            (
-                "--steps 7",
-                "try --help; the program's own flags belong behind --",
-            ),
+            ("--steps 7", "try --help; the program's own flags belong behind --"),
         ];
         for (line, expected) in cases {
             let message = format!("{:?}", parse(line).unwrap_err());
@@ -322,17 +299,11 @@ mod tests {
     #[test]
     fn auto_on_the_cpu_counts_cores() {
         assert_eq!(
-            parse("--nproc auto --device cpu")
-                .unwrap()
-                .rank_count()
-                .unwrap(),
+            parse("--nproc auto --device cpu").unwrap().rank_count().unwrap(),
             RankCount::Cpu
         );
         assert_eq!(
-            parse("--nproc auto --device cuda")
-                .unwrap()
-                .rank_count()
-                .unwrap(),
+            parse("--nproc auto --device cuda").unwrap().rank_count().unwrap(),
             RankCount::Auto
         );
     }

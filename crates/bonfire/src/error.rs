@@ -245,20 +245,14 @@ mod tests {
     #[test]
     fn causes_are_said_once_and_in_one_line() {
         let disk = io::Error::other("disk full");
-        let error = Error::Rank {
-            rank: Rank::new(2),
-            source: Box::new(Error::OwnPath(disk)),
-        };
+        let error = Error::Rank { rank: Rank::new(2), source: Box::new(Error::OwnPath(disk)) };
         assert_eq!(
             format!("{error:?}"),
             "rank 2 failed: cannot find this program's own file, to start it as several ranks: \
              disk full"
         );
         let error = TrainError::Forward("no text".into());
-        assert_eq!(
-            format!("{:?}", Error::from(error)),
-            "the forward pass failed: no text"
-        );
+        assert_eq!(format!("{:?}", Error::from(error)), "the forward pass failed: no text");
     }
 
     /// `?` works in a program of [`Result`] on whatever the library returns.

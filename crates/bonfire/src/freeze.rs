@@ -72,12 +72,7 @@ fn choose<M: Module>(
             });
         }
     }
-    let mut freezer = Freezer {
-        patterns,
-        side,
-        path: Vec::new(),
-        frozen: Vec::new(),
-    };
+    let mut freezer = Freezer { patterns, side, path: Vec::new(), frozen: Vec::new() };
     let model = model.map(&mut freezer);
     Ok((model, freezer.frozen))
 }
@@ -115,16 +110,10 @@ fn nearest(pattern: &str, names: &[String]) -> Option<String> {
     let beginnings = |name: &String| {
         let ends: Vec<usize> = name.match_indices('.').map(|(at, _)| at).collect();
         let part = |end: usize| format!("{}.*", &name[..end]);
-        ends.into_iter()
-            .map(part)
-            .chain([name.clone()])
-            .collect::<Vec<_>>()
+        ends.into_iter().map(part).chain([name.clone()]).collect::<Vec<_>>()
     };
     let likeness = |name: &str| strsim::jaro_winkler(pattern, name);
-    names
-        .iter()
-        .flat_map(beginnings)
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+    names.iter().flat_map(beginnings).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
 #[derive(Default)]

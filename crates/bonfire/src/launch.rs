@@ -97,10 +97,7 @@ fn work<E: Into<BoxError>>(
     prefix: &str,
     train: impl FnOnce(World) -> Result<(), E>,
 ) {
-    let local = LocalRank {
-        local_rank: env.local_rank,
-        local_world_size: env.local_world_size,
-    };
+    let local = LocalRank { local_rank: env.local_rank, local_world_size: env.local_world_size };
     let group = match ProcessGroup::connect(env, args.group.clone()) {
         Ok(group) => group,
         Err(error) => fail(prefix, &error.into(), Fault::Own),
@@ -130,10 +127,7 @@ fn run_alone<E: Into<BoxError>>(
     args: &LaunchArgs,
     train: impl FnOnce(World) -> Result<(), E>,
 ) -> Result<()> {
-    let local = LocalRank {
-        local_rank: 0,
-        local_world_size: 1,
-    };
+    let local = LocalRank { local_rank: 0, local_world_size: 1 };
     let mut groups = ProcessGroup::local(WorldSize::ONE, args.group.clone())?;
     let group = groups.pop().expect("a world of one has one group");
     let (kind, occupancy) = args.devices();

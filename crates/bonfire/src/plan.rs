@@ -48,10 +48,7 @@ pub fn plan<M: Module, L: IntoLoss>(
     forward: impl FnMut(&M) -> L,
 ) -> Result<Training> {
     let (config, grid) = placed(config, ranks)?;
-    if [Axis::Pp, Axis::Cp, Axis::Tp]
-        .iter()
-        .any(|axis| grid.size(*axis) > 1)
-    {
+    if [Axis::Pp, Axis::Cp, Axis::Tp].iter().any(|axis| grid.size(*axis) > 1) {
         return Err(Error::Usage(format!(
             "mesh={grid}: plan() counts the complete model, not a rank's part; plan a Training of outline(&part) and of what \
              rehearse_among or rehearse_work measures, or leave pp, tp and cp out"

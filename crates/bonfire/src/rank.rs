@@ -37,10 +37,9 @@ pub(crate) fn run<T, E: Into<BoxError>>(
     let error = match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error,
-        Err(panic) => Error::Panicked {
-            rank: group.rank(),
-            message: panic_message(&*panic).to_owned(),
-        },
+        Err(panic) => {
+            Error::Panicked { rank: group.rank(), message: panic_message(&*panic).to_owned() }
+        }
     };
     let cause = match &error {
         Error::Panicked { message, .. } => format!("panicked: {message}"),

@@ -27,11 +27,7 @@ pub struct SpawnOptions {
 impl SpawnOptions {
     /// Runs `world_size` ranks on the best available device.
     pub fn new(world_size: WorldSize) -> Self {
-        Self {
-            world_size,
-            device: DeviceKind::Auto,
-            group: GroupOptions::default(),
-        }
+        Self { world_size, device: DeviceKind::Auto, group: GroupOptions::default() }
     }
 
     /// Sets the [`device`](Self::device) of all ranks.
@@ -96,18 +92,14 @@ where
         let mut threads = Vec::with_capacity(groups.len());
         for group in groups {
             let rank = group.rank();
-            let builder = thread::Builder::new()
-                .name(format!("rank-{rank}"))
-                .stack_size(STACK_BYTES);
+            let builder =
+                thread::Builder::new().name(format!("rank-{rank}")).stack_size(STACK_BYTES);
             // On an error the groups not yet handed out are dropped, which ends the ranks that wait for them.
             threads.push((rank, builder.spawn_scoped(scope, move || run(group))?));
         }
         let join = |(rank, thread): (Rank, thread::ScopedJoinHandle<'_, _>)| {
             let end = thread.join();
-            (
-                rank,
-                end.expect("a rank's panic is caught on its own thread"),
-            )
+            (rank, end.expect("a rank's panic is caught on its own thread"))
         };
         io::Result::Ok(threads.into_iter().map(join).collect::<Vec<_>>())
     })?;
@@ -131,10 +123,7 @@ fn verdict<T>(ends: Vec<(Rank, Result<T, RankFailure>)>) -> Result<Vec<T>> {
         Some((_, RankFailure { error, .. })) if matches!(error, Error::Panicked { .. }) => {
             Err(error)
         }
-        Some((rank, RankFailure { error, .. })) => Err(Error::Rank {
-            rank,
-            source: error.into(),
-        }),
+        Some((rank, RankFailure { error, .. })) => Err(Error::Rank { rank, source: error.into() }),
     }
 }
 

@@ -149,9 +149,9 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             if self.is_done() {
                 return Ok(None);
             }
-            let prepared = self.journal.time(Activity::Data, || {
-                self.feed.next(self.progress.passes + self.passes)
-            });
+            let prepared = self
+                .journal
+                .time(Activity::Data, || self.feed.next(self.progress.passes + self.passes));
             // No rank stops in the middle of a step.
             let never = StopRequest::never();
             let stop = match self.passes {
@@ -194,8 +194,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
 
     /// Seeds the random numbers of the next forward pass, and counts it.
     fn begin_pass(&mut self) {
-        self.place
-            .seed_step(self.config.seed, self.progress.passes + self.passes);
+        self.place.seed_step(self.config.seed, self.progress.passes + self.passes);
         self.passes += self.passes_per_call;
     }
 
@@ -265,10 +264,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         let Some(checkpoints) = &self.checkpoints else {
             return Ok(());
         };
-        let milestone = Milestone {
-            step: self.progress.steps,
-            metric,
-        };
+        let milestone = Milestone { step: self.progress.steps, metric };
         if self.saved == self.progress.steps {
             let rated = metric.map(|_| {
                 let journal = &mut self.journal;
@@ -380,11 +376,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         if self.passes < self.accumulation && !self.reached.is_last {
             let done = self.engine.no_sync(forward)?;
             self.journal.micro_step(&done);
-            return Ok(StepOutput {
-                loss: done.loss,
-                output: done.output,
-                step: None,
-            });
+            return Ok(StepOutput { loss: done.loss, output: done.output, step: None });
         }
         let done = self.engine.backward(forward)?;
         self.update(done)

@@ -32,10 +32,7 @@ impl Data {
         folder.expect_classes(options.num_classes.get())?;
         let folder: Arc<dyn Pictures> = Arc::new(folder);
         let (training, validation) = split_pictures(&folder, options.held_out, options.seed)?;
-        Ok(Self {
-            training: Arc::new(training),
-            validation: Arc::new(validation),
-        })
+        Ok(Self { training: Arc::new(training), validation: Arc::new(validation) })
     }
 
     pub fn counts(&self) -> (usize, usize) {

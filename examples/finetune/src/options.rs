@@ -109,30 +109,22 @@ impl Options {
     /// Returns learning rates by epoch: down half a cosine to `lrf` of the first.
     pub fn schedule(&self, world_size: WorldSize) -> Schedule {
         let rate = self.lr * self.rate_rule().factor(self.global_batch(world_size));
-        Schedule::constant(rate).with_decay(Decay::Cosine {
-            steps: self.epochs.get() as u64,
-            final_factor: self.lrf,
-        })
+        Schedule::constant(rate)
+            .with_decay(Decay::Cosine { steps: self.epochs.get() as u64, final_factor: self.lrf })
     }
 
     /// Returns the rule by which the learning rate follows the number of ranks.
     pub fn rate_rule(&self) -> RateRule {
         if self.scale_lr {
             // One rank's batch is the reference, so the factor is the number of ranks.
-            RateRule::Linear {
-                reference: self.batch_size,
-            }
+            RateRule::Linear { reference: self.batch_size }
         } else {
             RateRule::None
         }
     }
 
     pub fn global_batch(&self, world_size: WorldSize) -> GlobalBatch {
-        GlobalBatch {
-            world_size,
-            batch_size: self.batch_size,
-            accumulation: NonZeroUsize::MIN,
-        }
+        GlobalBatch { world_size, batch_size: self.batch_size, accumulation: NonZeroUsize::MIN }
     }
 }
 
@@ -149,15 +141,11 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    number(text, "a number between 0 and 1", |value| {
-        value > 0.0 && value < 1.0
-    })
+    number(text, "a number between 0 and 1", |value| value > 0.0 && value < 1.0)
 }
 
 fn share_or_end(text: &str) -> Result<f64, String> {
-    number(text, "a number from 0 to 1", |value| {
-        (0.0..=1.0).contains(&value)
-    })
+    number(text, "a number from 0 to 1", |value| (0.0..=1.0).contains(&value))
 }
 
 #[cfg(test)]
@@ -186,10 +174,7 @@ mod tests {
         for epoch in 0..=30 {
             let cosine = (1.0 + (PI * epoch as f64 / 30.0).cos()) / 2.0;
             let expected = 0.001 * (cosine * (1.0 - 0.1) + 0.1);
-            assert!(
-                (plain.rate(epoch) - expected).abs() < 1e-15,
-                "epoch {epoch}"
-            );
+            assert!((plain.rate(epoch) - expected).abs() < 1e-15, "epoch {epoch}");
         }
         let scaled = options("--data x --scale-lr --batch-size 7").schedule(ranks(4));
         assert!((scaled.rate(0) - 0.004).abs() < 1e-15);
@@ -197,18 +182,9 @@ mod tests {
 
     #[test]
     fn values_without_sense_are_refused() {
-        for wrong in [
-            "--held-out 1",
-            "--lr 0",
-            "--lrf 1.5",
-            "--epochs 0",
-            "--num-classes 0",
-        ] {
+        for wrong in ["--held-out 1", "--lr 0", "--lrf 1.5", "--epochs 0", "--num-classes 0"] {
             let line = format!("finetune --data x {wrong}");
-            assert!(
-                Line::try_parse_from(line.split_whitespace()).is_err(),
-                "{wrong}"
-            );
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
         }
     }
 }

@@ -87,11 +87,8 @@ pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) 
             trainer.save_where_it_is()?;
             return Ok(End::Stopped);
         };
-        let reported = if world.is_main() {
-            report(epoch, outcome, &mut curves, options)
-        } else {
-            Ok(())
-        };
+        let reported =
+            if world.is_main() { report(epoch, outcome, &mut curves, options) } else { Ok(()) };
         all_or_none(world, reported)?;
         trainer.write_weights(epoch)?;
         trainer.progress.next_epoch(epoch + 1);
@@ -167,11 +164,7 @@ impl<'a> Trainer<'a> {
         // Of losses that are over all ranks already.
         let loss = self.progress.loss.local().unwrap_or(f64::NAN);
         let accuracy = self.accuracy()?;
-        Ok(accuracy.map(|accuracy| Epoch {
-            loss,
-            accuracy,
-            learning_rate,
-        }))
+        Ok(accuracy.map(|accuracy| Epoch { loss, accuracy, learning_rate }))
     }
 
     /// Trains on the rest of an epoch; returns true at its end. Stops all ranks at a loss that is not finite.
@@ -192,8 +185,7 @@ impl<'a> Trainer<'a> {
                 Loss::mean_over(loss.forward(scores, labels), samples)
             })?;
             let loss = step.loss.over_ranks(self.world)?;
-            self.ddp
-                .step(&mut self.optimizer, learning_rate, step.gradients)?;
+            self.ddp.step(&mut self.optimizer, learning_rate, step.gradients)?;
             self.progress.loss.add(loss, samples);
             self.progress.data = batch.state;
             self.steps += 1;
@@ -228,28 +220,17 @@ impl<'a> Trainer<'a> {
 
     fn write_weights(&mut self, epoch: u64) -> Result<()> {
         let folder = self.options.out.join("weights");
-        let made = if self.world.is_main() {
-            fs::create_dir_all(&folder)
-        } else {
-            Ok(())
-        };
+        let made = if self.world.is_main() { fs::create_dir_all(&folder) } else { Ok(()) };
         let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
         all_or_none(self.world, made)?;
         let file = folder.join(format!("model-{epoch}.safetensors"));
-        Ok(save_weights(
-            &mut self.ddp,
-            Export::new(file).for_pytorch(),
-        )?)
+        Ok(save_weights(&mut self.ddp, Export::new(file).for_pytorch())?)
     }
 
     fn save(&mut self, metric: Option<f64>) -> Result<()> {
-        let milestone = Milestone {
-            step: self.steps,
-            metric,
-        };
+        let milestone = Milestone { step: self.steps, metric };
         let (ddp, optimizer) = (&mut self.ddp, &self.optimizer);
-        self.checkpoints
-            .save(milestone, ddp, optimizer, &self.progress)?;
+        self.checkpoints.save(milestone, ddp, optimizer, &self.progress)?;
         self.steps_saved = self.steps;
         Ok(())
     }
@@ -294,11 +275,7 @@ fn report(
     curves: &mut Option<EventWriter>,
     options: &Options,
 ) -> Result<()> {
-    let Epoch {
-        loss,
-        accuracy,
-        learning_rate,
-    } = outcome;
+    let Epoch { loss, accuracy, learning_rate } = outcome;
     println!(
         "[epoch {epoch}] mean loss {loss:.3}, accuracy {accuracy:.3}, learning rate {learning_rate:.6}"
     );

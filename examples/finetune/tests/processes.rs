@@ -28,11 +28,7 @@ fn flowers(folder: &Path) -> PathBuf {
 /// The program on the CPU with a small network, and whatever else.
 fn finetune(data: &Path, out: &Path, more: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_finetune"));
-    for (flag, value) in [
-        ("--batch-size", "4"),
-        ("--arch", "resnet8"),
-        ("--lr", "0.05"),
-    ] {
+    for (flag, value) in [("--batch-size", "4"), ("--arch", "resnet8"), ("--lr", "0.05")] {
         if !more.contains(flag) {
             command.args([flag, value]);
         }
@@ -59,9 +55,7 @@ fn epochs(end: &JobEnd) -> Vec<(f64, f64)> {
         rest.split(',').next().unwrap().trim().parse().unwrap()
     };
     let lines = end.stdout.iter().filter(|line| line.contains("[epoch "));
-    lines
-        .map(|line| (number(line, "mean loss"), number(line, "accuracy")))
-        .collect()
+    lines.map(|line| (number(line, "mean loss"), number(line, "accuracy"))).collect()
 }
 
 #[test]
@@ -87,11 +81,8 @@ fn two_ranks_learn_the_flowers_and_a_second_start_goes_on() {
     let events: Vec<PathBuf> = events.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(events.len(), 1, "one rank writes");
     let second = run(&data, &out, &format!("{common} 8"));
-    let lines: Vec<&String> = second
-        .stdout
-        .iter()
-        .filter(|line| line.contains("[epoch "))
-        .collect();
+    let lines: Vec<&String> =
+        second.stdout.iter().filter(|line| line.contains("[epoch ")).collect();
     assert_eq!(lines.len(), 2, "{:?}", second.stdout);
     assert!(lines[0].contains("[epoch 6]"), "{}", lines[0]);
     for epoch in 0..8 {
@@ -99,11 +90,7 @@ fn two_ranks_learn_the_flowers_and_a_second_start_goes_on() {
         let bytes = fs::read(&file).unwrap();
         let text = String::from_utf8_lossy(&bytes);
         // The names of PyTorch.
-        assert!(
-            text.contains("\"layer1.0.bn1.weight\""),
-            "{}",
-            file.display()
-        );
+        assert!(text.contains("\"layer1.0.bn1.weight\""), "{}", file.display());
     }
     check_curves(&out, &[epochs(&first), epochs(&second)].concat());
 }
@@ -117,24 +104,14 @@ fn check_curves(out: &Path, printed: &[(f64, f64)]) {
     let curve = |wanted: &str| -> Vec<f64> {
         let points = scalars.iter().filter(|(tag, ..)| tag == wanted);
         let (steps, values): (Vec<u64>, Vec<f64>) = points.map(|point| (point.1, point.2)).unzip();
-        assert_eq!(
-            steps,
-            (0..printed.len() as u64).collect::<Vec<_>>(),
-            "{wanted}"
-        );
+        assert_eq!(steps, (0..printed.len() as u64).collect::<Vec<_>>(), "{wanted}");
         values
     };
     let (losses, accuracies) = (curve("loss"), curve("accuracy"));
     for (epoch, (loss, accuracy)) in printed.iter().enumerate() {
         // Printed with three digits.
-        assert!(
-            (losses[epoch] - loss).abs() < 1e-3,
-            "{losses:?} {printed:?}"
-        );
-        assert!(
-            (accuracies[epoch] - accuracy).abs() < 1e-3,
-            "{accuracies:?} {printed:?}"
-        );
+        assert!((losses[epoch] - loss).abs() < 1e-3, "{losses:?} {printed:?}");
+        assert!((accuracies[epoch] - accuracy).abs() < 1e-3, "{accuracies:?} {printed:?}");
     }
     let rates = curve("learning_rate");
     assert!((rates[0] - 0.05).abs() < 1e-6, "{rates:?}");
@@ -147,11 +124,7 @@ fn batches_of_all_ranks_are_normalised_together_if_asked() {
     let data = flowers(folder.path());
     let first_loss = |name: &str, more: &str| {
         let common = "--num-classes 3 --epochs 1 --freeze-layers --lr 1e-9";
-        let end = run(
-            &data,
-            &folder.path().join(name),
-            &format!("{common} {more}"),
-        );
+        let end = run(&data, &folder.path().join(name), &format!("{common} {more}"));
         epochs(&end)[0].0
     };
     // Nothing is learnt, and four pictures of two ranks are the same as those of one rank with eight.
@@ -197,11 +170,7 @@ fn pretrained_parameters_are_taken_as_far_as_they_fit_and_frozen() {
     assert_eq!(epochs(&end).len(), 1);
     let said = |part: &str| end.stdout.iter().any(|line| line.contains(part));
     assert!(said("1 loaded, 1 skipped by shape"), "{:?}", end.stdout);
-    assert!(
-        said("fc.weight (model [64, 3], file [64, 1000])"),
-        "{:?}",
-        end.stdout
-    );
+    assert!(said("fc.weight (model [64, 3], file [64, 1000])"), "{:?}", end.stdout);
     assert!(said("parameters are frozen"), "{:?}", end.stdout);
 }
 
@@ -223,17 +192,9 @@ fn what_is_wrong_before_the_start_is_said_in_one_line() {
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     refused(&empty, "--nproc 2", "empty has no class folders");
-    refused(
-        &data,
-        "--nproc 2",
-        "3 classes (daisies, roses, violets), but 5 are expected",
-    );
+    refused(&data, "--nproc 2", "3 classes (daisies, roses, violets), but 5 are expected");
     let three = "--nproc 2 --num-classes 3";
-    refused(
-        &data,
-        &format!("{three} --weights no.pth"),
-        "cannot read weights from no.pth",
-    );
+    refused(&data, &format!("{three} --weights no.pth"), "cannot read weights from no.pth");
     let text = folder.path().join("text.safetensors");
     fs::write(&text, "no tensors").unwrap();
     let weights = format!("{three} --weights {}", text.display());
@@ -265,21 +226,12 @@ fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
     let large = format!("{three} --batch-size 100");
     let smaller = "choose a smaller --batch-size";
     refused_by_ranks(&data, &out, &large, &[smaller]);
-    told_by(
-        0,
-        &run(&data, &out, &format!("{large} --nproc 2")),
-        &[smaller],
-    );
+    told_by(0, &run(&data, &out, &format!("{large} --nproc 2")), &[smaller]);
     let foreign = folder.path().join("foreign.safetensors");
     safetensors(&foreign, &[("encoder.weight", &[2, 2])]);
     let weights = format!("{three} --weights {}", foreign.display());
     let none = "none of the 1 tensors";
-    refused_by_ranks(
-        &data,
-        &out,
-        &weights,
-        &[none, "foreign.safetensors", "encoder.weight"],
-    );
+    refused_by_ranks(&data, &out, &weights, &[none, "foreign.safetensors", "encoder.weight"]);
     let below_a_file = foreign.join("runs");
     refused_by_ranks(&data, &below_a_file, three, &["rank 0 can write to"]);
     // All ranks see it in the same step.
@@ -288,10 +240,7 @@ fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
     assert!(!out.exists());
 
     let one = "--num-classes 3 --epochs 1";
-    assert_eq!(
-        epochs(&run(&data, &out, &format!("{one} --nproc 2"))).len(),
-        1
-    );
+    assert_eq!(epochs(&run(&data, &out, &format!("{one} --nproc 2"))).len(), 1);
     let other = format!("{three} --arch resnet20");
     refused_by_ranks(&data, &out, &other, &["step-000000006 is of another model"]);
 }
@@ -322,11 +271,7 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
     let end = job.end();
     let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
     told_by(rank, &end, &["roses/007.jpg ends after"]);
-    let done = 2 + end
-        .stdout
-        .iter()
-        .filter(|line| line.contains("[epoch "))
-        .count();
+    let done = 2 + end.stdout.iter().filter(|line| line.contains("[epoch ")).count();
     // 48 pictures in steps of 8.
     let newest = out.join(format!("checkpoints/step-{:09}", done * 6));
     assert!(newest.join("manifest.json").exists(), "{end:#?}");
@@ -361,10 +306,7 @@ fn ctrl_c_keeps_where_it_was_and_the_same_command_goes_on() {
     job.signal(Signal::INT);
     let end = job.end();
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
-    assert_eq!(
-        end.stderr,
-        ["error: interrupted by SIGINT; all ranks have ended"]
-    );
+    assert_eq!(end.stderr, ["error: interrupted by SIGINT; all ranks have ended"]);
     let last = end.stdout.last().unwrap();
     let (_, steps) = last.split_once("stopped after step ").unwrap();
     let (steps, rest) = steps.split_once("; ").unwrap();

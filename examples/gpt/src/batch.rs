@@ -18,10 +18,7 @@ pub struct Sampler {
 
 impl Sampler {
     pub fn windows(&self, step: u64, rank: Rank, world_size: WorldSize) -> Vec<usize> {
-        assert!(
-            world_size.contains(rank),
-            "rank {rank} is in a world of {world_size}"
-        );
+        assert!(world_size.contains(rank), "rank {rank} is in a world of {world_size}");
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(step);
         // The slices of lower ranks are drawn and dropped: the draw of a window depends on those
@@ -43,11 +40,7 @@ mod tests {
     use super::*;
 
     fn sampler(batch: usize) -> Sampler {
-        Sampler {
-            seed: 5,
-            windows: 984,
-            batch,
-        }
+        Sampler { seed: 5, windows: 984, batch }
     }
 
     fn world(size: u32) -> WorldSize {
@@ -60,9 +53,7 @@ mod tests {
             let whole = sampler(12).windows(step, Rank::new(0), world(1));
             for (ranks, batch) in [(2, 6), (3, 4), (4, 3), (12, 1)] {
                 let world = world(ranks);
-                let slices = world
-                    .ranks()
-                    .map(|rank| sampler(batch).windows(step, rank, world));
+                let slices = world.ranks().map(|rank| sampler(batch).windows(step, rank, world));
                 assert_eq!(slices.collect::<Vec<_>>().concat(), whole, "{ranks} ranks");
             }
         }
@@ -79,11 +70,7 @@ mod tests {
 
     #[test]
     fn every_window_is_drawn() {
-        let small = Sampler {
-            seed: 1,
-            windows: 4,
-            batch: 100,
-        };
+        let small = Sampler { seed: 1, windows: 4, batch: 100 };
         let mut windows = small.windows(0, Rank::new(0), world(1));
         windows.sort_unstable();
         windows.dedup();

@@ -61,15 +61,8 @@ impl Saver {
         ddp: &mut Ddp<M>,
         optimizer: &ModuleOptimizer,
     ) -> Result<()> {
-        if let Some(checkpoints) = self
-            .checkpoints
-            .as_ref()
-            .filter(|_| self.saved != Some(steps))
-        {
-            let milestone = Milestone {
-                step: steps,
-                metric: None,
-            };
+        if let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| self.saved != Some(steps)) {
+            let milestone = Milestone { step: steps, metric: None };
             checkpoints.save(milestone, ddp, optimizer, &())?;
             self.saved = Some(steps);
         }

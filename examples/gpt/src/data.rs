@@ -75,10 +75,7 @@ mod tests {
         let corpus = corpus("abcdefghijklmnopqr").unwrap();
         assert_eq!((corpus.training.len(), corpus.validation.len()), (1, 1));
         let short = corpus_error("seventeen letters");
-        assert!(
-            short.contains("17 characters") && short.contains("at least 18"),
-            "{short}"
-        );
+        assert!(short.contains("17 characters") && short.contains("at least 18"), "{short}");
     }
 
     fn corpus_error(text: &str) -> String {

@@ -82,10 +82,7 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     let told = settings.reporting.report_dir.as_deref();
     let folder = told.unwrap_or(Path::new(Reporting::RUNS));
     fs::create_dir_all(folder).with_context(|| {
-        format!(
-            "cannot create {}; choose another --report-dir",
-            folder.display()
-        )
+        format!("cannot create {}; choose another --report-dir", folder.display())
     })?;
     bonfire::launch_with(launch, |world: World| -> Result<()> {
         let trained = train(&world, &settings, &corpus)?;
@@ -107,10 +104,7 @@ fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpu
     };
     if sample.len > 0 {
         let text = sample.generate(&trained.model, corpus.text.vocabulary(), &world.device());
-        println!(
-            "\n--- sample, temperature {} ---\n{text}\n",
-            sample.temperature
-        );
+        println!("\n--- sample, temperature {} ---\n{text}\n", sample.temperature);
     }
     println!("--- report ---\n{}", trained.report);
     let folder = trained.report.folder.as_deref();

@@ -103,14 +103,10 @@ impl GptConfig {
         let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         let (c, v) = (self.width, self.vocabulary);
         let norm = || LayerNormConfig::new(c).with_bias(false).init(device);
-        let tokens = Embedding {
-            weight: normals.matrix([v, c], INITIAL_STD, device),
-        };
+        let tokens = Embedding { weight: normals.matrix([v, c], INITIAL_STD, device) };
         let positions = normals.matrix([self.context, c], INITIAL_STD, device);
-        let mut linear = |shape, std| Linear {
-            weight: normals.matrix(shape, std, device),
-            bias: None,
-        };
+        let mut linear =
+            |shape, std| Linear { weight: normals.matrix(shape, std, device), bias: None };
         let blocks = (0..self.layers).map(|_| Block {
             attention_norm: norm(),
             attention: Attention {
@@ -217,11 +213,7 @@ impl Gpt {
 
 impl Block {
     fn divided(self, tp: &World) -> Result<Self, ParallelError> {
-        let Attention {
-            query_key_value,
-            output,
-            heads,
-        } = self.attention;
+        let Attention { query_key_value, output, heads } = self.attention;
         let ranks = tp.world_size();
         if !heads.is_multiple_of(ranks.len()) {
             return Err(ParallelError::Indivisible {
@@ -274,15 +266,11 @@ impl Block {
         }
         let cp = cp.cloned();
         let forward = move |block: &Self, stream| block.forward(stream, b, cp.as_ref());
-        Recompute::default()
-            .with_rng_replay(RngReplay::None)
-            .run(self, stream, forward)
+        Recompute::default().with_rng_replay(RngReplay::None).run(self, stream, forward)
     }
 
     fn forward(&self, stream: Tensor<2>, b: usize, cp: Option<&World>) -> Tensor<2> {
-        let attended = self
-            .attention
-            .forward(self.attention_norm.forward(stream.clone()), b, cp);
+        let attended = self.attention.forward(self.attention_norm.forward(stream.clone()), b, cp);
         let stream = stream + attended; // [B*T, C]
         let thought = self.mlp.forward(self.mlp_norm.forward(stream.clone()));
         stream + thought // [B*T, C]
@@ -302,10 +290,7 @@ impl Attention {
             Some(cp) => {
                 let part = |i: usize| packed.clone().narrow(0, i * b * h, b * h);
                 let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
-                or_end_pass(
-                    ring_attention(query, key, value, AttentionMask::Causal, cp),
-                    cp,
-                )
+                or_end_pass(ring_attention(query, key, value, AttentionMask::Causal, cp), cp)
             }
         };
         // ANCHOR_END: attention
@@ -355,13 +340,8 @@ mod tests {
 
     use super::*;
 
-    const CONFIG: GptConfig = GptConfig {
-        vocabulary: 11,
-        context: 8,
-        layers: 2,
-        heads: 2,
-        width: 12,
-    };
+    const CONFIG: GptConfig =
+        GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 12 };
 
     fn device() -> Device {
         Device::flex()
@@ -383,16 +363,8 @@ mod tests {
             let after = model.forward(tokens([changed, row])).slice(0..8).to_data();
             let after = after.try_to_vec::<f32>().unwrap();
             let past = position * CONFIG.vocabulary;
-            assert_eq!(
-                before[..past],
-                after[..past],
-                "scores before position {position}"
-            );
-            assert_ne!(
-                before[past..],
-                after[past..],
-                "scores from position {position}"
-            );
+            assert_eq!(before[..past], after[..past], "scores before position {position}");
+            assert_ne!(before[past..], after[past..], "scores from position {position}");
         }
     }
 
@@ -402,10 +374,7 @@ mod tests {
         let row = [1, 2, 3, 4, 5, 6, 7, 8];
         let alone = model.forward(tokens([row, row])).slice(8..16).to_data();
         let beside = model.forward(tokens([[9; 8], row])).slice(8..16).to_data();
-        assert_eq!(
-            alone.try_to_vec::<f32>().unwrap(),
-            beside.try_to_vec::<f32>().unwrap()
-        );
+        assert_eq!(alone.try_to_vec::<f32>().unwrap(), beside.try_to_vec::<f32>().unwrap());
     }
 
     #[test]
@@ -413,45 +382,25 @@ mod tests {
         let model = CONFIG.init(7, &device());
         let row = [0, 1, 2, 3, 4, 5, 6, 7];
         let target = [1, 2, 3, 4, 5, 6, 7, 8];
-        let loss = model
-            .loss(tokens([row, row]), tokens([target, target]))
-            .into_scalar::<f32>();
+        let loss = model.loss(tokens([row, row]), tokens([target, target])).into_scalar::<f32>();
         // Scores are sums of C products of a normalised activation with a weight of deviation
         // 0.02, so their deviation is 0.02 * sqrt(C) and the mean loss over 16 tokens is within
         // about four standard errors of the uniform one.
         let tolerance = 4.0 * INITIAL_STD * (CONFIG.width as f64).sqrt() / 16f64.sqrt();
         let uniform = (CONFIG.vocabulary as f64).ln();
-        assert!(
-            (f64::from(loss) - uniform).abs() < tolerance,
-            "{loss} against {uniform}"
-        );
+        assert!((f64::from(loss) - uniform).abs() < tolerance, "{loss} against {uniform}");
     }
 
     #[test]
     fn the_head_shares_the_token_matrix() {
-        let GptConfig {
-            vocabulary: v,
-            context: t,
-            layers,
-            width: c,
-            ..
-        } = CONFIG;
+        let GptConfig { vocabulary: v, context: t, layers, width: c, .. } = CONFIG;
         let block = c * 3 * c + c * c + 2 * (c * 4 * c) + 2 * c;
-        assert_eq!(
-            CONFIG.init(0, &device()).num_params(),
-            v * c + t * c + layers * block + c
-        );
+        assert_eq!(CONFIG.init(0, &device()).num_params(), v * c + t * c + layers * block + c);
     }
 
     #[test]
     fn a_token_costs_what_the_matrices_and_the_scores_of_attention_do() {
-        let GptConfig {
-            vocabulary: v,
-            context: t,
-            layers,
-            width: c,
-            ..
-        } = CONFIG;
+        let GptConfig { vocabulary: v, context: t, layers, width: c, .. } = CONFIG;
         // A matrix of n numbers is 2 n in the forward pass, and twice that in the backward pass; norms are counted like
         // matrices. Each token has scores with t others, and a sum over t values: 2 c t each.
         let matrices = v * c + layers * (12 * c * c + 2 * c) + c;
@@ -466,8 +415,7 @@ mod tests {
         struct Collect(Vec<f32>);
         impl ModuleVisitor for Collect {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0
-                    .extend(param.val().to_data().try_to_vec::<f32>().unwrap());
+                self.0.extend(param.val().to_data().try_to_vec::<f32>().unwrap());
             }
         }
         let parameters = |seed| {

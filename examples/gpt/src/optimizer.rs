@@ -15,17 +15,8 @@ pub fn build(
     settings: OptimizerSettings,
     offload: Option<&Offload>,
 ) -> (ModuleOptimizer, Option<DeferredScale>) {
-    let OptimizerSettings {
-        kind,
-        beta1,
-        beta2,
-        weight_decay,
-        clip: _,
-    } = settings;
-    let adamw = AdamWConfig::new()
-        .with_beta_1(beta1)
-        .with_beta_2(beta2)
-        .with_epsilon(EPSILON);
+    let OptimizerSettings { kind, beta1, beta2, weight_decay, clip: _ } = settings;
+    let adamw = AdamWConfig::new().with_beta_1(beta1).with_beta_2(beta2).with_epsilon(EPSILON);
     let offload = || offload.cloned();
     let defers = !matches!(kind, OptimizerKind::BurnAdamw | OptimizerKind::Muon);
     let deferred = defers.then(DeferredScale::default);
@@ -42,9 +33,7 @@ pub fn build(
                 .with_beta_1(beta1)
                 .with_beta_2(beta2)
                 .with_epsilon(EPSILON);
-            grouped(weight_decay, |decay| {
-                burns.clone().with_weight_decay(decay).build()
-            })
+            grouped(weight_decay, |decay| burns.clone().with_weight_decay(decay).build())
         }
         OptimizerKind::Sgd => {
             let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
@@ -104,8 +93,7 @@ mod tests {
 
     impl ModuleVisitor for Largest {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0
-                .push((D, param.val().inner().abs().max().into_scalar()));
+            self.0.push((D, param.val().inner().abs().max().into_scalar()));
         }
     }
 
@@ -117,25 +105,14 @@ mod tests {
 
     #[test]
     fn only_matrices_decay() {
-        let config = GptConfig {
-            vocabulary: 5,
-            context: 4,
-            layers: 1,
-            heads: 1,
-            width: 4,
-        };
+        let config = GptConfig { vocabulary: 5, context: 4, layers: 1, heads: 1, width: 4 };
         for &kind in OptimizerKind::value_variants() {
             let model = config.init(1, &Device::flex().autodiff());
             let before = largest(&model);
             let mut gradients = Zeros(GradientsParams::new());
             model.visit(&mut gradients);
-            let settings = OptimizerSettings {
-                kind,
-                beta1: 0.9,
-                beta2: 0.99,
-                weight_decay: 0.5,
-                clip: None,
-            };
+            let settings =
+                OptimizerSettings { kind, beta1: 0.9, beta2: 0.99, weight_decay: 0.5, clip: None };
             let after = largest(&build(settings, None).0.step(1.0, model, gradients.0));
             assert!(before.iter().any(|&(dimensions, _)| dimensions == 1));
             for ((dimensions, before), (_, after)) in before.into_iter().zip(after) {

@@ -105,12 +105,7 @@ pub struct TrainArgs {
 
     /// The way of gradients from rank to rank: auto (from device to device where that can be), host, device or
     /// nccl
-    #[arg(
-        long,
-        value_name = "auto|host|device|nccl",
-        default_value_t,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "auto|host|device|nccl", default_value_t, help_heading = "Training")]
     pub gradient_route: GradientRoute,
 
     /// What each rank holds: replicated (everything), zero1 (its rows of the optimizer's state), zero2 (of the
@@ -127,12 +122,7 @@ pub struct TrainArgs {
     /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows, those
     /// of cp other characters of the same windows, those of tp parts of the same layers and the same windows; -1 stands
     /// for the ranks that are left
-    #[arg(
-        long,
-        value_name = "pp=N,dp=N,cp=N,tp=N",
-        default_value_t,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "pp=N,dp=N,cp=N,tp=N", default_value_t, help_heading = "Training")]
     pub mesh: MeshShape,
 
     /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv, or auto, the fastest by the time that
@@ -151,21 +141,11 @@ pub struct TrainArgs {
     pub local_steps: Option<NonZeroU64>,
 
     /// With --local-steps: the type in which parameters travel
-    #[arg(
-        long,
-        value_name = "f32|bf16|int8",
-        requires = "local_steps",
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "f32|bf16|int8", requires = "local_steps", help_heading = "Training")]
     pub outer_gradients: Option<OuterGradients>,
 
     /// With --local-steps: into how many parts the parameters are divided, which travel one after the other
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "local_steps",
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "N", requires = "local_steps", help_heading = "Training")]
     pub fragments: Option<NonZeroUsize>,
 
     /// What is not in the device's memory, so that a larger model fits: none, the optimizer's state (from a GPU it goes
@@ -368,19 +348,10 @@ impl Reporting {
 
 impl fmt::Display for OptimizerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            kind,
-            beta1,
-            beta2,
-            weight_decay,
-            clip,
-        } = self;
+        let Self { kind, beta1, beta2, weight_decay, clip } = self;
         let kind = kind.to_possible_value();
         let kind = kind.as_ref().map_or("", |kind| kind.get_name());
-        write!(
-            f,
-            "{kind}, betas {beta1} and {beta2}, weight decay {weight_decay}"
-        )?;
+        write!(f, "{kind}, betas {beta1} and {beta2}, weight decay {weight_decay}")?;
         match clip {
             Some(norm) => write!(f, ", gradient norm at most {norm}"),
             None => Ok(()),
@@ -405,19 +376,8 @@ pub enum OptionsError {
 
 impl ModelSizes {
     pub fn config(self, vocabulary: usize) -> GptConfig {
-        let Self {
-            layers,
-            heads,
-            width,
-            context,
-        } = self;
-        GptConfig {
-            vocabulary,
-            context,
-            layers,
-            heads,
-            width,
-        }
+        let Self { layers, heads, width, context } = self;
+        GptConfig { vocabulary, context, layers, heads, width }
     }
 }
 
@@ -474,9 +434,7 @@ impl TryFrom<TrainArgs> for Settings {
             checkpoints: args.checkpoints,
             checkpoint_interval: args.checkpoint_interval.unwrap_or(100),
             pipeline: PipelineSettings {
-                order: args
-                    .pipeline_schedule
-                    .unwrap_or(Order::Named(Kind::OneForwardOneBackward)),
+                order: args.pipeline_schedule.unwrap_or(Order::Named(Kind::OneForwardOneBackward)),
                 micro_batches: args.micro_batches.unwrap_or(MICRO_BATCHES),
             },
             seed: args.seed.unwrap_or(1337),
@@ -531,27 +489,19 @@ fn number(text: &str, wanted: &str, holds: impl Fn(f64) -> bool) -> Result<f64, 
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    number(text, "a number above 0", |value| {
-        value > 0.0 && value.is_finite()
-    })
+    number(text, "a number above 0", |value| value > 0.0 && value.is_finite())
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
-    number(text, "a number not below 0", |value| {
-        value >= 0.0 && value.is_finite()
-    })
+    number(text, "a number not below 0", |value| value >= 0.0 && value.is_finite())
 }
 
 fn fraction(text: &str) -> Result<f64, String> {
-    number(text, "a number from 0 to 1", |value| {
-        (0.0..=1.0).contains(&value)
-    })
+    number(text, "a number from 0 to 1", |value| (0.0..=1.0).contains(&value))
 }
 
 fn decay(text: &str) -> Result<f64, String> {
-    number(text, "a number from 0 to below 1", |value| {
-        (0.0..1.0).contains(&value)
-    })
+    number(text, "a number from 0 to below 1", |value| (0.0..1.0).contains(&value))
 }
 
 #[cfg(test)]

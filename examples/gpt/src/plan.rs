@@ -28,11 +28,8 @@ pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Ve
     let [dp_replicate, dp_shard, cp, tp] =
         [Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp].map(|axis| grid.size(axis));
     let together = SpawnOptions::new(WorldSize::new(cp * tp)?).with_device(DeviceKind::Cpu);
-    let windows = Sampler {
-        seed: settings.seed,
-        windows: corpus.training.len(),
-        batch: settings.batch,
-    };
+    let windows =
+        Sampler { seed: settings.seed, windows: corpus.training.len(), batch: settings.batch };
     let rehearsal = Rehearsal {
         settings,
         corpus,
@@ -87,10 +84,7 @@ impl Rehearsal<'_> {
             bail!("--schedule auto is known once a training runs; name one for --plan");
         };
         let (lone, tp) = (mesh.sub(Axis::Pp), mesh.sub(Axis::Tp));
-        let axes = Axes {
-            stages: lone,
-            data: lone,
-        };
+        let axes = Axes { stages: lone, data: lone };
         let shape = shape(pp, settings, kind)?;
         let schedule = schedule(shape)?;
         let windows = self.windows.chunks(settings.micro_batch());

@@ -45,14 +45,9 @@ fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
 /// The character at which the odds, added up, pass `point` of their sum; `point` is below one.
 fn draw(scores: &[f32], temperature: f64, point: f64) -> i32 {
     assert!(!scores.is_empty(), "a character is drawn from at least one");
-    assert!(
-        (0.0..1.0).contains(&point),
-        "{point} is from zero to below one"
-    );
+    assert!((0.0..1.0).contains(&point), "{point} is from zero to below one");
     let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let odds = scores
-        .iter()
-        .map(|&score| (f64::from(score - highest) / temperature).exp());
+    let odds = scores.iter().map(|&score| (f64::from(score - highest) / temperature).exp());
     let odds: Vec<f64> = odds.collect();
     let mut left = point * odds.iter().sum::<f64>();
     let passed = odds.iter().position(|odds| {
@@ -72,10 +67,7 @@ mod tests {
     fn draws_follow_the_odds() {
         let scores = [0.0, 2f32.ln(), 0.0];
         let at = |point| draw(&scores, 1.0, point);
-        assert_eq!(
-            [at(0.0), at(0.2), at(0.3), at(0.7), at(0.8), at(0.999)],
-            [0, 0, 1, 1, 2, 2]
-        );
+        assert_eq!([at(0.0), at(0.2), at(0.3), at(0.7), at(0.8), at(0.999)], [0, 0, 1, 1, 2, 2]);
     }
 
     #[test]
@@ -86,21 +78,10 @@ mod tests {
     #[test]
     fn a_seed_gives_one_text_of_the_length_asked_for() {
         let vocabulary = Vocabulary::of("\nabcdefg");
-        let config = GptConfig {
-            vocabulary: 8,
-            context: 4,
-            layers: 1,
-            heads: 2,
-            width: 8,
-        };
+        let config = GptConfig { vocabulary: 8, context: 4, layers: 1, heads: 2, width: 8 };
         let model = config.init(3, &Device::flex());
         let text = |seed| {
-            let sample = Sample {
-                len: 50,
-                context: 4,
-                temperature: 1.0,
-                seed,
-            };
+            let sample = Sample { len: 50, context: 4, temperature: 1.0, seed };
             sample.generate(&model, &vocabulary, &Device::flex())
         };
         assert_eq!(text(1).chars().count(), 50);

@@ -52,10 +52,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let model = untrained(settings, corpus, &device);
     let (parameters, flops) = (model.num_params(), model.flops_per_token());
     let mut saver = Saver::open(world, &mesh, TensorTable::of(&model), settings)?;
-    let model = model
-        .divided(tp)
-        .context("--mesh does not fit the model")?
-        .among(cp);
+    let model = model.divided(tp).context("--mesh does not fit the model")?.among(cp);
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
@@ -71,11 +68,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let mut ddp = Ddp::with_config(model, near, config.with_offload(offload.clone()))?;
     let (mut optimizer, deferred) = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
-    let sampler = Sampler {
-        seed: settings.seed,
-        windows: corpus.training.len(),
-        batch: settings.batch,
-    };
+    let sampler =
+        Sampler { seed: settings.seed, windows: corpus.training.len(), batch: settings.batch };
     let global_batch = global_batch(data, settings);
     let title = format!("A character transformer on {}", corpus.text.name());
     let config = JournalConfig::new(title, settings.steps)
@@ -96,9 +90,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let mut steps = first;
     for step in first..settings.steps {
         if let Some(rank) = request.agreed(world)? {
-            journal.note(&format!(
-                "stopped after {step} steps: rank {rank} was asked to"
-            ));
+            journal.note(&format!("stopped after {step} steps: rank {rank} was asked to"));
             if let Some(diloco) = &mut diloco {
                 diloco.finish_in(&mut ddp)?;
             }
@@ -139,8 +131,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     }
 
     saver.save(steps, &mut ddp, &optimizer)?;
-    ddp.digest()
-        .context("ranks with the same part of the model differ")?;
+    ddp.digest().context("ranks with the same part of the model differ")?;
     let model = ddp.whole()?.whole()?;
     let digest = Digest::of(&model)?;
     let report = journal
@@ -159,11 +150,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
 pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -> Gpt {
     let config = settings.model.config(corpus.text.vocabulary().len());
     let model = config.init(settings.seed, device);
-    if settings.checkpoint_blocks {
-        model.with_recomputed_blocks()
-    } else {
-        model
-    }
+    if settings.checkpoint_blocks { model.with_recomputed_blocks() } else { model }
 }
 
 /// Checks that the settings fit a model that is divided among ranks, if it is.
@@ -179,9 +166,7 @@ fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
         grid.size(Axis::Tp) == 1 || settings.optimizer.kind != OptimizerKind::Muon,
         "--optimizer muon needs whole matrices, and {mesh} divides them; choose another optimizer"
     );
-    let alone = [Axis::Pp, Axis::Cp]
-        .iter()
-        .all(|axis| grid.size(*axis) == 1)
+    let alone = [Axis::Pp, Axis::Cp].iter().all(|axis| grid.size(*axis) == 1)
         && settings.checkpoints.is_none()
         && settings.offload != OffloadKind::Parameters;
     ensure!(
@@ -242,15 +227,9 @@ fn validation_loss(
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), windows);
     let sampler = DistributedSampler::new(data, windows.len()).with_remainder(Remainder::Exact);
-    let own: Vec<usize> = sampler
-        .indices(0)
-        .into_iter()
-        .map(|window| windows[window])
-        .collect();
+    let own: Vec<usize> = sampler.indices(0).into_iter().map(|window| windows[window]).collect();
     let own = || own.chunks(batch);
-    let batches: Vec<_> = own()
-        .map(|windows| text.batch(windows, &data.device()))
-        .collect();
+    let batches: Vec<_> = own().map(|windows| text.batch(windows, &data.device())).collect();
     let mut mean = WeightedMean::new();
     for (loss, windows) in losses(&batches)?.into_iter().zip(own()) {
         mean.add(loss, windows.len());

@@ -32,17 +32,10 @@ fn losses(ranks: u32, more: &str) -> Vec<f64> {
     let reports = bonfire::spawn(ranks, run).unwrap();
     let digests = reports.iter().map(|report| {
         let mut facts = report.facts.iter();
-        facts
-            .find(|(name, _)| name == "parameters")
-            .unwrap()
-            .1
-            .clone()
+        facts.find(|(name, _)| name == "parameters").unwrap().1.clone()
     });
     let digests: Vec<_> = digests.collect();
-    assert!(
-        digests.iter().all(|digest| *digest == digests[0]),
-        "{more}: the workers differ"
-    );
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{more}: the workers differ");
     let points = reports[0].curve("validation_loss").iter();
     points.map(|point| point.value).collect()
 }
@@ -53,10 +46,7 @@ fn ranks_that_train_alone_learn_as_much() {
     let (start, end) = (together[0], together[1]);
     for (ranks, more) in [
         (2, "--local-steps 10"),
-        (
-            4,
-            "--local-steps 10 --mesh dp_replicate=2,dp_shard=2 --placement zero1",
-        ),
+        (4, "--local-steps 10 --mesh dp_replicate=2,dp_shard=2 --placement zero1"),
         (2, "--local-steps 10 --fragments 5 --outer-gradients int8"),
     ] {
         let alone = losses(ranks, more);

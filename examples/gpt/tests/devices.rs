@@ -109,19 +109,13 @@ mod cuda {
         let report = fs::read_to_string(folder.join("report.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         let named = |list: &str, is_it: &dyn Fn(&serde_json::Value) -> bool| {
-            let found = report[list]
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|one| is_it(one));
+            let found = report[list].as_array().unwrap().iter().find(|one| is_it(one));
             found.unwrap().clone()
         };
         let curve = |tag: &str| -> Vec<f64> {
             let curve = named("curves", &|curve| curve["tag"] == tag);
             let points = curve["points"].as_array().unwrap().iter();
-            points
-                .map(|point| point["value"].as_f64().unwrap())
-                .collect()
+            points.map(|point| point["value"].as_f64().unwrap()).collect()
         };
         let parameters = named("facts", &|fact| fact[0] == "model");
         Some(Training {
@@ -172,10 +166,10 @@ mod cuda {
             assert!(untrained <= rounding, "{case}: {untrained}");
             assert_eq!(cuda.losses.len(), STEPS);
             let steps = cpu.losses.iter().zip(&cuda.losses);
-            let most = steps.fold(
-                apart(cpu.validation[1], cuda.validation[1]),
-                |most, (one, other)| most.max(apart(*one, *other)),
-            );
+            let most = steps
+                .fold(apart(cpu.validation[1], cuda.validation[1]), |most, (one, other)| {
+                    most.max(apart(*one, *other))
+                });
             println!("{case}: untrained {untrained:e}, trained {most:e} apart");
             assert!(most <= trained_apart, "{case}: {most} > {trained_apart}");
         }

@@ -35,9 +35,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
     let defaults = "--layers 4 --heads 2 --width 64 --context 8 --warmup 2 --learning-rate 0.01 --steps 6 \
                     --log-interval 2 --eval-interval 3 --eval-windows 9 --batch 8 --micro-batches 4";
     let defaults: Vec<_> = defaults.split_whitespace().collect();
-    let defaults = defaults
-        .chunks(2)
-        .filter(|option| !more.contains(&format!("{} ", option[0])));
+    let defaults = defaults.chunks(2).filter(|option| !more.contains(&format!("{} ", option[0])));
     let words = ["gpt"].into_iter().chain(defaults.flatten().copied());
     let words = words.chain(more.split_whitespace());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
@@ -81,10 +79,7 @@ fn assert_close(found: &[f64], expected: &[f64], what: &str) {
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
         let difference = (found - expected).abs();
-        assert!(
-            difference < 1e-4 * expected,
-            "{what}: {found}, not {expected}"
-        );
+        assert!(difference < 1e-4 * expected, "{what}: {found}, not {expected}");
     }
 }
 
@@ -94,13 +89,9 @@ fn every_schedule_ends_with_the_same_parameters() {
     let (_, alone) = trained(1, "--clip 0").unwrap();
     let first = trained(2, "--clip 0 --mesh pp=2 --schedule 1f1b").unwrap();
     assert_close(&first.1, &alone, "1f1b");
-    for (ranks, schedule) in [
-        (3, "gpipe"),
-        (2, "interleaved"),
-        (4, "zb-h1"),
-        (2, "zbv"),
-        (2, "auto"),
-    ] {
+    for (ranks, schedule) in
+        [(3, "gpipe"), (2, "interleaved"), (4, "zb-h1"), (2, "zbv"), (2, "auto")]
+    {
         let more = format!("--clip 0 --mesh pp={ranks} --schedule {schedule}");
         let found = trained(ranks, &more).unwrap();
         assert_eq!(found.0, first.0, "{schedule}");
@@ -117,10 +108,8 @@ fn a_pipeline_with_state_in_files_ends_with_the_same_parameters() {
     let folder = tempfile::tempdir().unwrap();
     // Matrices of 64 KiB and more.
     let settings = "--mesh pp=2 --width 192 --layers 2 --steps 3";
-    let files = format!(
-        "{settings} --offload optimizer --offload-folder {}",
-        folder.path().display()
-    );
+    let files =
+        format!("{settings} --offload optimizer --offload-folder {}", folder.path().display());
     assert_eq!(trained(2, &files), trained(2, settings));
     let refused = trained(2, &format!("{settings} --offload parameters")).unwrap_err();
     assert!(refused.contains("--offload optimizer does"), "{refused}");
@@ -178,28 +167,11 @@ fn every_mesh_starts_and_learns_as_one_rank_does() {
 
 /// What the settings of a training can be: placement, blocks, offload, optimizer, and ranks with their mesh.
 const CHOICES: [&[&str]; 5] = [
-    &[
-        "replicated",
-        "zero1",
-        "zero2",
-        "zero3",
-        "zero3@2",
-        "zero1-whole",
-        "zero2-whole",
-    ],
+    &["replicated", "zero1", "zero2", "zero3", "zero3@2", "zero1-whole", "zero2-whole"],
     &["kept", "computed-again"],
     &["none", "optimizer", "parameters"],
     &["adamw", "burn-adamw", "sgd", "lion", "muon"],
-    &[
-        "dp=2",
-        "tp=2",
-        "cp=2",
-        "pp=2",
-        "dp=4",
-        "dp=2,tp=2",
-        "dp=2,cp=2",
-        "pp=2,dp=2",
-    ],
+    &["dp=2", "tp=2", "cp=2", "pp=2", "dp=4", "dp=2,tp=2", "dp=2,cp=2", "pp=2,dp=2"],
 ];
 
 /// Whether `gpt` has no reason to refuse it.
@@ -231,9 +203,7 @@ fn pairwise() -> Vec<[&'static str; 5]> {
             row[place] = choice;
             row
         };
-        let with = all
-            .iter()
-            .flat_map(|row| choices.iter().map(move |choice| chosen(row, choice)));
+        let with = all.iter().flat_map(|row| choices.iter().map(move |choice| chosen(row, choice)));
         all = with.collect();
     }
     all.retain(|row| is_allowed(*row));
@@ -279,11 +249,7 @@ fn every_pair_of_settings_ends_with_the_parameters_of_a_plain_training() {
             )
         };
         // The mean of two means is rounded otherwise.
-        let plain = if placement.ends_with("@2") {
-            placement
-        } else {
-            "replicated"
-        };
+        let plain = if placement.ends_with("@2") { placement } else { "replicated" };
         let kind = (optimizer, mesh, plain);
         let expected = hashes
             .entry(kind)
@@ -314,16 +280,8 @@ fn windows_that_ranks_divide_teach_what_whole_ones_do() {
 #[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
-        (
-            2,
-            "--mesh pp=2 --micro-batches 3",
-            "--batch 8 cannot be cut into 3 equal micro-batches",
-        ),
-        (
-            2,
-            "--mesh pp=2 --placement zero3",
-            "cannot have placement zero3",
-        ),
+        (2, "--mesh pp=2 --micro-batches 3", "--batch 8 cannot be cut into 3 equal micro-batches"),
+        (2, "--mesh pp=2 --placement zero3", "cannot have placement zero3"),
         (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
         (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
         (4, "--mesh pp=2,cp=2", "leave pp or cp out of --mesh"),
@@ -339,12 +297,7 @@ fn what_cannot_be_cut_is_refused() {
 #[test]
 fn a_training_goes_on_from_any_mesh_on_any_other() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| {
-        format!(
-            "--steps 3 --checkpoints {}",
-            folder.path().join(name).display()
-        )
-    };
+    let at = |name: &str| format!("--steps 3 --checkpoints {}", folder.path().join(name).display());
     let (first, _) = trained(2, &format!("{} --mesh pp=2", at("chain"))).unwrap();
     copy(&folder.path().join("chain"), &folder.path().join("direct"));
     for (ranks, mesh) in [
@@ -427,9 +380,7 @@ fn process_of(rank: u32, mark: &str) -> u32 {
     let found = pids.find(|pid| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let has = |wanted: &str| {
-            environment
-                .split(|byte| *byte == 0)
-                .any(|line| line == wanted.as_bytes())
+            environment.split(|byte| *byte == 0).any(|line| line == wanted.as_bytes())
         };
         has(&rank) && has(mark)
     });

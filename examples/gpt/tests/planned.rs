@@ -31,9 +31,7 @@ fn stages(table: &JobEnd, placement: &str) -> Vec<u64> {
     let lines = lines.filter(|line| line.starts_with(placement));
     let resident = lines.map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
-        let mut amounts = words
-            .windows(2)
-            .filter_map(|pair| pair.join(" ").parse::<Bytes>().ok());
+        let mut amounts = words.windows(2).filter_map(|pair| pair.join(" ").parse::<Bytes>().ok());
         let last = amounts.rfind(|bytes| bytes.get() > 1 << 20);
         last.unwrap().get()
     });
@@ -72,11 +70,7 @@ fn two_ranks_take_about_what_was_planned() {
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         let peaks = report["memory"]["peak_bytes"].as_array().unwrap();
         assert_eq!(peaks.len(), 2);
-        let peak = peaks
-            .iter()
-            .map(|peak| peak.as_u64().unwrap())
-            .max()
-            .unwrap();
+        let peak = peaks.iter().map(|peak| peak.as_u64().unwrap()).max().unwrap();
         let planned = planned(&table, placement);
         let ratio = planned as f64 / peak as f64;
         println!("{mesh}, {placement}: planned {planned}, measured {peak}");
@@ -108,15 +102,7 @@ fn a_part_of_the_model_takes_less_and_the_first_stage_more_than_the_last() {
     assert_eq!((gpipe.len(), one.len()), (2, 2));
     assert!(one[1] < one[0], "{one:?}");
     assert!(one[0] < gpipe[0] && one[1] < gpipe[1], "{one:?} {gpipe:?}");
-    let end = gpt(&[
-        "--plan",
-        "--mesh",
-        "pp=2",
-        "--micro-batches",
-        "2",
-        "--schedule",
-        "auto",
-    ]);
+    let end = gpt(&["--plan", "--mesh", "pp=2", "--micro-batches", "2", "--schedule", "auto"]);
     assert!(!end.status.success(), "{:?}", end.stdout);
     let errors = end.stderr.join("\n");
     assert!(errors.contains("name one for --plan"), "{errors}");

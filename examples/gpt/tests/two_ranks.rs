@@ -114,9 +114,7 @@ fn every_placement_ends_with_the_same_parameters() {
             settings.steps = 6;
             settings.model.width = CUT_WIDTH;
             let reports = reports(ranks, &settings);
-            let all = reports
-                .iter()
-                .map(|report| (parameters(report).to_owned(), losses(report)));
+            let all = reports.iter().map(|report| (parameters(report).to_owned(), losses(report)));
             all.collect::<Vec<_>>()
         };
         let replicated = run("replicated");
@@ -159,10 +157,7 @@ fn files_instead_of_memory_end_with_the_same_parameters() {
         .into_iter()
         .flat_map(|optimizer| what.map(|what| (optimizer, what)))
     {
-        let files = format!(
-            "--offload {what} --offload-folder {}",
-            folder.path().display()
-        );
+        let files = format!("--offload {what} --offload-folder {}", folder.path().display());
         for placement in placements {
             let run = |offload: &str| {
                 let more = format!("--batch 2 --optimizer {optimizer} --placement {placement}");
@@ -201,20 +196,11 @@ fn muon_does_not_go_with_rows() {
 fn two_ranks_learn_a_repeating_text() {
     let folder = tempfile::tempdir().unwrap();
     let reports = reports(2, &settings("--batch 4 --peak-flops 1e12", folder.path()));
-    let [main, other] = &reports[..] else {
-        panic!("two ranks report")
-    };
+    let [main, other] = &reports[..] else { panic!("two ranks report") };
     let validation = main.curve("validation_loss");
     let (first, last) = (validation[0].value, validation[2].value);
-    assert!(
-        last < 0.5 * first,
-        "validation loss fell from {first} to {last} only"
-    );
-    assert_eq!(
-        losses(main),
-        losses(other),
-        "the losses are means over ranks"
-    );
+    assert!(last < 0.5 * first, "validation loss fell from {first} to {last} only");
+    assert_eq!(losses(main), losses(other), "the losses are means over ranks");
     assert_eq!((main.samples_per_step, main.steps), (8 * 8, 40));
     let steps = |tag| -> Vec<u64> { main.curve(tag).iter().map(|point| point.step).collect() };
     assert_eq!(steps("loss"), [10, 20, 30, 40]);
@@ -222,8 +208,7 @@ fn two_ranks_learn_a_repeating_text() {
     let text = main.to_string();
     let of_peak = |line: &str| line.ends_with(" % of 1.0 TFLOP/s");
     assert!(
-        text.lines()
-            .any(|line| line.starts_with("model FLOPs utilisation") && of_peak(line)),
+        text.lines().any(|line| line.starts_with("model FLOPs utilisation") && of_peak(line)),
         "{text}"
     );
     assert!(main.samples_per_second > 0.0 && main.ranks[0].training() < main.total);

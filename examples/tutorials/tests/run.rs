@@ -23,11 +23,8 @@ fn tutorial(program: &str, arguments: &[&str]) -> String {
 fn after(printed: &str, word: &str) -> Vec<f64> {
     let ends = printed.split(word).skip(1);
     let number = |rest: &str| {
-        let text: String = rest
-            .trim_start()
-            .chars()
-            .take_while(|c| "0123456789.".contains(*c))
-            .collect();
+        let text: String =
+            rest.trim_start().chars().take_while(|c| "0123456789.".contains(*c)).collect();
         text.parse().unwrap()
     };
     ends.map(number).collect()
@@ -44,26 +41,15 @@ fn none_is_longer_than_eighty_lines() {
 
 #[test]
 fn spawned_ranks_add_their_numbers() {
-    assert_eq!(
-        tutorial(env!("CARGO_BIN_EXE_spawn"), &[])
-            .matches(": 3")
-            .count(),
-        2
-    );
+    assert_eq!(tutorial(env!("CARGO_BIN_EXE_spawn"), &[]).matches(": 3").count(), 2);
 }
 
 #[test]
 fn a_program_is_its_own_launcher() {
-    let printed = tutorial(
-        env!("CARGO_BIN_EXE_launch"),
-        &["--nproc", "2", "--device", "cpu"],
-    );
+    let printed = tutorial(env!("CARGO_BIN_EXE_launch"), &["--nproc", "2", "--device", "cpu"]);
     let losses = after(&printed, "mean loss");
     assert_eq!(losses.len(), 10, "{printed}");
-    assert!(
-        losses[9] < losses[0] && printed.contains("on 2 ranks"),
-        "{printed}"
-    );
+    assert!(losses[9] < losses[0] && printed.contains("on 2 ranks"), "{printed}");
 }
 
 #[test]
@@ -72,23 +58,14 @@ fn variables_of_another_launcher_make_it_a_rank() {
     let port = own_port.to_string();
     let rank = |variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_launch"));
-        command
-            .args(["--device", "cpu"])
-            .envs(variables.iter().copied());
+        command.args(["--device", "cpu"]).envs(variables.iter().copied());
         command
     };
     // env://
     let env = |rank_: &'static str| {
-        let of_all = [
-            ("WORLD_SIZE", "2"),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", port.as_str()),
-        ];
-        let of_one = [
-            ("RANK", rank_),
-            ("LOCAL_RANK", rank_),
-            ("LOCAL_WORLD_SIZE", "2"),
-        ];
+        let of_all =
+            [("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
+        let of_one = [("RANK", rank_), ("LOCAL_RANK", rank_), ("LOCAL_WORLD_SIZE", "2")];
         rank(&[&of_all[..], &of_one].concat())
     };
     let mut other = env("1").spawn().unwrap();
@@ -151,29 +128,16 @@ fn batch_norm_is_synchronised_and_layers_are_frozen() {
     for flags in [&[][..], &["--sync-bn"], &["--sync-bn", "--freeze"]] {
         let arguments = [&["--nproc", "2", "--device", "cpu"], flags].concat();
         let printed = tutorial(env!("CARGO_BIN_EXE_sync_batch_norm"), &arguments);
-        assert!(
-            after(&printed, "loss")[0] < after(&printed, "first")[0],
-            "{flags:?}: {printed}"
-        );
+        assert!(after(&printed, "loss")[0] < after(&printed, "first")[0], "{flags:?}: {printed}");
     }
 }
 
 #[test]
 fn accelerates_form_learns() {
     let loss = |epochs: &str| {
-        let arguments = [
-            "--nproc",
-            "2",
-            "--device",
-            "cpu",
-            "batch.micro=4",
-            "optimizer.lr=0.01",
-            epochs,
-        ];
-        after(
-            &tutorial(env!("CARGO_BIN_EXE_accelerate"), &arguments),
-            "validation loss",
-        )[0]
+        let arguments =
+            ["--nproc", "2", "--device", "cpu", "batch.micro=4", "optimizer.lr=0.01", epochs];
+        after(&tutorial(env!("CARGO_BIN_EXE_accelerate"), &arguments), "validation loss")[0]
     };
     assert!(loss("epochs=20") < 0.5 * loss("epochs=1"));
 }
@@ -181,12 +145,7 @@ fn accelerates_form_learns() {
 #[test]
 fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
     let file = ["--deepspeed", "--deepspeed_config", "ds_config.json"];
-    let arguments = [
-        &["--nproc", "2", "--device", "cpu"],
-        &file[..],
-        &["epochs=30"],
-    ]
-    .concat();
+    let arguments = [&["--nproc", "2", "--device", "cpu"], &file[..], &["epochs=30"]].concat();
     let printed = tutorial(env!("CARGO_BIN_EXE_deepspeed"), &arguments);
     let losses = after(&printed, ": loss");
     // A loss is of two samples: only many of them tell.
@@ -210,10 +169,7 @@ fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
     let files = ["offload.optimizer", "offload.parameters"];
     let files = files.map(|key| format!("{key}={}", folder.display()));
     let words = [&files[0][..], &files[1], "epochs=2"];
-    let in_files = tutorial(
-        env!("CARGO_BIN_EXE_deepspeed"),
-        &[&arguments[..], &words].concat(),
-    );
+    let in_files = tutorial(env!("CARGO_BIN_EXE_deepspeed"), &[&arguments[..], &words].concat());
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(losses[..2], after(&in_files, ": loss"));
 }
@@ -224,15 +180,10 @@ fn layers_on_two_devices_learn_in_one_process_and_in_two() {
     let trained = |ranks: usize| {
         let arguments = ["--nproc", &ranks.to_string(), "--device", "cpu"];
         let printed = tutorial(env!("CARGO_BIN_EXE_model_parallel"), &arguments);
-        let digests = printed
-            .lines()
-            .filter_map(|line| line.split("parameters ").nth(1));
+        let digests = printed.lines().filter_map(|line| line.split("parameters ").nth(1));
         let digests: Vec<&str> = digests.collect();
         assert_eq!(digests.len(), ranks, "{printed}");
-        assert!(
-            digests.iter().all(|digest| *digest == digests[0]),
-            "{printed}"
-        );
+        assert!(digests.iter().all(|digest| *digest == digests[0]), "{printed}");
         let (last, first) = (after(&printed, ": loss")[0], after(&printed, "first")[0]);
         assert!(last < 0.5 * first, "{printed}");
         (first, last)
@@ -246,15 +197,10 @@ fn layers_on_two_devices_learn_in_one_process_and_in_two() {
 #[test]
 fn all_stages_of_zero_give_the_same_parameters() {
     let printed = tutorial(env!("CARGO_BIN_EXE_zero"), &[]);
-    let digests: Vec<&str> = printed
-        .lines()
-        .filter_map(|line| line.split("parameters ").nth(1))
-        .collect();
+    let digests: Vec<&str> =
+        printed.lines().filter_map(|line| line.split("parameters ").nth(1)).collect();
     assert_eq!(digests.len(), 4, "{printed}");
-    assert!(
-        digests.iter().all(|digest| *digest == digests[0]),
-        "{printed}"
-    );
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{printed}");
 }
 
 /// Each as the pages say it, from the root of the repository.
@@ -265,9 +211,7 @@ fn commands_of_the_pages_run() {
     for line in bonfire_testkit::command_lines() {
         if line.words[0] == "cargo" && line.value("-p") == Some("tutorials") {
             let program = launch.with_file_name(line.value("--bin").unwrap());
-            run(Command::new(program)
-                .args(line.behind_dashes())
-                .current_dir("../.."));
+            run(Command::new(program).args(line.behind_dashes()).current_dir("../.."));
             count += 1;
         }
     }

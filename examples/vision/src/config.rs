@@ -107,10 +107,7 @@ impl Config {
 /// # Errors
 /// [`ConfigError::Unwritable`].
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ConfigError> {
-    let unwritable = |source| ConfigError::Unwritable {
-        path: path.to_owned(),
-        source,
-    };
+    let unwritable = |source| ConfigError::Unwritable { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
@@ -130,9 +127,7 @@ fn tree(config: &Config) -> Value {
 
 /// Finds a value by a key such as `TRAIN.BATCH_SIZE`; `None` if there is no such key, or if it is a section's.
 fn leaf<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
-    let place = key
-        .split('.')
-        .try_fold(tree, |tree, name| tree.as_object_mut()?.get_mut(name))?;
+    let place = key.split('.').try_fold(tree, |tree, name| tree.as_object_mut()?.get_mut(name))?;
     (!place.is_object()).then_some(place)
 }
 
@@ -141,10 +136,7 @@ fn keys(tree: &Value) -> Vec<String> {
     let sections = tree.as_object().into_iter().flatten();
     sections
         .flat_map(|(section, value)| match value.as_object() {
-            Some(values) => values
-                .keys()
-                .map(|name| format!("{section}.{name}"))
-                .collect(),
+            Some(values) => values.keys().map(|name| format!("{section}.{name}")).collect(),
             None => vec![section.clone()],
         })
         .collect()

@@ -29,10 +29,7 @@ pub struct Data {
 pub enum DataError {
     /// The pictures, or the number of their classes, are at fault.
     #[error("{key}")]
-    Pictures {
-        key: &'static str,
-        source: PictureError,
-    },
+    Pictures { key: &'static str, source: PictureError },
     /// A split has no pictures.
     #[error("{key}: {name} has no pictures; give the split that has them")]
     Empty {
@@ -45,11 +42,7 @@ pub enum DataError {
         "TEST.SPLIT: class {index} is `{test}`, but `{training}` in TRAIN.SPLIT; give both splits the \
          same class folders"
     )]
-    OtherClasses {
-        index: usize,
-        training: String,
-        test: String,
-    },
+    OtherClasses { index: usize, training: String, test: String },
 }
 
 impl Data {
@@ -87,19 +80,14 @@ impl Data {
         let transforms = match config.train.augment {
             Augment::ImageNet => Transforms::training(size)?,
             Augment::Cifar => Transforms::new([
-                Transform::RandomCrop {
-                    size,
-                    padding: CIFAR_SHIFT,
-                },
+                Transform::RandomCrop { size, padding: CIFAR_SHIFT },
                 Transform::RandomHorizontalFlip,
             ])?,
             Augment::None => evaluation(config)?,
         };
         let (source, device) = (Arc::clone(&self.training), world.device().autodiff());
         let normalize = normalize(config);
-        Ok(PictureBatches::new(
-            source, transforms, normalize, seed, device,
-        ))
+        Ok(PictureBatches::new(source, transforms, normalize, seed, device))
     }
 
     /// Makes the batches of the test split.
@@ -113,9 +101,7 @@ impl Data {
     ) -> Result<PictureBatches, TransformError> {
         let (source, device) = (Arc::clone(&self.test), world.device());
         let (transforms, normalize) = (evaluation(config)?, normalize(config));
-        Ok(PictureBatches::new(
-            source, transforms, normalize, 0, device,
-        ))
+        Ok(PictureBatches::new(source, transforms, normalize, 0, device))
     }
 }
 

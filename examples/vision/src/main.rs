@@ -43,11 +43,7 @@ struct Options {
     cfg: Option<PathBuf>,
 
     /// Changes of the configuration, such as TRAIN.BATCH_SIZE 64; after all other options
-    #[arg(
-        value_name = "KEY VALUE",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "KEY VALUE", trailing_var_arg = true, allow_hyphen_values = true)]
     pairs: Vec<String>,
 }
 

@@ -74,12 +74,7 @@ impl Meters {
     pub fn line(&self, loss: f64, figures: Figures, steps_after: usize) -> String {
         let left = (self.steps - self.done + steps_after) as f64;
         let eta = Duration::from_secs_f64(self.time.mean().as_secs_f64() * left);
-        let Figures {
-            loss: mean,
-            top1,
-            topk,
-            ..
-        } = figures;
+        let Figures { loss: mean, top1, topk, .. } = figures;
         format!(
             "{}[{:>width$}/{}] | Time {} | Data {} | Loss {loss:7.4} ({mean:7.4}) | \
              Acc@1 {top1:6.2} | Acc@{} {topk:6.2} | ETA {}",
@@ -132,12 +127,7 @@ mod tests {
             meters.data.update(Duration::from_millis(500));
             meters.done += 1;
         }
-        let figures = Figures {
-            loss: 2.5,
-            top1: 12.5,
-            topk: 50.0,
-            samples: 64,
-        };
+        let figures = Figures { loss: 2.5, top1: 12.5, topk: 50.0, samples: 64 };
         // 18 steps here and 30 later, of two seconds each.
         assert_eq!(
             meters.line(2.25, figures, 30),

@@ -56,12 +56,7 @@ pub enum Model {
 impl ModelConfig {
     /// Builds the network; the same seed gives the same parameters on every device and every rank.
     pub fn init(&self, seed: u64, device: &Device) -> Model {
-        let &Self {
-            classes,
-            image_size,
-            zero_init_residual,
-            ..
-        } = self;
+        let &Self { classes, image_size, zero_init_residual, .. } = self;
         match self.arch {
             Arch::ResNet(depth) => {
                 let config = ResNetConfig {

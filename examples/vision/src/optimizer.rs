@@ -34,12 +34,7 @@ mod tests {
                 None => gradient,
             };
             velocity = Some(next);
-            value -= rate
-                * if optim.nesterov {
-                    gradient + optim.momentum * next
-                } else {
-                    next
-                };
+            value -= rate * if optim.nesterov { gradient + optim.momentum * next } else { next };
         }
         value
     }
@@ -53,11 +48,7 @@ mod tests {
             weight_decay: 0.1,
             ..nesterov.clone()
         };
-        let plain = OptimSection {
-            momentum: 0.0,
-            nesterov: false,
-            ..nesterov.clone()
-        };
+        let plain = OptimSection { momentum: 0.0, nesterov: false, ..nesterov.clone() };
         let device = Device::flex().autodiff();
         let gradients = [0.5, -1.0, 2.0];
         for optim in [nesterov, dampened, plain] {
@@ -74,10 +65,7 @@ mod tests {
             let expected = expected(&optim, start, &gradients, 0.1);
             // Three steps of a handful of roundings of numbers near 1.
             let tolerance = 15.0 * f64::from(f32::EPSILON);
-            assert!(
-                (found - expected).abs() < tolerance,
-                "{optim:?}: {found} {expected}"
-            );
+            assert!((found - expected).abs() < tolerance, "{optim:?}: {found} {expected}");
         }
     }
 }

@@ -51,10 +51,7 @@ mod tests {
 
     fn check(optim: &OptimSection, epoch: usize, expected: f64) {
         let rate = rate(optim, epoch);
-        assert!(
-            (rate - expected).abs() < 1e-12,
-            "epoch {epoch}: {rate} against {expected}"
-        );
+        assert!((rate - expected).abs() < 1e-12, "epoch {epoch}: {rate} against {expected}");
     }
 
     #[test]
@@ -70,10 +67,7 @@ mod tests {
 
     #[test]
     fn the_last_rate_of_a_cosine_is_a_fraction_of_the_highest() {
-        let optim = OptimSection {
-            min_lr: 0.25,
-            ..optim()
-        };
+        let optim = OptimSection { min_lr: 0.25, ..optim() };
         check(&optim, 50, 0.2 * (0.25 + 0.75 * 0.5));
         check(&optim, 100, 0.05);
     }

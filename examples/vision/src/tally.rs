@@ -75,10 +75,7 @@ fn places(scores: Tensor<2>, labels: Tensor<1, Int>) -> Vec<usize> {
     let own = scores.clone().gather(1, labels.reshape([samples, 1]));
     let below = scores.lower(own.expand([samples, classes]));
     let below = below.int().sum_dim(1).into_data();
-    below
-        .iter::<i64>()
-        .map(|below| classes - 1 - below as usize)
-        .collect()
+    below.iter::<i64>().map(|below| classes - 1 - below as usize).collect()
 }
 
 #[cfg(test)]
@@ -127,12 +124,7 @@ mod tests {
             Ok::<_, TrainError>((tally.local(), tally.over_ranks(&world)?))
         });
         let all = all.unwrap();
-        let expected = Figures {
-            loss: 1.0,
-            top1: 100.0 / 3.0,
-            topk: 200.0 / 3.0,
-            samples: 3,
-        };
+        let expected = Figures { loss: 1.0, top1: 100.0 / 3.0, topk: 200.0 / 3.0, samples: 3 };
         for (_, over_ranks) in &all {
             assert_eq!(*over_ranks, Some(expected));
         }

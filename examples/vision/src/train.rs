@@ -97,9 +97,7 @@ pub fn train(world: &World, config: &Config, data: &Data, stop: &StopRequest) ->
         }),
         None => {
             trainer.save_where_it_is()?;
-            End::Stopped {
-                steps: trainer.steps,
-            }
+            End::Stopped { steps: trainer.steps }
         }
     };
     let report = trainer.journal.close()?;
@@ -121,11 +119,7 @@ impl Trainer<'_> {
         }
         for epoch in first..epochs {
             let is_whole = self.train_epoch(epoch)?;
-            let figures = if is_whole {
-                self.finish_epoch(epoch)?
-            } else {
-                None
-            };
+            let figures = if is_whole { self.finish_epoch(epoch)? } else { None };
             if figures.is_none() {
                 return Ok(None);
             }
@@ -144,9 +138,7 @@ impl Trainer<'_> {
         let (world, config) = (self.world, self.config);
         let (k, print_freq) = (config.train.topk.get(), config.train.print_freq.get());
         let rate = rate(&config.optim, epoch);
-        let batches = self
-            .data
-            .training_batches(config, self.progress.seed, world)?;
+        let batches = self.data.training_batches(config, self.progress.seed, world)?;
         let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
         let dealt = self.loader.next_epoch();
         let steps = dealt.len();
@@ -206,11 +198,7 @@ impl Trainer<'_> {
         if self.losses.len() > 1 {
             return Ok(());
         }
-        let written = if self.world.is_main() {
-            self.config.save().map(drop)
-        } else {
-            Ok(())
-        };
+        let written = if self.world.is_main() { self.config.save().map(drop) } else { Ok(()) };
         Ok(all_or_none(self.world, written)?)
     }
 
@@ -259,29 +247,18 @@ impl Trainer<'_> {
     /// Writes the parameters after an epoch, counted from 1, in PyTorch's layout.
     fn write_weights(&mut self, epoch: usize) -> Result<()> {
         let folder = self.config.out_dir.join(WEIGHTS_FOLDER);
-        let made = if self.world.is_main() {
-            fs::create_dir_all(&folder)
-        } else {
-            Ok(())
-        };
+        let made = if self.world.is_main() { fs::create_dir_all(&folder) } else { Ok(()) };
         let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
         all_or_none(self.world, made)?;
         let file = folder.join(format!("model-{epoch}.safetensors"));
-        Ok(save_weights(
-            &mut self.ddp,
-            Export::new(file).for_pytorch(),
-        )?)
+        Ok(save_weights(&mut self.ddp, Export::new(file).for_pytorch())?)
     }
 
     fn save(&mut self, metric: Option<f64>) -> Result<()> {
-        let milestone = Milestone {
-            step: self.steps,
-            metric,
-        };
+        let milestone = Milestone { step: self.steps, metric };
         let (ddp, progress) = (&mut self.ddp, &self.progress);
         self.journal.time(Activity::Checkpoint, || {
-            self.checkpoints
-                .save(milestone, ddp, &self.optimizer, progress)
+            self.checkpoints.save(milestone, ddp, &self.optimizer, progress)
         })?;
         self.steps_saved = self.steps;
         Ok(())

@@ -67,9 +67,7 @@ pub fn save(model: &Model, path: &Path) -> Result<()> {
 
 fn is_last_layer(parameter: &str) -> bool {
     // Of residual networks, and of densely connected ones.
-    parameter
-        .split('.')
-        .any(|part| part == "fc" || part == "classifier")
+    parameter.split('.').any(|part| part == "fc" || part == "classifier")
 }
 
 fn first_line(text: &str) -> String {

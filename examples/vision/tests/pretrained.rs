@@ -103,10 +103,7 @@ fn torchvisions_parameters_are_loaded_by_name() {
     for depth in [Depth::ResNet18, Depth::ResNet50] {
         let (model, path) = saved(folder.path(), network(depth, 6));
         let expected = scores(&model);
-        assert_eq!(
-            loaded(network(depth, 6), &path).unwrap(),
-            [expected.clone(), expected]
-        );
+        assert_eq!(loaded(network(depth, 6), &path).unwrap(), [expected.clone(), expected]);
     }
 }
 
@@ -115,16 +112,9 @@ fn the_last_layer_may_be_for_other_classes_and_nothing_else_may_differ() {
     let folder = tempfile::tempdir().unwrap();
     let (_, path) = saved(folder.path(), network(Depth::ResNet18, 6));
     let scores = loaded(network(Depth::ResNet18, 4), &path).unwrap();
-    assert_eq!(
-        (scores[0].len(), &scores[0]),
-        (4, &scores[1]),
-        "rank 0's network everywhere"
-    );
+    assert_eq!((scores[0].len(), &scores[0]), (4, &scores[1]), "rank 0's network everywhere");
     let error = loaded(network(Depth::ResNet34, 6), &path).unwrap_err();
-    assert!(
-        error.contains("this network") && error.contains("layer1.2"),
-        "{error}"
-    );
+    assert!(error.contains("this network") && error.contains("layer1.2"), "{error}");
 }
 
 /// Names a Python that has torchvision; `tests/torchvision/install` makes one.
@@ -135,10 +125,7 @@ fn floats(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();
     let (floats, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty(), "{} bytes too many", rest.len());
-    floats
-        .iter()
-        .map(|bytes| f32::from_le_bytes(*bytes))
-        .collect()
+    floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 /// The scores of two pictures by ResNet-34 with the parameters of a file, on both of two ranks.
@@ -168,15 +155,10 @@ fn torchvisions_own_file_gives_torchvisions_own_scores() {
     let folder = tempfile::tempdir().unwrap();
     let script = "tests/torchvision/reference.py";
     let status = Command::new(python).arg(script).arg(folder.path()).status();
-    assert!(
-        status.unwrap().success(),
-        "torchvision's scores are not to be had"
-    );
+    assert!(status.unwrap().success(), "torchvision's scores are not to be had");
     let pictures = floats(&folder.path().join("pictures.f32"));
     let expected = floats(&folder.path().join("scores.f32"));
-    let largest = expected
-        .iter()
-        .fold(0.0_f32, |most, score| most.max(score.abs()));
+    let largest = expected.iter().fold(0.0_f32, |most, score| most.max(score.abs()));
     // Both add in 32 bits in an order of their own: at most 512 x 3 x 3 products for a number, whose
     // roundings add up as a random walk does, in each of 34 layers one after the other.
     let tolerance = 34.0 * (512.0 * 9.0_f32).sqrt() * f32::EPSILON * largest;
@@ -184,9 +166,8 @@ fn torchvisions_own_file_gives_torchvisions_own_scores() {
         for scores in scores_with(&folder.path().join(name), &pictures) {
             assert_eq!(scores.len(), expected.len());
             let pairs = scores.iter().zip(&expected);
-            let furthest = pairs.fold(0.0_f32, |most, (own, theirs)| {
-                most.max((own - theirs).abs())
-            });
+            let furthest =
+                pairs.fold(0.0_f32, |most, (own, theirs)| most.max((own - theirs).abs()));
             println!("{name}: {furthest:e} apart at most, {tolerance:e} allowed");
             assert!(furthest <= tolerance, "{name}: {scores:?} {expected:?}");
         }

@@ -64,10 +64,7 @@ fn check_account(out_dir: &Path) {
     }
     let report = fs::read_to_string(out_dir.join("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(
-        (&report["world_size"], &report["steps"]),
-        (&2.into(), &40.into())
-    );
+    assert_eq!((&report["world_size"], &report["steps"]), (&2.into(), &40.into()));
     let page = fs::read_to_string(out_dir.join("report.html")).unwrap();
     assert!(page.contains("resnet8 on "), "{page}");
 }
@@ -86,42 +83,23 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
     let pairs = pictures.pairs(&out_dir, "OPTIM.MAX_EPOCH 4");
     let lines = succeeds("train", 2, &pairs);
     let all = lines.join("\n");
-    assert!(
-        all.contains("2 ranks × batch 8 × accumulation 1 = global batch 16"),
-        "{all}"
-    );
+    assert!(all.contains("2 ranks × batch 8 × accumulation 1 = global batch 16"), "{all}");
     assert!(all.contains("resnet8 with"), "{all}");
-    assert!(
-        all.contains("TRAIN [1][10/10]") && all.contains("ETA"),
-        "{all}"
-    );
+    assert!(all.contains("TRAIN [1][10/10]") && all.contains("ETA"), "{all}");
     let done = lines.iter().find(|line| line.contains("done: ")).unwrap();
     let best = figure(done, "best");
-    assert!(
-        best > 60.0,
-        "ten classes were learnt to {best} per cent only: {all}"
-    );
+    assert!(best > 60.0, "ten classes were learnt to {best} per cent only: {all}");
 
     // The saved configuration is the whole configuration.
     let saved = out_dir.join("config.yaml");
     let config = Config::load(Some(&saved), &[]).unwrap();
     assert_eq!(config, Config::load(None, &pairs).unwrap());
     check_account(&out_dir);
-    let tested = succeeds(
-        "test",
-        3,
-        &["--cfg".to_owned(), saved.display().to_string()],
-    );
+    let tested = succeeds("test", 3, &["--cfg".to_owned(), saved.display().to_string()]);
     let line = tested.iter().find(|line| line.contains("Acc@1")).unwrap();
-    let last = tested
-        .iter()
-        .rfind(|line| line.contains("80 pictures"))
-        .unwrap();
+    let last = tested.iter().rfind(|line| line.contains("80 pictures")).unwrap();
     // Printed with three digits.
-    assert!(
-        (figure(last, "Acc@1") - best).abs() < 2e-3,
-        "{line}\n{last}\n{done}"
-    );
+    assert!((figure(last, "Acc@1") - best).abs() < 2e-3, "{line}\n{last}\n{done}");
 
     // The file of an epoch, which PyTorch reads, is that network.
     for epoch in 1..=4 {
@@ -134,10 +112,7 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
     let pairs = format!("--cfg {} MODEL.WEIGHTS {}", saved.display(), file.display());
     let pairs: Vec<String> = pairs.split(' ').map(str::to_owned).collect();
     let tested = succeeds("test", 1, &pairs).join("\n");
-    let of_epoch = lines
-        .iter()
-        .find(|line| line.contains("epoch 4 | "))
-        .unwrap();
+    let of_epoch = lines.iter().find(|line| line.contains("epoch 4 | ")).unwrap();
     let expected = figure(of_epoch, "Acc@1");
     let tested = tested.lines().rfind(|line| line.contains("80 pictures"));
     let found = figure(tested.unwrap(), "Acc@1");
@@ -164,10 +139,7 @@ fn a_killed_training_ends_with_the_same_bits() {
 
     // And once more, when nothing is left to do.
     let again = succeeds("train", 2, &pairs).join("\n");
-    assert!(
-        again.contains("all 12 epochs are trained already"),
-        "{again}"
-    );
+    assert!(again.contains("all 12 epochs are trained already"), "{again}");
 }
 
 /// Ctrl-C once a line with `moment` is there: the ranks stop together, in order, and go on bit for bit.
@@ -185,45 +157,26 @@ fn check_stop(moment: &str, (training, tests): (usize, usize), is_epoch_end: boo
     job.signal(Signal::INT);
     let end = job.end();
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
-    assert_eq!(
-        end.stderr,
-        ["error: interrupted by SIGINT; all ranks have ended"]
-    );
-    let line = end
-        .stdout
-        .iter()
-        .find(|line| line.contains("stopped after step"));
+    assert_eq!(end.stderr, ["error: interrupted by SIGINT; all ranks have ended"]);
+    let line = end.stdout.iter().find(|line| line.contains("stopped after step"));
     let line = line.unwrap_or_else(|| panic!("{end:#?}"));
-    assert!(
-        line.ends_with("the same command continues from there"),
-        "{line}"
-    );
+    assert!(line.ends_with("the same command continues from there"), "{line}");
     let steps = figure(line, "stopped after step") as usize;
     assert_eq!(steps.is_multiple_of(epoch), is_epoch_end, "{line}");
     let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
-    assert!(
-        stopped.join(checkpoint).exists(),
-        "{:?}",
-        files(&stopped).keys()
-    );
+    assert!(stopped.join(checkpoint).exists(), "{:?}", files(&stopped).keys());
     assert!(stopped.join("report.html").exists());
 
     let lines = succeeds("train", 2, &pairs).join("\n");
     assert!(lines.contains(&format!("at step {steps}")), "{lines}");
     assert_eq!(newest(&whole), newest(&stopped));
     let best = |out_dir: &Path| bits(out_dir, &out_dir.join("best.bpk"));
-    assert!(
-        best(&whole) == best(&stopped),
-        "other parameters are the best"
-    );
+    assert!(best(&whole) == best(&stopped), "other parameters are the best");
     // Nothing is there twice, and nothing is missing.
     let points = |out_dir: &Path| -> Vec<(u64, bool)> {
         let lines = log(out_dir).into_iter();
         let point = |line: serde_json::Value| {
-            (
-                line["step"].as_u64().unwrap(),
-                line.get("test_loss").is_some(),
-            )
+            (line["step"].as_u64().unwrap(), line.get("test_loss").is_some())
         };
         lines.map(point).collect()
     };
@@ -269,14 +222,8 @@ fn fewer_steps_in_an_epoch_do_not_bring_back_an_older_checkpoint() {
     succeeds("train", 2, &epochs(3));
     let again = succeeds("train", 2, &epochs(3)).join("\n");
     // Twice eight steps, then four.
-    assert!(
-        again.contains("resumed after epoch 3, at step 20"),
-        "{again}"
-    );
-    assert!(
-        again.contains("all 3 epochs are trained already"),
-        "{again}"
-    );
+    assert!(again.contains("resumed after epoch 3, at step 20"), "{again}");
+    assert!(again.contains("all 3 epochs are trained already"), "{again}");
 }
 
 /// Unoptimised, a rank moves its network through many frames of the stack; each rank has some megabytes of it.
@@ -287,8 +234,5 @@ fn a_network_of_many_layers_does_not_overflow_the_stack() {
     let more = "MODEL.ARCH densenet121 TRAIN.IM_SIZE 32 TEST.IM_SIZE 32 OPTIM.MAX_EPOCH 1";
     let lines = succeeds("train", 2, &pictures.pairs(&out_dir, more));
     let begin = lines.iter().any(|line| line.contains("densenet121 with"));
-    assert!(
-        begin && lines.iter().any(|line| line.contains("done: ")),
-        "{lines:#?}"
-    );
+    assert!(begin && lines.iter().any(|line| line.contains("done: ")), "{lines:#?}");
 }

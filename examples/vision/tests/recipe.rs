@@ -18,9 +18,7 @@ fn losses(report: &Value) -> Vec<f64> {
     let curves = report["curves"].as_array().unwrap();
     let curve = curves.iter().find(|curve| curve["tag"] == "loss").unwrap();
     let points = curve["points"].as_array().unwrap().iter();
-    points
-        .map(|point| point["value"].as_f64().unwrap())
-        .collect()
+    points.map(|point| point["value"].as_f64().unwrap()).collect()
 }
 
 fn report(out_dir: &Path) -> Value {
@@ -42,10 +40,7 @@ fn an_epoch_of_the_recipe_learns_on_two_ranks_which_agree() {
     let lines = succeeds("train", 2, &pairs);
     let all = lines.join("\n");
     assert!(all.contains("resnet18 with"), "{all}");
-    assert!(
-        all.contains("2 ranks × batch 128 × accumulation 1 = global batch 256"),
-        "{all}"
-    );
+    assert!(all.contains("2 ranks × batch 128 × accumulation 1 = global batch 256"), "{all}");
 
     let report = report(&out_dir);
     let of = |name: &str| report[name].as_u64();
@@ -59,10 +54,7 @@ fn an_epoch_of_the_recipe_learns_on_two_ranks_which_agree() {
     let line = lines.iter().find(|line| line.contains("epoch 1 | "));
     let line = line.unwrap_or_else(|| panic!("{all}"));
     let accuracy = figure(line, "Acc@1");
-    assert!(
-        accuracy > 90.0,
-        "ten classes were learnt to {accuracy} per cent only: {all}"
-    );
+    assert!(accuracy > 90.0, "ten classes were learnt to {accuracy} per cent only: {all}");
 
     // Each rank tested half of the images with its own parameters; rank 0's, which were kept, come to the same on all.
     let saved = out_dir.join("config.yaml").display().to_string();

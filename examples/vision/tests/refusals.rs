@@ -16,9 +16,7 @@ fn what_is_wrong_is_said_before_any_rank_starts() {
     let pictures = Pictures::new(20);
     let out_dir = pictures.out_dir("run");
     let folder = pictures.out_dir("folders");
-    for class in [
-        "train/a", "train/b", "val/a", "val/c", "few/a", "bare/a", "bare/b",
-    ] {
+    for class in ["train/a", "train/b", "val/a", "val/c", "few/a", "bare/a", "bare/b"] {
         fs::create_dir_all(folder.join(class)).unwrap();
         if !class.starts_with("bare") {
             fs::write(folder.join(class).join("1.jpg"), b"never read").unwrap();
@@ -36,48 +34,16 @@ fn what_is_wrong_is_said_before_any_rank_starts() {
             "TRAIN.BATCHSIZE 8".into(),
             &["command line", "did you mean `TRAIN.BATCH_SIZE`?"],
         ),
-        (
-            "train",
-            "TRAIN.BATCH_SIZE many".into(),
-            &["TRAIN.BATCH_SIZE", "string \"many\""],
-        ),
-        (
-            "train",
-            "MODEL.NUM_CLASSES 7".into(),
-            &["TRAIN.SPLIT", "10 classes", "7 are expected"],
-        ),
-        (
-            "train",
-            split("TRAIN.SPLIT", "empty"),
-            &["TRAIN.SPLIT", "empty"],
-        ),
-        (
-            "train",
-            split("TRAIN.SPLIT", "bare"),
-            &["TRAIN.SPLIT", "bare/a", "has no jpg"],
-        ),
-        (
-            "train",
-            split("TEST.SPLIT", "bare"),
-            &["TEST.SPLIT", "bare/a", "has no jpg"],
-        ),
-        (
-            "train",
-            split("TRAIN.SPLIT", "none"),
-            &["TRAIN.SPLIT", "none"],
-        ),
-        (
-            "train",
-            split("TEST.SPLIT", "few"),
-            &["TEST.SPLIT", "1 classes"],
-        ),
+        ("train", "TRAIN.BATCH_SIZE many".into(), &["TRAIN.BATCH_SIZE", "string \"many\""]),
+        ("train", "MODEL.NUM_CLASSES 7".into(), &["TRAIN.SPLIT", "10 classes", "7 are expected"]),
+        ("train", split("TRAIN.SPLIT", "empty"), &["TRAIN.SPLIT", "empty"]),
+        ("train", split("TRAIN.SPLIT", "bare"), &["TRAIN.SPLIT", "bare/a", "has no jpg"]),
+        ("train", split("TEST.SPLIT", "bare"), &["TEST.SPLIT", "bare/a", "has no jpg"]),
+        ("train", split("TRAIN.SPLIT", "none"), &["TRAIN.SPLIT", "none"]),
+        ("train", split("TEST.SPLIT", "few"), &["TEST.SPLIT", "1 classes"]),
         ("train", folders.clone(), &["TEST.SPLIT", "`c`", "`b`"]),
         ("test", String::new(), &["best.bpk", "MODEL.WEIGHTS"]),
-        (
-            "test",
-            split("TEST.SPLIT", "few"),
-            &["best.bpk", "MODEL.WEIGHTS"],
-        ),
+        ("test", split("TEST.SPLIT", "few"), &["best.bpk", "MODEL.WEIGHTS"]),
     ];
     for (command, more, parts) in cases {
         let end = run(command, 2, &pictures.pairs(&out_dir, &more));
@@ -96,15 +62,9 @@ fn a_slip_in_the_file_is_named_with_its_line() {
             "MODEL:\n  ARCH: resnet8\n  NUM_CLASES: 10\n",
             &["run.yaml line 3", "did you mean `MODEL.NUM_CLASSES`?"],
         ),
-        (
-            "MODEL:\n  ARCH: resnet9\n",
-            &["run.yaml line 2", "MODEL.ARCH", "did you mean resnet"],
-        ),
+        ("MODEL:\n  ARCH: resnet9\n", &["run.yaml line 2", "MODEL.ARCH", "did you mean resnet"]),
         ("TRAIN:\n  BATCH_SIZE: [8\n", &["run.yaml", "line"]),
-        (
-            "OPTIM:\n  MOMENTUM: 2\n",
-            &["run.yaml line 2", "OPTIM.MOMENTUM"],
-        ),
+        ("OPTIM:\n  MOMENTUM: 2\n", &["run.yaml line 2", "OPTIM.MOMENTUM"]),
     ];
     for (text, parts) in cases {
         fs::write(&cfg, text).unwrap();
@@ -122,14 +82,8 @@ fn refused(command: &str, pairs: &[String], out_dir: &Path, parts: &[&str]) {
     let ends = of_another_launcher(2, LIMIT, || program(command, pairs));
     told_by_one_of(&ends, 0, parts);
     let trained = |line: &String| line.contains("TRAIN [");
-    assert!(
-        !ends.iter().flat_map(|end| &end.stdout).any(trained),
-        "{ends:#?}"
-    );
-    assert!(
-        before == files(out_dir),
-        "{parts:?} changed the output folder"
-    );
+    assert!(!ends.iter().flat_map(|end| &end.stdout).any(trained), "{ends:#?}");
+    assert!(before == files(out_dir), "{parts:?} changed the output folder");
     assert_eq!(!before.is_empty(), out_dir.exists());
 }
 
@@ -154,22 +108,14 @@ fn what_belongs_to_another_network_is_refused_and_kept() {
 
     let elsewhere = pictures.out_dir("other");
     let path = out_dir.join("best.bpk");
-    let weights = format!(
-        "{more} MODEL.ARCH resnet20 MODEL.WEIGHTS {}",
-        path.display()
-    );
+    let weights = format!("{more} MODEL.ARCH resnet20 MODEL.WEIGHTS {}", path.display());
     let pairs = pictures.pairs(&elsewhere, &weights);
     refused("train", &pairs, &elsewhere, &["best.bpk", "this network"]);
     let text = pictures.out_dir("notes.safetensors");
     fs::write(&text, "no tensors").unwrap();
     let weights = format!("{more} MODEL.WEIGHTS {}", text.display());
     let pairs = pictures.pairs(&elsewhere, &weights);
-    refused(
-        "train",
-        &pairs,
-        &elsewhere,
-        &["notes.safetensors", "give a safetensors file"],
-    );
+    refused("train", &pairs, &elsewhere, &["notes.safetensors", "give a safetensors file"]);
 }
 
 #[test]
@@ -177,12 +123,7 @@ fn a_folder_that_cannot_be_made_is_refused() {
     let pictures = Pictures::new(20);
     let below_a_file = pictures.path().join("data_batch_1.bin/run");
     let pairs = pictures.pairs(&below_a_file, "");
-    refused(
-        "train",
-        &pairs,
-        &below_a_file,
-        &["data_batch_1.bin/run", "rank 0 can write to"],
-    );
+    refused("train", &pairs, &below_a_file, &["data_batch_1.bin/run", "rank 0 can write to"]);
 }
 
 #[test]
@@ -246,26 +187,15 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
     told_by(rank, &end, &["violets/003.jpg", "ends after"]);
     let half_done = |path: &PathBuf| {
         let path = path.strip_prefix(&out_dir).unwrap();
-        path.iter()
-            .any(|part| part != ".lock" && part.as_encoded_bytes()[0] == b'.')
+        path.iter().any(|part| part != ".lock" && part.as_encoded_bytes()[0] == b'.')
     };
     assert!(!files(&out_dir).keys().any(half_done), "{end:#?}");
 
     // Once it is there again, the run goes on from the last whole epoch.
     fs::write(&damaged, sound).unwrap();
-    let whole = end
-        .stdout
-        .iter()
-        .filter(|line| line.contains(" | best Acc@1 "));
+    let whole = end.stdout.iter().filter(|line| line.contains(" | best Acc@1 "));
     let trained = 1 + whole.count();
-    let pairs = [
-        pairs,
-        vec!["OPTIM.MAX_EPOCH".to_owned(), (trained + 1).to_string()],
-    ]
-    .concat();
+    let pairs = [pairs, vec!["OPTIM.MAX_EPOCH".to_owned(), (trained + 1).to_string()]].concat();
     let lines = succeeds("train", 2, &pairs).join("\n");
-    assert!(
-        lines.contains(&format!("resumed after epoch {trained}")),
-        "{lines}"
-    );
+    assert!(lines.contains(&format!("resumed after epoch {trained}")), "{lines}");
 }

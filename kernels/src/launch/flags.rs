@@ -68,10 +68,7 @@ impl FlagPage {
 
     /// The word that `peer` raises when it stops waiting, before it reports to this rank what it did not wait for.
     pub fn mark(&self, peer: u32) -> Span {
-        assert!(
-            (peer as usize) < RANKS_MAX,
-            "{peer}: there are {RANKS_MAX} ranks"
-        );
+        assert!((peer as usize) < RANKS_MAX, "{peer}: there are {RANKS_MAX} ranks");
         self.word(MARKS + peer as usize)
     }
 
@@ -95,10 +92,7 @@ impl FlagPage {
             "{link:?}: there are {} channels",
             Self::CHANNELS_MAX
         );
-        assert!(
-            (link.peer as usize) < RANKS_MAX,
-            "{link:?}: there are {RANKS_MAX} ranks"
-        );
+        assert!((link.peer as usize) < RANKS_MAX, "{link:?}: there are {RANKS_MAX} ranks");
         self.word(Self::link_index(link))
     }
 
@@ -175,10 +169,7 @@ impl Waiter<'_> {
     }
 
     pub(super) fn args(&self, user: &Context) -> AbortArgs {
-        let mut args = AbortArgs {
-            raised: self.abort.address(user),
-            ..AbortArgs::default()
-        };
+        let mut args = AbortArgs { raised: self.abort.address(user), ..AbortArgs::default() };
         let peers = self.pages.iter().enumerate();
         for (_, page) in peers.filter(|(rank, _)| *rank != self.me) {
             page.span().used_by(user);
@@ -230,10 +221,7 @@ impl SignalKernel {
     /// [`CudaError::Compile`].
     pub fn compile(nvrtc: Nvrtc, capability: ComputeCapability) -> Result<Cubin, CudaError> {
         let source = [FLAGS_SOURCE, include_str!("signals.cu")].concat();
-        let defines = [
-            format!("RANKS_MAX={RANKS_MAX}"),
-            format!("SIGNALS_MAX={SIGNALS_MAX}"),
-        ];
+        let defines = [format!("RANKS_MAX={RANKS_MAX}"), format!("SIGNALS_MAX={SIGNALS_MAX}")];
         nvrtc.compile(capability, "signals", &source, &defines)
     }
 
@@ -264,10 +252,7 @@ impl SignalKernel {
                 args.values[index] = *value;
                 args.awaited |= u32::from(matches!(signal, Signal::Wait(..))) << index;
             }
-            let grid = Grid {
-                blocks: 1,
-                threads: SIGNALS_MAX as u32,
-            };
+            let grid = Grid { blocks: 1, threads: SIGNALS_MAX as u32 };
             // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
             // first `len` words and the marks, each 4 aligned bytes (`Span::word_address`) of device memory, and the
             // abort flag, a word of page-locked memory, all freed only after this context is idle (`used_by`).

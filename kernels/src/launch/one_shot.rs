@@ -122,12 +122,8 @@ impl OneShotKey {
         defines.push(format!("SOURCES={}", self.ranks));
         defines.push(format!("RANKS_MAX={RANKS_MAX}"));
         defines.push(format!("THREADS={THREADS}"));
-        let source = [
-            FLAGS_SOURCE,
-            include_str!("one_shot.cu"),
-            include_str!("two_shot.cu"),
-        ]
-        .concat();
+        let source =
+            [FLAGS_SOURCE, include_str!("one_shot.cu"), include_str!("two_shot.cu")].concat();
         let name = format!("one_shot of {}, {:?}", self.element, self.fold);
         nvrtc.compile(capability, &name, &source, &defines)
     }
@@ -178,19 +174,13 @@ impl OneShotKernel {
         launch.data.used_by(stream.context());
         for (rank, (inboxes, page)) in launch.inboxes.iter().zip(launch.waiter.pages).enumerate() {
             assert_eq!(inboxes.len(), inboxes_bytes, "rank {rank} has as long ones");
-            assert!(
-                inboxes.address().is_multiple_of(PACK_BYTES as u64),
-                "packets are aligned"
-            );
+            assert!(inboxes.address().is_multiple_of(PACK_BYTES as u64), "packets are aligned");
             inboxes.used_by(stream.context());
             page.span().used_by(stream.context());
             args.inboxes[rank] = inboxes.address();
             args.pages[rank] = page.blocks().address();
         }
-        let grid = Grid {
-            blocks: launch.blocks,
-            threads: THREADS,
-        };
+        let grid = Grid { blocks: launch.blocks, threads: THREADS };
         // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `elems` elements from
         // `data`, which it has, as many lines as they take of the `ranks` inboxes of each rank, which are that long and
         // aligned, and RANKS_MAX words and a mark of each page, device memory that is freed only after this context is
@@ -238,10 +228,7 @@ impl OneShotKernel {
             args.shards[rank] = shard.address();
             args.pages[rank] = page.blocks().address();
         }
-        let grid = Grid {
-            blocks: launch.blocks,
-            threads: THREADS,
-        };
+        let grid = Grid { blocks: launch.blocks, threads: THREADS };
         // SAFETY: the kernel takes one TwoShotArgs, whose layout two_shot.cu states. It touches the elements of each
         // shard, whose number `split` has of spans of this length, at addresses that are aligned alike, and
         // RANKS_MAX words for each of `blocks` blocks of the pages, which have BLOCKS_MAX of them, and the marks, device
@@ -285,19 +272,11 @@ fn defines(element: Element) -> Vec<String> {
         Element::I32 => ("int", "int", "unsigned int", "INTEGER"),
         Element::I64 => ("long long", "long long", "unsigned long long", "INTEGER"),
         Element::U8 => ("unsigned char", "unsigned char", "unsigned int", "INTEGER"),
-        Element::U16 => (
-            "unsigned short",
-            "unsigned short",
-            "unsigned int",
-            "INTEGER",
-        ),
+        Element::U16 => ("unsigned short", "unsigned short", "unsigned int", "INTEGER"),
         Element::U32 => ("unsigned int", "unsigned int", "unsigned int", "INTEGER"),
-        Element::U64 => (
-            "unsigned long long",
-            "unsigned long long",
-            "unsigned long long",
-            "INTEGER",
-        ),
+        Element::U64 => {
+            ("unsigned long long", "unsigned long long", "unsigned long long", "INTEGER")
+        }
     };
     let mut defines = vec![
         format!("STORE={store}"),
@@ -342,17 +321,10 @@ impl Split {
         let pack = PACK_BYTES as u64;
         let elems = bytes as u64 / size;
         assert_eq!(elems * size, bytes as u64, "a range of whole elements");
-        assert!(
-            address.is_multiple_of(size),
-            "elements must be aligned, got address {address:#x}"
-        );
+        assert!(address.is_multiple_of(size), "elements must be aligned, got address {address:#x}");
         let head = ((pack - address % pack) % pack / size).min(elems);
         let packs = (elems - head) * size / pack;
-        Self {
-            head,
-            packs,
-            tail: elems - head - packs * pack / size,
-        }
+        Self { head, packs, tail: elems - head - packs * pack / size }
     }
 }
 
@@ -404,11 +376,7 @@ mod tests {
         let floats = [Element::F32, Element::F64, Element::F16, Element::Bf16];
         let integers = [Element::I8, Element::I16, Element::I32, Element::U64];
         let compile = |element, fold, ranks| {
-            let key = OneShotKey {
-                element,
-                fold,
-                ranks,
-            };
+            let key = OneShotKey { element, fold, ranks };
             key.compile(nvrtc, capability).unwrap();
         };
         for element in floats.into_iter().chain(integers) {

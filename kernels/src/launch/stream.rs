@@ -88,11 +88,7 @@ impl ReduceCode {
         let source = reduce.cuda_source()?;
         let cubin = nvrtc.compile(capability, &source.entry, &source.source, &[])?;
         let entry = source.entry;
-        Ok(Self {
-            reduce,
-            entry,
-            cubin,
-        })
+        Ok(Self { reduce, entry, cubin })
     }
 
     /// Loads it. May wait for running kernels: load before streams begin to wait for other ranks.
@@ -101,11 +97,7 @@ impl ReduceCode {
     /// What the driver says, for example that the code is for another kind of device.
     pub fn load(&self, context: &Context) -> Result<ReduceKernel, CudaError> {
         let function = Module::load(context, &self.cubin)?.function(&self.entry)?;
-        Ok(ReduceKernel {
-            reduce: self.reduce.clone(),
-            function,
-            launches: HashMap::new(),
-        })
+        Ok(ReduceKernel { reduce: self.reduce.clone(), function, launches: HashMap::new() })
     }
 }
 
@@ -129,15 +121,9 @@ impl ReduceKernel {
         // Pieces are whole vectors long, so that all begin like the first.
         for start in (0..bytes).step_by(piece_bytes) {
             let range = start..bytes.min(start + piece_bytes);
-            let pieces: Result<Vec<Span>, CudaError> = launch
-                .buffers
-                .iter()
-                .map(|span| span.part(range.clone()))
-                .collect();
-            let piece = ReduceLaunch {
-                buffers: &pieces?,
-                ..*launch
-            };
+            let pieces: Result<Vec<Span>, CudaError> =
+                launch.buffers.iter().map(|span| span.part(range.clone())).collect();
+            let piece = ReduceLaunch { buffers: &pieces?, ..*launch };
             self.launch_piece(stream, &piece, skip_bytes)?;
         }
         Ok(())
@@ -161,10 +147,7 @@ impl ReduceKernel {
         }
         let prepared = prepare(&mut self.launches, &self.reduce, key);
         let over = BufferLaunch {
-            grid: Grid {
-                blocks: prepared.cubes,
-                threads: prepared.units,
-            },
+            grid: Grid { blocks: prepared.cubes, threads: prepared.units },
             shared_bytes: prepared.shared_bytes,
             buffers: launch.buffers,
             before_bytes: skip_bytes,
@@ -210,10 +193,7 @@ fn queue_copies(
 ) -> Result<(), CudaError> {
     let table = table.write(stream, &copies.tiles)?;
     let at = AddressLaunch {
-        grid: Grid {
-            blocks: launch.cubes,
-            threads: launch.units,
-        },
+        grid: Grid { blocks: launch.cubes, threads: launch.units },
         shared_bytes: launch.shared_bytes,
         addresses: &[copies.source, copies.target, table.address()],
         info: launch.info(),
@@ -225,11 +205,7 @@ fn queue_copies(
     // which the stream copies before the kernel runs and nobody writes before that copy is done (`PackTable::write`);
     // they are cut from pieces of equal length on both sides, counted from an address that is a multiple of 16 and not
     // above any of theirs, with no target in a source (`Copies::checked`).
-    unsafe {
-        kernel
-            .function
-            .launch_at(stream, &at, sides.chain([&table]))
-    }
+    unsafe { kernel.function.launch_at(stream, &at, sides.chain([&table])) }
 }
 
 fn queue_scale(
@@ -239,10 +215,7 @@ fn queue_scale(
     launch: &Launch,
 ) -> Result<(), CudaError> {
     let over = BufferLaunch {
-        grid: Grid {
-            blocks: launch.cubes,
-            threads: launch.units,
-        },
+        grid: Grid { blocks: launch.cubes, threads: launch.units },
         shared_bytes: launch.shared_bytes,
         buffers: std::slice::from_ref(piece),
         before_bytes: 0,
@@ -263,10 +236,7 @@ fn prepare<'a>(
         launches.clear();
     }
     launches.entry(key).or_insert_with(|| {
-        let spread = Spread {
-            elems: key.elems,
-            cubes_max: key.cubes_max,
-        };
+        let spread = Spread { elems: key.elems, cubes_max: key.cubes_max };
         reduce
             .cuda_launch(spread, key.skip, key.divisor)
             .expect("a piece has no more elements than a launch")

@@ -23,11 +23,7 @@ impl Pack {
     /// # Errors
     /// Only through a defect of this crate or of CubeCL: every variant is compiled in its tests.
     pub fn cuda_source(&self) -> Result<KernelSource, SourceError> {
-        let Target {
-            settings,
-            device,
-            target,
-        } = Target::cuda(UNITS);
+        let Target { settings, device, target } = Target::cuda(UNITS);
         let buffer = || BufferCompilationArg { inplace: None };
         let kernel = pack::Pack::new(
             settings.address_type(AddressType::U64),
@@ -55,11 +51,7 @@ impl Pack {
             "{cubes} tiles, but a grid has 1 to {} blocks",
             i32::MAX
         );
-        let grid = Grid {
-            cubes: cubes as u32,
-            units: UNITS,
-            shared_bytes: 0,
-        };
+        let grid = Grid { cubes: cubes as u32, units: UNITS, shared_bytes: 0 };
         Launch::of_unknown_lengths(grid, 3)
     }
 }

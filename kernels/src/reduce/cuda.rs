@@ -23,11 +23,7 @@ impl Reduce {
     /// # Errors
     /// Only through a defect of this crate or of CubeCL: every variant is compiled in its tests.
     pub fn cuda_source(&self) -> Result<KernelSource, SourceError> {
-        let Target {
-            settings,
-            device,
-            target,
-        } = Target::cuda(UNITS);
+        let Target { settings, device, target } = Target::cuda(UNITS);
         let buffer = BufferCompilationArg { inplace: None };
         let buffers = std::iter::repeat_n(buffer, self.roles.len());
         let stored = types::stored(self.element);
@@ -89,10 +85,7 @@ impl Reduce {
         divisor: u32,
     ) -> Result<Launch, SourceError> {
         let width = self.width.elems(self.element);
-        assert!(
-            skip < width,
-            "{skip} elements skipped in a vector of {width}"
-        );
+        assert!(skip < width, "{skip} elements skipped in a vector of {width}");
         let Spread { elems, cubes_max } = spread;
         if elems > ELEMS_MAX - skip {
             return Err(SourceError::TooMany { elems });
@@ -125,18 +118,9 @@ struct Parts {
 
 impl Parts {
     fn new(width: usize, skip: usize, elems: usize) -> Self {
-        let head = if skip == 0 {
-            0
-        } else {
-            elems.min(width - skip)
-        };
+        let head = if skip == 0 { 0 } else { elems.min(width - skip) };
         let whole = (elems - head) / width;
-        Self {
-            head,
-            vectors: whole + usize::from(skip > 0),
-            tail: (elems - head) % width,
-            whole,
-        }
+        Self { head, vectors: whole + usize::from(skip > 0), tail: (elems - head) % width, whole }
     }
 
     fn steps(self) -> usize {
@@ -154,12 +138,7 @@ mod tests {
             for skip in 0..width {
                 for elems in 0..5 * width {
                     let parts = Parts::new(width, skip, elems);
-                    let Parts {
-                        head,
-                        vectors,
-                        tail,
-                        whole,
-                    } = parts;
+                    let Parts { head, vectors, tail, whole } = parts;
                     let mut done = vec![0; skip + elems];
                     let first = usize::from(skip > 0);
                     let of_head = skip..skip + head;
@@ -169,10 +148,7 @@ mod tests {
                     of_tail.for_each(|index| done[index] += 1);
                     let (before, range) = done.split_at(skip);
                     assert!(before.iter().all(|times| *times == 0), "{width} {skip}");
-                    assert!(
-                        range.iter().all(|times| *times == 1),
-                        "{width} {skip} {elems}"
-                    );
+                    assert!(range.iter().all(|times| *times == 1), "{width} {skip} {elems}");
                 }
             }
         }

@@ -21,12 +21,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn new(reduce: &Reduce, tail: Tail) -> Self {
-        Self {
-            element: reduce.element,
-            fold: reduce.fold,
-            roles: reduce.roles.clone(),
-            tail,
-        }
+        Self { element: reduce.element, fold: reduce.fold, roles: reduce.roles.clone(), tail }
     }
 
     fn is_source(&self, buffer: usize) -> bool {
@@ -110,15 +105,8 @@ fn pick_by_bits<A: Float, B: Int, N: Size>(
 ) -> Vector<A, N> {
     let equal = left.equal(&right);
     let nan = left.is_nan().or(right.is_nan());
-    let (a, b) = (
-        Vector::<B, N>::reinterpret(left),
-        Vector::<B, N>::reinterpret(right),
-    );
-    let bits = if comptime!(fold == Fold::Min) {
-        a | b
-    } else {
-        a & b
-    };
+    let (a, b) = (Vector::<B, N>::reinterpret(left), Vector::<B, N>::reinterpret(right));
+    let bits = if comptime!(fold == Fold::Min) { a | b } else { a & b };
     let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
     let one_nan = Vector::<B, N>::new(one_nan);
     select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
@@ -256,12 +244,7 @@ pub(crate) fn reduce_floats<T: Float, A: Float, N: Size>(
     #[define(T, A)] _elements: [ElemType; 2],
 ) {
     let divisor = divisor.get::<A>();
-    let bounds = Bounds {
-        vectors,
-        tail,
-        skip,
-        head,
-    };
+    let bounds = Bounds { vectors, tail, skip, head };
     reduce_all::<T, A, A, Floats, N>(&mut buffers, bounds, divisor, shape);
 }
 
@@ -277,11 +260,6 @@ pub(crate) fn reduce_integers<T: Int, A: Int, D: Int, N: Size>(
     #[define(T, A, D)] _elements: [ElemType; 3],
 ) {
     let divisor = divisor.get::<D>();
-    let bounds = Bounds {
-        vectors,
-        tail,
-        skip,
-        head,
-    };
+    let bounds = Bounds { vectors, tail, skip, head };
     reduce_all::<T, A, D, Integers, N>(&mut buffers, bounds, divisor, shape);
 }

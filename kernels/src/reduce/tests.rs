@@ -11,11 +11,7 @@ fn in_place<T: Arithmetic>(fold: Fold, ranks: &[&[T]], divisor: u32) -> Vec<T> {
     let mut views: Vec<&mut [T]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
     reference(&reduce, &mut views, divisor);
     for buffer in &buffers[1..] {
-        assert_eq!(
-            bytes(buffer),
-            bytes(&buffers[0]),
-            "all targets get the same bits"
-        );
+        assert_eq!(bytes(buffer), bytes(&buffers[0]), "all targets get the same bits");
     }
     buffers.swap_remove(0)
 }
@@ -29,10 +25,7 @@ fn floats_are_summed_in_the_order_of_the_sources() {
     // 2^24 + 1 is not an f32: the order decides.
     let big = 16_777_216.0_f32;
     assert_eq!(in_place(Fold::Sum, &[&[big], &[1.0], &[1.0]], 0), [big]);
-    assert_eq!(
-        in_place(Fold::Sum, &[&[1.0], &[1.0], &[big]], 0),
-        [big + 2.0]
-    );
+    assert_eq!(in_place(Fold::Sum, &[&[1.0], &[1.0], &[big]], 0), [big + 2.0]);
 }
 
 #[test]
@@ -52,15 +45,8 @@ fn sixteen_bit_floats_are_rounded_once() {
 #[test]
 fn a_mean_is_divided_not_multiplied_by_a_reciprocal() {
     let sum = 1.0_f32 + 4.0;
-    assert_ne!(
-        sum / 49.0,
-        sum * (1.0 / 49.0),
-        "5 and 49 tell the two apart"
-    );
-    assert_eq!(
-        in_place(Fold::Mean, &[&[1.0_f32], &[4.0]], 49),
-        [sum / 49.0]
-    );
+    assert_ne!(sum / 49.0, sum * (1.0 / 49.0), "5 and 49 tell the two apart");
+    assert_eq!(in_place(Fold::Mean, &[&[1.0_f32], &[4.0]], 49), [sum / 49.0]);
 }
 
 #[test]
@@ -101,10 +87,7 @@ fn minimum_and_maximum_do_not_depend_on_the_order() {
         }
     }
     let [left, right] = [bf16::from_bits(0xffff), bf16::ONE].map(|value| [value]);
-    assert_eq!(
-        in_place(Fold::Max, &[&left, &right], 0)[0].to_bits(),
-        bf16::NAN.to_bits()
-    );
+    assert_eq!(in_place(Fold::Max, &[&left, &right], 0)[0].to_bits(), bf16::NAN.to_bits());
 }
 
 #[test]
@@ -119,10 +102,7 @@ fn only_targets_are_written_and_only_sources_are_read() {
 #[test]
 fn a_reduction_that_cannot_be_is_refused() {
     let make = |fold, roles: &[Role]| Reduce::new(Element::F32, fold, roles, Width::Vector);
-    let fault = ReduceError::Fold {
-        element: Element::F32,
-        fold: Fold::Xor,
-    };
+    let fault = ReduceError::Fold { element: Element::F32, fold: Fold::Xor };
     assert_eq!(make(Fold::Xor, &[Role::Both]), Err(fault));
     assert_eq!(make(Fold::Sum, &[Role::Target]), Err(ReduceError::Roles));
     assert_eq!(make(Fold::Sum, &[Role::Source; 2]), Err(ReduceError::Roles));

@@ -17,11 +17,7 @@ impl Scale {
     /// # Errors
     /// Only through a defect of this crate or of CubeCL: every variant is compiled in its tests.
     pub fn cuda_source(&self) -> Result<KernelSource, SourceError> {
-        let Target {
-            settings,
-            device,
-            target,
-        } = Target::cuda(UNITS);
+        let Target { settings, device, target } = Target::cuda(UNITS);
         let element = Element::from(self.element);
         let width = self.width.elems(element);
         let elements = [types::stored(element), types::wide(self.element)];

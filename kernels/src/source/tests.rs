@@ -24,34 +24,17 @@ fn info_bytes(source: &str) -> usize {
         .sum()
 }
 
-const SPREAD: Spread = Spread {
-    elems: 1_000_003,
-    cubes_max: 264,
-};
+const SPREAD: Spread = Spread { elems: 1_000_003, cubes_max: 264 };
 
 fn check(source: &KernelSource, launch: &Launch) {
     assert!(!source.source.contains("#include"), "{}", source.entry);
-    let signature = source
-        .source
-        .lines()
-        .find(|line| line.contains("__global__"))
-        .expect("a kernel");
+    let signature =
+        source.source.lines().find(|line| line.contains("__global__")).expect("a kernel");
     assert!(signature.contains(&source.entry), "{signature}");
-    assert_eq!(
-        signature.matches('*').count(),
-        source.buffers,
-        "{signature}"
-    );
+    assert_eq!(signature.matches('*').count(), source.buffers, "{signature}");
     assert!(signature.contains(&format!("__launch_bounds__({})", source.units)));
-    assert_eq!(
-        launch.info().len(),
-        info_bytes(&source.source),
-        "{signature}"
-    );
-    assert_eq!(
-        (launch.units, launch.shared_bytes),
-        (source.units, source.shared_bytes)
-    );
+    assert_eq!(launch.info().len(), info_bytes(&source.source), "{signature}");
+    assert_eq!((launch.units, launch.shared_bytes), (source.units, source.shared_bytes));
 }
 
 #[test]
@@ -69,11 +52,7 @@ fn every_other_kernel_takes_what_its_launches_give() {
         check(&scale.cuda_source().expect("a variant compiles"), &launch);
     }
     for pack in crate::variants::packs() {
-        let segment = Segment {
-            source: 0,
-            target: 0,
-            elems: 1_000_003,
-        };
+        let segment = Segment { source: 0, target: 0, elems: 1_000_003 };
         let launch = pack.cuda_launch(&Tiles::new(pack.element, &[segment]));
         check(&pack.cuda_source().expect("a variant compiles"), &launch);
     }
@@ -90,13 +69,7 @@ fn a_range_that_32_bits_do_not_index_is_refused() {
 
 #[test]
 fn a_grid_covers_its_work_and_no_more() {
-    let cubes = |elems| {
-        Spread { elems, ..SPREAD }
-            .steps(4)
-            .expect("it fits")
-            .grid
-            .cubes
-    };
+    let cubes = |elems| Spread { elems, ..SPREAD }.steps(4).expect("it fits").grid.cubes;
     assert_eq!(cubes(0), 1);
     assert_eq!(cubes(4 * UNITS as usize), 1);
     assert_eq!(cubes(4 * UNITS as usize + 4), 2);

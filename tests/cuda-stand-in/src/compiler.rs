@@ -85,15 +85,9 @@ fn compile(source: &str, given: &[String]) -> Result<Vec<u8>, Vec<u8>> {
     let folder = folder.map_or_else(env::temp_dir, Path::to_path_buf);
     fs::create_dir_all(&folder).map_err(said)?;
     let target = folder.join(format!("stand-in-{}-{number}.so", process::id()));
-    let compiled = run(&text, &options, &target)
-        .map_err(said)
-        .and_then(|output| {
-            if output.status.success() {
-                fs::read(&target).map_err(said)
-            } else {
-                Err(output.stderr)
-            }
-        });
+    let compiled = run(&text, &options, &target).map_err(said).and_then(|output| {
+        if output.status.success() { fs::read(&target).map_err(said) } else { Err(output.stderr) }
+    });
     match (&compiled, kept) {
         // Whole or not at all, for other processes that look for it.
         (Ok(_), Some(kept)) => fs::rename(&target, kept).map_err(said)?,
@@ -159,9 +153,7 @@ fn missing_header(source: &str) -> Option<String> {
         return None;
     }
     let header = source.split_once("#include <")?.1.split_once('>')?.0;
-    Some(format!(
-        "default_program(1): catastrophic error: cannot open source file \"{header}\""
-    ))
+    Some(format!("default_program(1): catastrophic error: cannot open source file \"{header}\""))
 }
 
 // SAFETY: the names exported from this file are NVRTC's, and a process has one NVRTC.

@@ -65,9 +65,8 @@ thread_local! {
 fn queue(gathered: Gathered) -> Result<(), c_int> {
     let mut left = gathered;
     while let Some(&(comm, stream, _)) = left.first() {
-        let (own, others) = left
-            .into_iter()
-            .partition::<Gathered, _>(|(c, s, _)| (*c, *s) == (comm, stream));
+        let (own, others) =
+            left.into_iter().partition::<Gathered, _>(|(c, s, _)| (*c, *s) == (comm, stream));
         left = others;
         let member = MEMBERS.get(comm).map_err(|_| INVALID_ARGUMENT)?;
         if member.state() != SUCCESS {
@@ -112,10 +111,7 @@ fn begin(comm: *mut c_void, stream: *mut c_void, operation: Result<Operation, c_
 
 fn data(address: *const c_void, count: usize, kind: c_int) -> Result<Data, c_int> {
     let size = KINDS.get(kind as usize).ok_or(INVALID_ARGUMENT)?;
-    Ok(Data {
-        address: address as u64,
-        bytes: count * size,
-    })
+    Ok(Data { address: address as u64, bytes: count * size })
 }
 
 // SAFETY: the names exported from this file are NCCL's, and a process has one NCCL.
@@ -139,10 +135,7 @@ pub extern "C" fn ncclGetUniqueId(id: Option<&mut UniqueId>) -> c_int {
         *next
     };
     // Processes that do not see each other may have the same number.
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let text = format!("stand-in NCCL {now} {} {number}", process::id());
     id.0 = [0; 128];
     id.0[..text.len()].copy_from_slice(text.as_bytes());
@@ -244,11 +237,7 @@ pub extern "C" fn ncclReduce(
     let operation = data(source, count, kind).and_then(|from| {
         let to = data(target, count, kind)?;
         let reduction = Reduction::new(kind, op).ok_or(INVALID_ARGUMENT)?;
-        Ok(Operation::reduce(
-            [from, to],
-            reduction,
-            Some(root as usize),
-        ))
+        Ok(Operation::reduce([from, to], reduction, Some(root as usize)))
     });
     begin(comm, stream, operation)
 }

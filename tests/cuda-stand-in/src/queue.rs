@@ -32,9 +32,7 @@ impl Queue {
         }
         let own = Arc::clone(&queue);
         let thread = thread::Builder::new().name("stand-in stream".to_owned());
-        thread
-            .spawn(move || own.work())
-            .expect("the system has threads");
+        thread.spawn(move || own.work()).expect("the system has threads");
         queue
     }
 
@@ -116,10 +114,7 @@ impl Tick {
     pub(crate) fn of(queues: usize) -> Arc<Self> {
         let at = (queues == 0).then(Instant::now);
         let state = TickState { left: queues, at };
-        Arc::new(Self {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        })
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn arrive(&self) {

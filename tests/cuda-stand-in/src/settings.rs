@@ -60,9 +60,7 @@ impl Fault {
     fn parse(name: &str) -> Self {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name);
         let known = Self::NAMES.map(|(known, _)| known).join(", ");
-        found
-            .unwrap_or_else(|| panic!("CUDA_STAND_IN_FAULTS: no fault {name}, only {known}"))
-            .1
+        found.unwrap_or_else(|| panic!("CUDA_STAND_IN_FAULTS: no fault {name}, only {known}")).1
     }
 }
 
@@ -98,11 +96,7 @@ impl Settings {
             devices: number("CUDA_STAND_IN_DEVICES", 1),
             memory_bytes: number("CUDA_STAND_IN_MEMORY_MIB", 8192) << 20,
             capability: capability.expect("CUDA_STAND_IN_CAPABILITY is two numbers, as 9.0"),
-            faults: faults
-                .split(',')
-                .filter(|name| !name.is_empty())
-                .map(Fault::parse)
-                .collect(),
+            faults: faults.split(',').filter(|name| !name.is_empty()).map(Fault::parse).collect(),
             cache: env::var_os("CUDA_STAND_IN_CACHE").map(PathBuf::from),
             calls: env::var_os("CUDA_STAND_IN_CALLS").map(PathBuf::from),
             compiler: env::var_os("CXX").unwrap_or_else(|| "c++".into()),

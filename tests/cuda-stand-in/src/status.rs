@@ -27,42 +27,18 @@ const ALL: [(Status, &CStr, &CStr); 15] = {
     use Status::*;
     [
         (Success, c"CUDA_SUCCESS", c"no error"),
-        (
-            InvalidValue,
-            c"CUDA_ERROR_INVALID_VALUE",
-            c"invalid argument",
-        ),
+        (InvalidValue, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
         (OutOfMemory, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
-        (
-            InvalidDevice,
-            c"CUDA_ERROR_INVALID_DEVICE",
-            c"invalid device ordinal",
-        ),
-        (
-            InvalidImage,
-            c"CUDA_ERROR_INVALID_IMAGE",
-            c"device kernel image is invalid",
-        ),
-        (
-            InvalidContext,
-            c"CUDA_ERROR_INVALID_CONTEXT",
-            c"invalid device context",
-        ),
+        (InvalidDevice, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
+        (InvalidImage, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
+        (InvalidContext, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         (
             PeerAccessUnsupported,
             c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
             c"peer access is not supported between these two devices",
         ),
-        (
-            FileNotFound,
-            c"CUDA_ERROR_FILE_NOT_FOUND",
-            c"file not found",
-        ),
-        (
-            InvalidHandle,
-            c"CUDA_ERROR_INVALID_HANDLE",
-            c"invalid resource handle",
-        ),
+        (FileNotFound, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
+        (InvalidHandle, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         (NotFound, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         (NotReady, c"CUDA_ERROR_NOT_READY", c"device not ready"),
         (
@@ -80,11 +56,7 @@ const ALL: [(Status, &CStr, &CStr); 15] = {
             c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
             c"pointer does not correspond to a registered memory region",
         ),
-        (
-            NotSupported,
-            c"CUDA_ERROR_NOT_SUPPORTED",
-            c"operation not supported",
-        ),
+        (NotSupported, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
     ]
 };
 
@@ -101,10 +73,7 @@ pub(crate) fn give<T>(place: Option<&mut T>, value: T) -> Result<(), Status> {
 fn text(code: u32, place: Option<&mut *const c_char>, name: bool) -> Status {
     let found = ALL.iter().find(|(status, ..)| *status as u32 == code);
     let text = found.map(|(_, short, long)| if name { *short } else { *long });
-    done(
-        text.ok_or(Status::InvalidValue)
-            .and_then(|text| give(place, text.as_ptr())),
-    )
+    done(text.ok_or(Status::InvalidValue).and_then(|text| give(place, text.as_ptr())))
 }
 
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.

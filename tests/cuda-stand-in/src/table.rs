@@ -14,10 +14,7 @@ pub(crate) struct Table<T> {
 
 impl<T> Table<T> {
     pub(crate) const fn new(first: usize) -> Self {
-        Self {
-            rows: Mutex::new(None),
-            first,
-        }
+        Self { rows: Mutex::new(None), first }
     }
 
     pub(crate) fn insert(&self, object: T) -> usize {
@@ -27,8 +24,7 @@ impl<T> Table<T> {
         // Aligned as pointers are.
         let handle = self.first + *next * 16;
         let mut rows = lock(&self.rows);
-        rows.get_or_insert_default()
-            .insert(handle, Arc::new(object));
+        rows.get_or_insert_default().insert(handle, Arc::new(object));
         handle
     }
 

@@ -13,10 +13,7 @@ pub fn open_files_left() -> u64 {
 pub fn process_state(id: u32) -> Option<char> {
     let place = here();
     let state = place.lock();
-    let process = state
-        .processes
-        .iter()
-        .find(|process| process.system_id() == id)?;
+    let process = state.processes.iter().find(|process| process.system_id() == id)?;
     match (process.has_ended(), process.is_stopped()) {
         (true, _) => None,
         (_, true) => Some('T'),

@@ -27,14 +27,7 @@ enum Life {
 
 impl Process {
     pub(crate) fn new(number: usize, name: String, host: usize, is_awaited: bool) -> Self {
-        Self {
-            name,
-            host,
-            is_awaited,
-            number,
-            life: Life::Running,
-            ghost_time: Duration::ZERO,
-        }
+        Self { name, host, is_awaited, number, life: Life::Running, ghost_time: Duration::ZERO }
     }
 
     pub(crate) fn system_id(&self) -> u32 {

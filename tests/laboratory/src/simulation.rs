@@ -34,10 +34,7 @@ struct Main {
 
 impl fmt::Debug for Simulation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_tuple("Simulation")
-            .field(&self.world)
-            .finish()
+        formatter.debug_tuple("Simulation").field(&self.world).finish()
     }
 }
 
@@ -48,10 +45,7 @@ impl Simulation {
             state: Mutex::new(State::new(seed, conditions, horizon)),
             over: Condvar::new(),
         };
-        Self {
-            world: Arc::new(world),
-            mains: Vec::new(),
-        }
+        Self { world: Arc::new(world), mains: Vec::new() }
     }
 
     pub fn process(
@@ -98,11 +92,7 @@ impl Simulation {
         let mut threads = Vec::with_capacity(self.mains.len());
         for (process, main) in self.mains.into_iter().enumerate() {
             let task = self.world.lock().add_task(&main.name, process, true);
-            let place = Place {
-                world: Arc::clone(&self.world),
-                process,
-                task,
-            };
+            let place = Place { world: Arc::clone(&self.world), process, task };
             let body = main.body;
             let thread = std::thread::Builder::new().name(main.name);
             let thread = thread.spawn(move || start(place, body));

@@ -41,10 +41,7 @@ impl<T> Mutex<T> {
     }
 
     fn guard<'a>(&'a self, held: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard {
-            held: Some(held),
-            mutex: self,
-        }
+        MutexGuard { held: Some(held), mutex: self }
     }
 
     fn key(&self) -> Key {

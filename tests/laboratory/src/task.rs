@@ -16,10 +16,7 @@ pub(crate) enum Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ready,
-    Blocked {
-        keys: Vec<Key>,
-        deadline: Option<Duration>,
-    },
+    Blocked { keys: Vec<Key>, deadline: Option<Duration> },
     Done,
 }
 

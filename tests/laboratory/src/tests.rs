@@ -38,10 +38,7 @@ impl Log {
     }
 
     fn lines(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -110,10 +107,7 @@ fn a_process_that_is_killed_closes_its_connections() {
         let (lines, report) = transfer(seed, Some((at, Fault::Kill(ProcessId(1)))));
         // Before it has connected, its reader waits for ever.
         if report.hang.is_none() {
-            assert!(
-                lines[0] == "end" || lines[0] == "connection reset",
-                "{lines:?}"
-            );
+            assert!(lines[0] == "end" || lines[0] == "connection reset", "{lines:?}");
             was_cut_short += u32::from(lines[1] != "10000");
         }
     }
@@ -126,10 +120,7 @@ fn nothing_passes_a_cut_and_what_was_sent_comes_when_it_is_over() {
         let cut = |span| Fault::Cut { side: 0b10, span };
         let (lines, report) = transfer(seed, Some((Duration::ZERO, cut(None))));
         assert_eq!(lines, [ErrorKind::TimedOut.to_string()], "seed {seed}");
-        assert!(
-            report.hang.is_some(),
-            "the reader waits for ever, seed {seed}"
-        );
+        assert!(report.hang.is_some(), "the reader waits for ever, seed {seed}");
         let short = Some(Duration::from_secs(2));
         let at = Duration::from_millis(50);
         let (lines, _) = transfer(seed, Some((at, cut(short))));
@@ -171,10 +162,7 @@ fn a_run_ends_when_the_last_process_is_stopped_for_ever() {
     simulation.process("quick", 0, || ());
     let sleeper = simulation.process("sleeper", 0, || thread::sleep(Duration::from_secs(60)));
     simulation.servant("server", 0, || thread::sleep(Duration::from_secs(60)));
-    let stop = Fault::Stop {
-        process: sleeper,
-        span: None,
-    };
+    let stop = Fault::Stop { process: sleeper, span: None };
     simulation.fault(Duration::from_secs(1), stop);
     let report = simulation.run();
     assert_eq!((report.hang, report.panics), (None, Vec::new()));

@@ -162,17 +162,12 @@ fn main() -> bonfire::Result<()> {
 fn train(world: World) -> anyhow::Result<()> {
     println!("pid {}", std::process::id());
     let mut arguments = std::env::args().skip(1);
-    let folder: PathBuf = arguments
-        .next()
-        .context("the first argument is a folder")?
-        .into();
+    let folder: PathBuf = arguments.next().context("the first argument is a folder")?.into();
     let what = arguments.next().context("then what happens")?;
     let unlucky = world.rank() == Rank::new(1);
     let torn = unlucky && what == "torn";
-    let trained = ToPoints {
-        panic_at: (unlucky && what == "panic").then_some(20),
-        ..ToPoints::default()
-    };
+    let trained =
+        ToPoints { panic_at: (unlucky && what == "panic").then_some(20), ..ToPoints::default() };
     let sampler = DistributedSampler::new(&world, VALID_SAMPLES);
     let share = sampler.with_remainder(Remainder::Exact).len();
     let validated = ToPoints {
@@ -185,11 +180,7 @@ fn train(world: World) -> anyhow::Result<()> {
         after: (what == "held").then(|| folder.join("go")),
     };
     let train = loader(&world, numbers, trained, ORDER);
-    let numbers = Numbers {
-        len: VALID_SAMPLES,
-        readable: VALID_SAMPLES,
-        after: None,
-    };
+    let numbers = Numbers { len: VALID_SAMPLES, readable: VALID_SAMPLES, after: None };
     let valid = loader(&world, numbers, validated.clone(), Order::Sequential);
 
     let device = world.device().autodiff();
@@ -217,12 +208,8 @@ fn train(world: World) -> anyhow::Result<()> {
             StoppingCondition::NoImprovementSince { n_epochs: 1 },
         ));
     }
-    let LearningResult {
-        model: learned,
-        renderer,
-        interrupted,
-        error,
-    } = training.distributed(&world).launch(learner);
+    let LearningResult { model: learned, renderer, interrupted, error } =
+        training.distributed(&world).launch(learner);
     // A display would hide what comes.
     drop(renderer);
     if let Some(error) = error {

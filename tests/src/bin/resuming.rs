@@ -93,10 +93,7 @@ fn train(world: World) -> anyhow::Result<()> {
         world.seed_step(1, step);
         let done = ddp.backward(|model| model.loss(&indices, &device))?;
         ddp.step(&mut optimizer, 0.01, done.gradients)?;
-        let milestone = Milestone {
-            step: step + 1,
-            metric: None,
-        };
+        let milestone = Milestone { step: step + 1, metric: None };
         checkpoints.save(milestone, &mut ddp, &optimizer, &batches.state())?;
         // So slow that a kill finds it at work.
         std::thread::sleep(Duration::from_millis(2));

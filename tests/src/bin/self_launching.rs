@@ -21,9 +21,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> anyhow::Result<()> {
     println!("pid {}", process::id());
-    let role = std::env::args()
-        .nth(1)
-        .context("the first argument is a role")?;
+    let role = std::env::args().nth(1).context("the first argument is a role")?;
     if let Some(whose) = role.strip_prefix("told-by-") {
         let is_wrong = whose == "all" || world.rank() == CULPRIT;
         all_or_none(&world, ensure_right(is_wrong))?;
@@ -62,10 +60,7 @@ fn forget(world: &World) -> anyhow::Result<()> {
     let mut culprit = [if is_culprit { process::id() } else { 0 }];
     world.group().broadcast(&mut culprit, CULPRIT)?;
     let color = Some(u32::from(is_culprit));
-    let own = world
-        .group()
-        .split(color, 0)?
-        .context("every rank has a color")?;
+    let own = world.group().split(color, 0)?.context("every rank has a color")?;
     if is_culprit {
         mem::forget((world.group().clone(), own));
         return Ok(());

@@ -35,14 +35,8 @@ enum Which {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    ensure!(
-        args.bytes >= 8,
-        "--bytes {} is less than two elements",
-        args.bytes
-    );
-    let rotation = Rotation {
-        bytes: args.rotate_bytes,
-    };
+    ensure!(args.bytes >= 8, "--bytes {} is less than two elements", args.bytes);
+    let rotation = Rotation { bytes: args.rotate_bytes };
     let limit = match args.limit {
         Which::InPlaceSum => in_place_sum(args.bytes, rotation),
         Which::StreamedSum => streamed_sum(args.bytes, rotation),

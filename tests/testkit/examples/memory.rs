@@ -49,11 +49,7 @@ struct Measured {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if let Some([bytes, apart]) = args.rank.as_deref() {
-        let form = if *apart == 1 {
-            Form::Apart
-        } else {
-            Form::InPlace
-        };
+        let form = if *apart == 1 { Form::Apart } else { Form::InPlace };
         let group = ProcessGroup::connect(&rank_from_env()?, GroupOptions::default())?;
         let measured = measure(&group, *bytes, form)?;
         println!("{} {}", measured.seconds, measured.huge_mib);
@@ -89,11 +85,7 @@ fn row(form: Form, bytes: usize, ranks: &str, rounds: usize) -> anyhow::Result<(
         ratios.push(gb_per_s / limit.median);
     }
     let [limit, reached, ratio] = [limits, reached, ratios].map(|it| Estimate::of(it).median);
-    let form = if form == Form::InPlace {
-        "in place"
-    } else {
-        "apart"
-    };
+    let form = if form == Form::InPlace { "in place" } else { "apart" };
     println!(
         "{form:<9} {:>6}  {ranks:<9} {limit:>10.1} {reached:>16.1}  {ratio:>5.2}  {huge_mib:>14}",
         bytes >> 20
@@ -114,21 +106,14 @@ fn of_processes(bytes: usize, form: Form) -> anyhow::Result<Measured> {
     let said = String::from_utf8_lossy(&outputs[0].stdout);
     let failed = || String::from_utf8_lossy(&outputs[0].stderr).into_owned();
     let (seconds, huge) = said.trim().split_once(' ').with_context(failed)?;
-    Ok(Measured {
-        seconds: seconds.parse()?,
-        huge_mib: huge.parse()?,
-    })
+    Ok(Measured { seconds: seconds.parse()?, huge_mib: huge.parse()? })
 }
 
 fn measure(group: &ProcessGroup, bytes: usize, form: Form) -> anyhow::Result<Measured> {
     let count = bytes / size_of::<f32>();
     let buffers = (Rotation::default().bytes / bytes).max(2);
     let mut input = group.buffer::<f32>(buffers * count)?;
-    let apart = if form == Form::Apart {
-        buffers * count
-    } else {
-        0
-    };
+    let apart = if form == Form::Apart { buffers * count } else { 0 };
     let mut output = group.buffer::<f32>(apart)?;
     input.fill(VALUE);
     let operations = ((2 << 30) / bytes).max(10);
@@ -160,11 +145,7 @@ fn huge_mib() -> anyhow::Result<u64> {
     let of = |line: &str| -> Option<u64> {
         let (name, kib) = line.split_once(':')?;
         let counted = matches!(name, "AnonHugePages" | "ShmemPmdMapped");
-        kib.trim()
-            .strip_suffix(" kB")
-            .filter(|_| counted)?
-            .parse()
-            .ok()
+        kib.trim().strip_suffix(" kB").filter(|_| counted)?.parse().ok()
     };
     Ok(text.lines().filter_map(of).sum::<u64>() >> 10)
 }

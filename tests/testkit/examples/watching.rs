@@ -51,10 +51,7 @@ fn main() {
         blocks.1.push(run(&args, rounds, without.clone()));
     }
     let steps = |blocks: &[Block]| -> Vec<f64> {
-        blocks
-            .iter()
-            .map(|block| block.step.as_secs_f64() * 1e6)
-            .collect()
+        blocks.iter().map(|block| block.step.as_secs_f64() * 1e6).collect()
     };
     let (on, off) = (steps(&blocks.0), steps(&blocks.1));
     let ratios: Vec<f64> = on.iter().zip(&off).map(|(on, off)| on / off).collect();
@@ -63,32 +60,24 @@ fn main() {
     println!("ratio, pair by pair:         {}", Estimate::of(ratios));
     for (name, blocks) in [("with", &blocks.0), ("without", &blocks.1)] {
         let shares = blocks.iter().map(|block| block.watching * 100.0).collect();
-        println!(
-            "control thread, {name} heartbeats, % of a core: {}",
-            Estimate::of(shares)
-        );
+        println!("control thread, {name} heartbeats, % of a core: {}", Estimate::of(shares));
     }
 }
 
 fn run(args: &Args, rounds: u64, options: GroupOptions) -> Block {
     let length = Duration::from_secs_f64(args.seconds);
     let blocks = connected(2, options, |group| {
-        let mut data = group
-            .buffer::<f32>(args.bytes / size_of::<f32>())
-            .expect("memory for a buffer");
+        let mut data =
+            group.buffer::<f32>(args.bytes / size_of::<f32>()).expect("memory for a buffer");
         let mut steps = Vec::new();
         let (began, watched) = (Instant::now(), watching_time());
         loop {
             let started = Instant::now();
             group.progress(steps.len() as u64);
             compute(rounds);
-            group
-                .all_reduce(&mut data[..], ReduceOp::Mean)
-                .expect("nothing fails");
+            group.all_reduce(&mut data[..], ReduceOp::Mean).expect("nothing fails");
             let mut end = [u8::from(began.elapsed() >= length)];
-            group
-                .all_reduce(&mut end, ReduceOp::Max)
-                .expect("nothing fails");
+            group.all_reduce(&mut end, ReduceOp::Max).expect("nothing fails");
             steps.push(started.elapsed());
             if end == [1] {
                 break;
@@ -135,8 +124,7 @@ fn watching_time() -> Duration {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
         let counted = fs::read_to_string(task.path().join("schedstat")).ok()?;
         let nanos = counted.split(' ').next()?.parse().ok()?;
-        name.starts_with("bonfire-ctl")
-            .then(|| Duration::from_nanos(nanos))
+        name.starts_with("bonfire-ctl").then(|| Duration::from_nanos(nanos))
     };
     tasks.flatten().filter_map(time).sum()
 }

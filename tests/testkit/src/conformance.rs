@@ -84,15 +84,11 @@ impl Digest {
 }
 
 fn sample<T: Sample>(rank: usize, len: usize) -> Vec<T> {
-    (0..len)
-        .map(|index| T::sample((rank * 1_000_003 + index) as u64))
-        .collect()
+    (0..len).map(|index| T::sample((rank * 1_000_003 + index) as u64)).collect()
 }
 
 fn reduced<T: Sample>(group: &ProcessGroup, len: usize, reduce: ReduceOp) -> Vec<T> {
-    let ranks: Vec<Vec<T>> = (0..group.world_size().len())
-        .map(|rank| sample(rank, len))
-        .collect();
+    let ranks: Vec<Vec<T>> = (0..group.world_size().len()).map(|rank| sample(rank, len)).collect();
     let element = |index: usize| {
         let values: Vec<T> = ranks.iter().map(|rank| rank[index]).collect();
         T::reduce(&values, reduce)
@@ -102,11 +98,7 @@ fn reduced<T: Sample>(group: &ProcessGroup, len: usize, reduce: ReduceOp) -> Vec
 
 fn check_type<T: Sample>(group: &ProcessGroup, bits: Bits, digest: &mut Digest) {
     for len in lengths(group) {
-        for reduce in ReduceOp::ALL
-            .iter()
-            .copied()
-            .filter(|op| op.supports(T::DTYPE))
-        {
+        for reduce in ReduceOp::ALL.iter().copied().filter(|op| op.supports(T::DTYPE)) {
             // The oracle's order only matters where additions round.
             let exact = bits == Bits::Canonical || matches!(reduce, ReduceOp::Min | ReduceOp::Max);
             check_reductions::<T>(group, len, reduce, exact, digest);
@@ -152,9 +144,7 @@ fn check_reductions<T: Sample>(
     );
 
     let own = shard_range(len, group.world_size(), me).as_range();
-    let shard = group
-        .reduce_scatter(&sample::<T>(me.index(), len), reduce)
-        .expect("scatter");
+    let shard = group.reduce_scatter(&sample::<T>(me.index(), len), reduce).expect("scatter");
     assert_eq!(shard.len(), own.len(), "reduce_scatter length, {what}");
     if exact {
         assert_eq!(shard, data[own], "reduce_scatter, {what}");
@@ -163,36 +153,20 @@ fn check_reductions<T: Sample>(
         *data = group.reduce_scatter(data, reduce)?;
         Ok(())
     });
-    assert_eq!(
-        work.wait().expect("reduce_scatter"),
-        shard,
-        "in the background, {what}"
-    );
+    assert_eq!(work.wait().expect("reduce_scatter"), shard, "in the background, {what}");
 }
 
 fn check_moves<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
     let me = group.rank();
-    let gathered = group
-        .all_gather(&sample::<T>(me.index(), len))
-        .expect("all_gather");
-    let expected: Vec<T> = (0..group.world_size().len())
-        .flat_map(|rank| sample(rank, len))
-        .collect();
-    assert_eq!(
-        gathered,
-        expected,
-        "all_gather of {len} {} on rank {me}",
-        T::DTYPE
-    );
+    let gathered = group.all_gather(&sample::<T>(me.index(), len)).expect("all_gather");
+    let expected: Vec<T> =
+        (0..group.world_size().len()).flat_map(|rank| sample(rank, len)).collect();
+    assert_eq!(gathered, expected, "all_gather of {len} {} on rank {me}", T::DTYPE);
     digest.add(&gathered);
     for root in group.world_size().ranks() {
         let mut data: Vec<T> = sample(me.index(), len);
         group.broadcast(&mut data, root).expect("broadcast");
-        assert_eq!(
-            data,
-            sample::<T>(root.index(), len),
-            "broadcast from {root} on rank {me}"
-        );
+        assert_eq!(data, sample::<T>(root.index(), len), "broadcast from {root} on rank {me}");
         digest.add(&data);
     }
 }
@@ -202,25 +176,15 @@ fn check_order(group: &ProcessGroup) {
     let ranks = i64::from(group.world_size().get());
     let works: Vec<_> = (0..50)
         .map(|step| {
-            group.background(vec![step], |group, data| {
-                group.all_reduce(data, ReduceOp::Sum)
-            })
+            group.background(vec![step], |group, data| group.all_reduce(data, ReduceOp::Sum))
         })
         .collect();
     let mut last = [50_i64];
-    group
-        .all_reduce(&mut last, ReduceOp::Sum)
-        .expect("all_reduce");
-    assert!(
-        works.iter().all(|work| work.is_completed()),
-        "a later blocking call overtook"
-    );
+    group.all_reduce(&mut last, ReduceOp::Sum).expect("all_reduce");
+    assert!(works.iter().all(|work| work.is_completed()), "a later blocking call overtook");
     assert_eq!(last, [50 * ranks]);
     for (step, work) in works.into_iter().enumerate() {
-        assert_eq!(
-            work.wait().expect("all_reduce in the background"),
-            [step as i64 * ranks]
-        );
+        assert_eq!(work.wait().expect("all_reduce in the background"), [step as i64 * ranks]);
     }
     group.barrier().expect("barrier");
     let last = group.background((), |group, ()| group.barrier());

@@ -127,11 +127,7 @@ impl Console {
         }
         let status = self.script.wait().expect("script is our child");
         let seen = self.text();
-        ConsoleEnd {
-            status,
-            is_as_before: seen.contains(AS_BEFORE),
-            seen,
-        }
+        ConsoleEnd { status, is_as_before: seen.contains(AS_BEFORE), seen }
     }
 
     fn read(&mut self) -> Result<(), RecvTimeoutError> {

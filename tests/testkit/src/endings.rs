@@ -70,10 +70,7 @@ impl Misfortune {
 
     /// Whether it comes from outside, at a moment of its own.
     pub fn is_from_outside(self) -> bool {
-        matches!(
-            self,
-            Self::Kill | Self::Stop | Self::KillLauncher | Self::Interrupt
-        )
+        matches!(self, Self::Kill | Self::Stop | Self::KillLauncher | Self::Interrupt)
     }
 }
 
@@ -114,11 +111,8 @@ impl Scenario {
     pub fn of_seed(misfortune: Misfortune, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let world_size = random.random_range(2..=4);
-        let batches = if misfortune.is_from_outside() {
-            ENDLESS
-        } else {
-            random.random_range(5..=40)
-        };
+        let batches =
+            if misfortune.is_from_outside() { ENDLESS } else { random.random_range(5..=40) };
         Self {
             seed,
             misfortune,
@@ -132,10 +126,8 @@ impl Scenario {
 
     /// The batches of one rank.
     pub fn batches_of(&self, rank: u32) -> u64 {
-        let has_fewer = matches!(
-            self.misfortune,
-            Misfortune::OneBatchFewer | Misfortune::OneBatchShadowed
-        );
+        let has_fewer =
+            matches!(self.misfortune, Misfortune::OneBatchFewer | Misfortune::OneBatchShadowed);
         self.batches - u64::from(has_fewer && rank == self.rank)
     }
 }

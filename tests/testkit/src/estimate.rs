@@ -58,19 +58,13 @@ mod tests {
                 estimate.low <= 1.0 && 1.0 <= estimate.high
             });
             let holds = holds.count();
-            assert!(
-                (1870..1990).contains(&holds),
-                "{holds} of 2000 with {count}"
-            );
+            assert!((1870..1990).contains(&holds), "{holds} of 2000 with {count}");
         }
     }
 
     #[test]
     fn a_single_measurement_is_its_own_interval() {
         let estimate = Estimate::of(vec![3.0]);
-        assert_eq!(
-            (estimate.low, estimate.median, estimate.high),
-            (3.0, 3.0, 3.0)
-        );
+        assert_eq!((estimate.low, estimate.median, estimate.high), (3.0, 3.0, 3.0));
     }
 }

@@ -48,19 +48,11 @@ impl Job {
     #[track_caller]
     pub fn start_for(command: &mut Command, limit: Duration) -> Self {
         forget_ranks(command);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command of a test exists");
         let stdout = lines(child.stdout.take().expect("stdout is piped"));
         let stderr = lines(child.stderr.take().expect("stderr is piped"));
-        Self {
-            child,
-            stdout,
-            stderr,
-            deadline: Instant::now() + limit,
-        }
+        Self { child, stdout, stderr, deadline: Instant::now() + limit }
     }
 
     pub fn id(&self) -> u32 {
@@ -135,11 +127,7 @@ impl Job {
             }
             thread::sleep(LOOK_PAUSE);
         };
-        Ok(JobEnd {
-            status,
-            stdout: self.rest(&self.stdout),
-            stderr: self.rest(&self.stderr),
-        })
+        Ok(JobEnd { status, stdout: self.rest(&self.stdout), stderr: self.rest(&self.stderr) })
     }
 
     /// What comes until the stream ends, which the death of every writer does.
@@ -193,11 +181,7 @@ pub fn wait_until_stopped(pids: &[u32], stopped: bool) {
     let deadline = Instant::now() + JOB_WATCHDOG;
     let differs = |&&pid: &&u32| is_stopped(pid) != stopped;
     while let Some(pid) = pids.iter().find(differs) {
-        assert!(
-            Instant::now() < deadline,
-            "process {pid}: {:?}",
-            state(*pid)
-        );
+        assert!(Instant::now() < deadline, "process {pid}: {:?}", state(*pid));
         thread::sleep(LOOK_PAUSE);
     }
 }
@@ -271,10 +255,7 @@ pub(crate) fn forget_ranks(command: &mut Command) {
         // A backtrace would only push the message out of sight.
         "RUST_BACKTRACE",
     ];
-    let asked: Vec<_> = command
-        .get_envs()
-        .map(|(name, _)| name.to_owned())
-        .collect();
+    let asked: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
     for variable in ours {
         if !asked.iter().any(|name| name == variable) {
             command.env_remove(variable);
@@ -286,10 +267,7 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            if sender
-                .send(String::from_utf8_lossy(&line).into_owned())
-                .is_err()
-            {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                 break;
             }
         }

@@ -72,10 +72,7 @@ impl Limit {
         assert!(!rounds.is_empty(), "a limit of {bytes} bytes needs rounds");
         rounds.sort_unstable();
         let gb_per_s = |time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9;
-        Self {
-            best: gb_per_s(rounds[0]),
-            median: gb_per_s(rounds[rounds.len() / 2]),
-        }
+        Self { best: gb_per_s(rounds[0]), median: gb_per_s(rounds[rounds.len() / 2]) }
     }
 }
 
@@ -300,10 +297,7 @@ mod tests {
                 sum_of(bytes, 5, rotation),
                 streamed_of(bytes, 5, rotation),
             ] {
-                assert!(
-                    limit.best.is_finite() && limit.median > 0.0,
-                    "{bytes} bytes: {limit:?}"
-                );
+                assert!(limit.best.is_finite() && limit.median > 0.0, "{bytes} bytes: {limit:?}");
                 assert!(limit.best >= limit.median, "{bytes} bytes: {limit:?}");
             }
         }
@@ -317,9 +311,7 @@ mod tests {
         let (mut far, _) = listener.accept().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
-        let bytes: Vec<u8> = (0..3_000_000_u32)
-            .map(|index| (index % 251) as u8)
-            .collect();
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
         let reversed: Vec<u8> = bytes.iter().rev().copied().collect();
         let (mut here, mut there) = (vec![0; bytes.len()], vec![0; bytes.len()]);
         thread::scope(|scope| {

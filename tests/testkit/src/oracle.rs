@@ -39,9 +39,9 @@ macro_rules! float_sample {
                 let wide = values.iter().map(|value| $to(*value));
                 let result: $wide = match reduce {
                     ReduceOp::Sum => wide.reduce(|a, b| a + b),
-                    ReduceOp::Mean => wide
-                        .reduce(|a, b| a + b)
-                        .map(|sum| sum / values.len() as $wide),
+                    ReduceOp::Mean => {
+                        wide.reduce(|a, b| a + b).map(|sum| sum / values.len() as $wide)
+                    }
                     ReduceOp::Min => wide.reduce(<$wide>::min),
                     ReduceOp::Max => wide.reduce(<$wide>::max),
                     ReduceOp::Product => wide.reduce(|a, b| a * b),

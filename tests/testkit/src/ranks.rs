@@ -124,20 +124,12 @@ pub fn processes(program: &Path, args: &[&str], world_size: u32) -> Vec<Output> 
     let start = |rank: u32| -> Child {
         let env = env_of(rank, world_size, &server, &token);
         let mut command = Command::new(program);
-        command
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs(rank_variables(&env));
         command.spawn().expect("the program of the test exists")
     };
     let children: Vec<Child> = (0..world_size).map(start).collect();
-    let wait = |child: Child| {
-        child
-            .wait_with_output()
-            .expect("an own child can be waited for")
-    };
+    let wait = |child: Child| child.wait_with_output().expect("an own child can be waited for");
     children.into_iter().map(wait).collect()
 }
 
@@ -151,15 +143,10 @@ fn on_threads<I: Send, R: Send>(items: Vec<I>, body: impl Fn(I) -> R + Sync) -> 
     let _watchdog = Watchdog::start(&name, LIMIT);
     let body = &body;
     thread::scope(|scope| {
-        let threads: Vec<_> = items
-            .into_iter()
-            .map(|item| scope.spawn(move || body(item)))
-            .collect();
+        let threads: Vec<_> =
+            items.into_iter().map(|item| scope.spawn(move || body(item))).collect();
         // Join all before any panic continues, so that the first one does not hide the others.
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        results
-            .into_iter()
-            .map(|result| result.expect("a rank panicked; see above"))
-            .collect()
+        results.into_iter().map(|result| result.expect("a rank panicked; see above")).collect()
     })
 }

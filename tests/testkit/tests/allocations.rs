@@ -18,16 +18,12 @@ fn operations(group: &ProcessGroup, buffers: &mut Buffers) {
     group.reduce(data, root, ReduceOp::Max).unwrap();
     group.broadcast(data, root).unwrap();
     group.reduce_scatter_in_place(data, ReduceOp::Sum).unwrap();
-    group
-        .reduce_scatter_into(data, shard, ReduceOp::Sum)
-        .unwrap();
+    group.reduce_scatter_into(data, shard, ReduceOp::Sum).unwrap();
     group.all_gather_into(data, all).unwrap();
     group.all_to_all(data).unwrap();
     group.exchange(peer, data, &mut all[..data.len()]).unwrap();
     let (front, back) = data.split_at_mut(5);
-    group
-        .all_reduce_coalesced(&mut [front, back], ReduceOp::Min)
-        .unwrap();
+    group.all_reduce_coalesced(&mut [front, back], ReduceOp::Min).unwrap();
     group.barrier().unwrap();
 }
 
@@ -48,9 +44,7 @@ fn allocations(group: &ProcessGroup) -> u64 {
         })
         .collect();
     let mut round = || {
-        buffers
-            .iter_mut()
-            .for_each(|buffers| operations(group, buffers));
+        buffers.iter_mut().for_each(|buffers| operations(group, buffers));
     };
     round();
     measure(round).count_total

@@ -28,15 +28,11 @@ fn template(name: &str) -> PathBuf {
 fn launcher(program: &str, package: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let peers = cache
-        .or(home)
-        .map(|cache| cache.join("bonfire/peers").join(package).join("bin"));
+    let peers = cache.or(home).map(|cache| cache.join("bonfire/peers").join(package).join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     // The cache first: there it is the package that is asked for, and not another with its name.
     let folders = peers.into_iter().chain(std::env::split_paths(&path));
-    let found = folders
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file());
+    let found = folders.map(|folder| folder.join(program)).find(|path| path.is_file());
     if found.is_none() {
         eprintln!("skipped: there is no {program} of {package}");
     }
@@ -80,9 +76,7 @@ fn ranks_of_open_mpi_form_a_group() {
 fn ranks_of_open_mpi_meet_where_they_are_told() {
     if let Some(mut command) = open_mpi("2") {
         let port = OwnPort::new();
-        command
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", port.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         all_agree(&Job::start(command.args(PROGRAM)).end(), 2);
     }
 }
@@ -109,10 +103,7 @@ fn ranks_of_mpich_form_a_group() {
         command.env("MPIEXEC", &program).env("RANKS", "3");
         Job::start(command.args(through_shell).args(PROGRAM))
     };
-    let jobs = [
-        start(&[]),
-        start(&["/bin/sh", "-c", "\"$0\" \"$@\"; exit $?"]),
-    ];
+    let jobs = [start(&[]), start(&["/bin/sh", "-c", "\"$0\" \"$@\"; exit $?"])];
     for job in jobs {
         all_agree(&job.end(), 3);
     }
@@ -148,15 +139,8 @@ fn the_books_script_of_pytorch_learns() {
         end.status,
         end.stderr
     );
-    let loss = end
-        .stdout
-        .last()
-        .and_then(|line| line.split(' ').next_back());
-    assert!(
-        loss.unwrap().parse::<f64>().unwrap() < 1e-3,
-        "{:?}",
-        end.stdout
-    );
+    let loss = end.stdout.last().and_then(|line| line.split(' ').next_back());
+    assert!(loss.unwrap().parse::<f64>().unwrap() < 1e-3, "{:?}", end.stdout);
     assert!(folder.path().join("line.pt").is_file());
 }
 
@@ -208,18 +192,9 @@ fn tasks_of_slurm_form_a_group() {
 fn a_batch_job_of_slurm_forms_a_group() {
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slurm.out");
     let _ = std::fs::remove_file(&output);
-    let (output_flag, script) = (
-        format!("--output={}", output.display()),
-        template("slurm.sbatch").display().to_string(),
-    );
-    let sbatch = [
-        "sbatch",
-        "--wait",
-        "--nodes=1",
-        "--ntasks-per-node=3",
-        &output_flag,
-        &script,
-    ];
+    let (output_flag, script) =
+        (format!("--output={}", output.display()), template("slurm.sbatch").display().to_string());
+    let sbatch = ["sbatch", "--wait", "--nodes=1", "--ntasks-per-node=3", &output_flag, &script];
     if let Some(end) = in_slurm(&[&sbatch[..], &PROGRAM[..]].concat()) {
         let text = std::fs::read_to_string(&output).unwrap_or_default();
         assert!(end.status.success(), "{:?}; {text}", end.stderr);
@@ -231,17 +206,12 @@ fn a_batch_job_of_slurm_forms_a_group() {
 /// The variables that a template for Kubernetes sets to a value.
 fn variables_of(name: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(template(name)).unwrap();
-    let lines: Vec<&str> = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap().trim())
-        .collect();
+    let lines: Vec<&str> =
+        text.lines().map(|line| line.split('#').next().unwrap().trim()).collect();
     let pairs = lines.windows(2).filter_map(|pair| {
         let variable = pair[0].strip_prefix("- name: ")?;
         let value = pair[1].strip_prefix("value: ")?;
-        Some((
-            variable.trim().to_owned(),
-            value.trim_matches('"').to_owned(),
-        ))
+        Some((variable.trim().to_owned(), value.trim_matches('"').to_owned()))
     });
     pairs.collect()
 }

@@ -17,10 +17,7 @@ fn options() -> GroupOptions {
 }
 
 fn one_digest(digests: Vec<u64>) -> u64 {
-    assert!(
-        digests.windows(2).all(|pair| pair[0] == pair[1]),
-        "{digests:x?}"
-    );
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:x?}");
     digests[0]
 }
 
@@ -40,13 +37,9 @@ fn in_processes(transport: TransportKind, world_size: u32) -> u64 {
 /// As [`in_processes`], with words of the shell before the program.
 fn in_limited_processes(limits: &str, transport: TransportKind, world_size: u32) -> u64 {
     let program = env!("CARGO_BIN_EXE_conformance-rank");
-    let script = format!(
-        "{limits}; exec {program} {} {CHUNK_BYTES}",
-        transport.name()
-    );
-    let digests = processes(Path::new("/bin/sh"), &["-c", &script], world_size)
-        .into_iter()
-        .map(|output| {
+    let script = format!("{limits}; exec {program} {} {CHUNK_BYTES}", transport.name());
+    let digests =
+        processes(Path::new("/bin/sh"), &["-c", &script], world_size).into_iter().map(|output| {
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{}: {errors}", output.status);
             let text = String::from_utf8(output.stdout).unwrap();
@@ -59,16 +52,8 @@ fn in_limited_processes(limits: &str, transport: TransportKind, world_size: u32)
 fn all_transports_agree(world_size: u32) {
     let expected = threads(TransportKind::Local, world_size);
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
-        assert_eq!(
-            threads(transport, world_size),
-            expected,
-            "threads over {transport}"
-        );
-        assert_eq!(
-            in_processes(transport, world_size),
-            expected,
-            "processes over {transport}"
-        );
+        assert_eq!(threads(transport, world_size), expected, "threads over {transport}");
+        assert_eq!(in_processes(transport, world_size), expected, "processes over {transport}");
     }
 }
 
@@ -135,11 +120,7 @@ fn frames_with_checksums_carry_the_same_bits() {
                     check_all(&group, Bits::Canonical)
                 }))
             };
-            assert_eq!(
-                digest(Checksums::All),
-                digest(Checksums::Off),
-                "{transport}"
-            );
+            assert_eq!(digest(Checksums::All), digest(Checksums::Off), "{transport}");
         }
     }
 }
@@ -164,9 +145,7 @@ fn chunks_do_not_change_the_bits() {
         .into_iter()
         .map(|chunk_bytes| {
             let options = GroupOptions::default().with_chunk_bytes(chunk_bytes);
-            one_digest(local(3, options, |group| {
-                check_all(&group, Bits::Canonical)
-            }))
+            one_digest(local(3, options, |group| check_all(&group, Bits::Canonical)))
         })
         .collect();
     one_digest(digests);

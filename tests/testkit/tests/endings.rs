@@ -13,10 +13,7 @@ const SEEDS: u64 = 2;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number")))
 }
 
 /// Runs the seeds of one misfortune over shared memory and over TCP, and says how long the ends took.

@@ -137,18 +137,13 @@ fn hear(
         }
     });
     let last = last.lock().unwrap().unwrap();
-    Heard {
-        error,
-        after: last.elapsed(),
-        calls_again,
-    }
+    Heard { error, after: last.elapsed(), calls_again }
 }
 
 /// One kind, with the odd rank calling first or last.
 fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, bool) {
-    let options = GroupOptions::default()
-        .with_transport(transport)
-        .with_timeout(Duration::from_secs(100));
+    let options =
+        GroupOptions::default().with_transport(transport).with_timeout(Duration::from_secs(100));
     let last = Mutex::new(None);
     let body = |group: ProcessGroup| {
         group.barrier().unwrap();
@@ -156,12 +151,7 @@ fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, 
         if me == 2 {
             thread::sleep(LATE);
         }
-        hear(
-            &group,
-            if me == odd { kind.odd } else { kind.others },
-            &last,
-            LISTENING,
-        )
+        hear(&group, if me == odd { kind.odd } else { kind.others }, &last, LISTENING)
     };
     let heard = on_ranks(3, options, body);
     for Heard { error, .. } in &heard {
@@ -175,10 +165,7 @@ fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, 
         assert_eq!(error.to_string().matches(".rs:").count(), 2, "{error}");
     }
     let slowest = heard.iter().map(|heard| heard.after).max();
-    (
-        slowest.unwrap(),
-        heard.iter().any(|heard| heard.calls_again),
-    )
+    (slowest.unwrap(), heard.iter().any(|heard| heard.calls_again))
 }
 
 #[test]
@@ -189,15 +176,8 @@ fn every_kind_of_mismatch_reaches_all_ranks_and_names_both_sides() {
                 let (after, calls_again) = check(kind, transport, odd);
                 let name = transport.map_or("local".to_owned(), |kind| kind.to_string());
                 let ms = after.as_secs_f64() * 1e3;
-                let how = if calls_again {
-                    ", one at its next operation"
-                } else {
-                    ""
-                };
-                println!(
-                    "{:<13} {name:<6} odd rank {odd}: {ms:.1} ms{how}",
-                    kind.name
-                );
+                let how = if calls_again { ", one at its next operation" } else { "" };
+                println!("{:<13} {name:<6} odd rank {odd}: {ms:.1} ms{how}", kind.name);
             }
         }
     }
@@ -218,9 +198,8 @@ fn from_two_lines(group: &ProcessGroup) -> Done {
 fn lines_are_a_mismatch_only_where_they_are_compared() {
     for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
         for call_sites in [CallSites::Named, CallSites::Compared] {
-            let options = GroupOptions::default()
-                .with_transport(transport)
-                .with_call_sites(call_sites);
+            let options =
+                GroupOptions::default().with_transport(transport).with_call_sites(call_sites);
             let body = |group: ProcessGroup| {
                 group.all_reduce(&mut [1_u8], ReduceOp::Sum).unwrap();
                 from_two_lines(&group)
@@ -252,9 +231,7 @@ fn assert_refused(ranks: [GroupOptions; 2], variable: &str) {
 #[test]
 fn ranks_that_differ_in_what_lines_count_do_not_meet() {
     let ranks = [CallSites::Named, CallSites::Compared].map(|call_sites| {
-        GroupOptions::default()
-            .with_transport(Some(TransportKind::Tcp))
-            .with_call_sites(call_sites)
+        GroupOptions::default().with_transport(Some(TransportKind::Tcp)).with_call_sites(call_sites)
     });
     assert_refused(ranks, "BONFIRE_CALL_SITES");
 }
@@ -263,19 +240,13 @@ fn ranks_that_differ_in_what_lines_count_do_not_meet() {
 type OneSided = fn(&ProcessGroup, usize) -> Done;
 
 const ONE_SIDED: [(&str, OneSided); 4] = [
-    ("broadcast", |group, count| {
-        group.broadcast(&mut vec![0_u32; count], group.rank())
-    }),
-    ("reduce", |group, count| {
-        group.reduce(&mut vec![0_u32; count], next(group), ReduceOp::Sum)
-    }),
+    ("broadcast", |group, count| group.broadcast(&mut vec![0_u32; count], group.rank())),
+    ("reduce", |group, count| group.reduce(&mut vec![0_u32; count], next(group), ReduceOp::Sum)),
     ("scatter", |group, count| {
         let parts = vec![0_u32; count * group.world_size().len()];
         group.scatter_into(&parts, &mut vec![0_u32; count], group.rank())
     }),
-    ("gather", |group, count| {
-        group.gather(&vec![0_u32; count], next(group)).map(drop)
-    }),
+    ("gather", |group, count| group.gather(&vec![0_u32; count], next(group)).map(drop)),
 ];
 
 fn next(group: &ProcessGroup) -> Rank {
@@ -303,19 +274,11 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
                     hear(&group, |group| call(group, count), &last, patience)
                 };
                 let heard = on_ranks(2, options, body);
-                for Heard {
-                    error,
-                    after,
-                    calls_again,
-                } in heard
-                {
+                for Heard { error, after, calls_again } in heard {
                     println!("{name} {count} {transport:?}: {after:?}");
                     assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
                     assert!(error.to_string().contains(name), "{error}");
-                    assert!(
-                        !calls_again,
-                        "{name} of {count} over {transport:?}: {error}"
-                    );
+                    assert!(!calls_again, "{name} of {count} over {transport:?}: {error}");
                 }
             }
         }
@@ -325,9 +288,7 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
 #[test]
 fn ranks_that_differ_in_checksums_do_not_meet() {
     let ranks = [Checksums::Off, Checksums::All].map(|checksums| {
-        GroupOptions::default()
-            .with_transport(Some(TransportKind::Tcp))
-            .with_checksums(checksums)
+        GroupOptions::default().with_transport(Some(TransportKind::Tcp)).with_checksums(checksums)
     });
     assert_refused(ranks, "BONFIRE_CHECKSUMS");
 }

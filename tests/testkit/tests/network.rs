@@ -44,10 +44,7 @@ fn check_conformance(name: &str, shape: Shape, hosts: &[usize], args: &[&str]) {
         })
         .collect();
     assert_eq!(digests[0].len(), 1, "one digest, got {digests:?}");
-    assert!(
-        digests.windows(2).all(|pair| pair[0] == pair[1]),
-        "{digests:?}"
-    );
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
 }
 
 #[test]
@@ -141,10 +138,7 @@ fn several_streams_take_several_paths() {
     let one = sum_over(&network, 1);
     // 16 MiB go each way over the only path of 200 Mbit/s.
     let least = (16 << 20) as f64 * 8.0 / 200e6 * 1e3;
-    assert!(
-        one > least * 0.9,
-        "{one} ms: the paths are wider than they should be"
-    );
+    assert!(one > least * 0.9, "{one} ms: the paths are wider than they should be");
     // What one path alone could not do needs more than one. Nothing is asked of a busy machine but
     // to be idle enough for that once.
     for attempt in 1.. {
@@ -210,11 +204,8 @@ fn hosts_that_cannot_reach_each_other_are_named_in_a_matrix_on_every_rank() {
             said.contains("host 10.77.0.2 (rank 1) cannot reach host 10.77.0.3 (rank 3)"),
             "rank {rank}: {said}"
         );
-        let rows: Vec<&String> = end
-            .stderr
-            .iter()
-            .filter(|line| line.starts_with("  10."))
-            .collect();
+        let rows: Vec<&String> =
+            end.stderr.iter().filter(|line| line.starts_with("  10.")).collect();
         assert_eq!(rows.len(), 3, "rank {rank}: {said}");
         assert_eq!(rows[0].matches("  ok").count(), 2, "rank {rank}: {said}");
         assert_eq!(rows[1].matches("  ok").count(), 1, "rank {rank}: {said}");

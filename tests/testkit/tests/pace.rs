@@ -46,10 +46,7 @@ fn a_slow_rank_is_named_on_all_ranks_with_what_it_costs() {
             assert_eq!(straggler.rank.get(), 1, "{transport}: {report:?}");
             let lost = report.lost_per_step(straggler).unwrap();
             assert!(lost >= LATE / 2, "{transport}: {report:?}");
-            assert!(
-                report.to_string().starts_with("rank 1 is slow: "),
-                "{report}"
-            );
+            assert!(report.to_string().starts_with("rank 1 is slow: "), "{report}");
         }
     };
     // At the same time: a report takes ten seconds, in which ranks mostly sleep.

@@ -42,10 +42,7 @@ impl Case {
             data
         });
         let first = results.swap_remove(0);
-        assert!(
-            results.iter().all(|result| *result == first),
-            "{case:?}: ranks differ"
-        );
+        assert!(results.iter().all(|result| *result == first), "{case:?}: ranks differ");
         first
     }
 }
@@ -100,10 +97,7 @@ fn expected<T: Float>(values: &[T], reduce: ReduceOp) -> (f64, f64) {
     let roundings = ranks * (T::PARTIAL_ROUNDING + T::ROUNDING);
     let underflow = if size > 0.0 { ranks * T::TINY } else { 0.0 };
     // The oracle itself rounds too.
-    (
-        result,
-        1.01 * size * (roundings + ranks * f64::EPSILON) + underflow,
-    )
+    (result, 1.01 * size * (roundings + ranks * f64::EPSILON) + underflow)
 }
 
 fn check_float<T: Float>(case: &Case) {
@@ -151,17 +145,15 @@ fn cases() -> impl Strategy<Value = Case> {
         64..70_000_usize,
         any::<u64>(),
     )
-        .prop_map(
-            |(world_size, len, reduce, algorithm, order, chunk_bytes, seed)| Case {
-                world_size,
-                len,
-                reduce,
-                algorithm,
-                order,
-                chunk_bytes,
-                seed,
-            },
-        )
+        .prop_map(|(world_size, len, reduce, algorithm, order, chunk_bytes, seed)| Case {
+            world_size,
+            len,
+            reduce,
+            algorithm,
+            order,
+            chunk_bytes,
+            seed,
+        })
 }
 
 proptest! {

@@ -20,10 +20,7 @@ fn options(order: FoldOrder) -> GroupOptions {
 }
 
 fn one_digest(digests: &[u64]) -> u64 {
-    assert!(
-        digests.windows(2).all(|pair| pair[0] == pair[1]),
-        "{digests:x?}"
-    );
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:x?}");
     digests[0]
 }
 
@@ -43,17 +40,12 @@ fn all_ranks_agree_when_any_order_will_do() {
 fn several_hosts_give_the_bits_of_one() {
     let body = |group| check_all(&group, Bits::Canonical);
     let expected = one_digest(&local(4, options(FoldOrder::Canonical), body));
-    let arrangements = [
-        ["a", "b", "a", "b"],
-        ["a", "a", "b", "b"],
-        ["a", "b", "c", "c"],
-    ];
+    let arrangements = [["a", "b", "a", "b"], ["a", "a", "b", "b"], ["a", "b", "c", "c"]];
     for hosts in some(&arrangements, 1) {
         let digests = on_hosts(hosts, options(FoldOrder::Canonical), body);
         assert_eq!(one_digest(&digests), expected, "{hosts:?}");
-        let any = on_hosts(hosts, options(FoldOrder::Any), |group| {
-            check_all(&group, Bits::AnyOrder)
-        });
+        let any =
+            on_hosts(hosts, options(FoldOrder::Any), |group| check_all(&group, Bits::AnyOrder));
         one_digest(&any);
     }
 }
@@ -63,9 +55,7 @@ fn every_algorithm_conforms_between_hosts() {
     let newest_first: Vec<Algorithm> = Algorithm::ALL.iter().rev().copied().collect();
     for &algorithm in some(&newest_first, 1) {
         let forced = options(FoldOrder::Canonical).with_algorithm(Some(algorithm));
-        let digests = on_hosts(&["a", "b", "a"], forced, |group| {
-            check_all(&group, Bits::AnyOrder)
-        });
+        let digests = on_hosts(&["a", "b", "a"], forced, |group| check_all(&group, Bits::AnyOrder));
         one_digest(&digests);
     }
 }
@@ -80,17 +70,13 @@ fn the_chain_of_hosts_gives_the_bits_of_one() {
         group.all_reduce(&mut data, ReduceOp::Mean).unwrap();
         let mut shards = data.clone();
         shards.extend(sums);
-        group
-            .reduce_scatter_in_place(&mut shards, ReduceOp::Sum)
-            .unwrap();
+        group.reduce_scatter_in_place(&mut shards, ReduceOp::Sum).unwrap();
         let shard = shard_range(shards.len(), group.world_size(), group.rank()).as_range();
         let values = data.iter().chain(&shards[shard]);
         values.map(|value| value.to_bits()).collect::<Vec<u32>>()
     };
     let sums = vec![0.1; 777];
-    let expected = local(5, options(FoldOrder::Canonical), |group| {
-        bits(&group, &sums)
-    });
+    let expected = local(5, options(FoldOrder::Canonical), |group| bits(&group, &sums));
     for hosts in [["a", "a", "b", "b", "b"], ["a", "b", "b", "a", "c"]] {
         let forced = options(FoldOrder::Canonical).with_algorithm(Some(Algorithm::Chain));
         let found = on_hosts(&hosts, forced, |group| {
@@ -143,11 +129,7 @@ fn the_environment_goes_before_the_program() {
         ("all_reduce=ring", None, Algorithm::Ring),
         ("all_reduce=ring", Some(Algorithm::OneShot), Algorithm::Ring),
         ("one_shot,all_reduce=two_shot", None, Algorithm::TwoShot),
-        (
-            "all_gather=ring",
-            Some(Algorithm::TwoShot),
-            Algorithm::TwoShot,
-        ),
+        ("all_gather=ring", Some(Algorithm::TwoShot), Algorithm::TwoShot),
     ] {
         let groups = meet([overrides, overrides], in_code);
         std::thread::scope(|scope| {
@@ -181,11 +163,7 @@ fn parts_do_as_the_environment_says_too() {
         options(FoldOrder::Canonical).with_overrides("ring".parse::<AlgorithmOverrides>().unwrap());
     let used = local(4, options, |world| {
         // The error that tells the algorithm would end the other half, too.
-        let half = world
-            .detached()
-            .split(Some(world.rank().get() % 2), 0)
-            .unwrap()
-            .unwrap();
+        let half = world.detached().split(Some(world.rank().get() % 2), 0).unwrap().unwrap();
         algorithm_of_all_reduce(&half)
     });
     assert_eq!(used, [Algorithm::Ring; 4]);

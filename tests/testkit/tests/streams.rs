@@ -18,18 +18,14 @@ use bonfire_testkit::{
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn one_digest(digests: Vec<u64>) -> u64 {
-    assert!(
-        digests.windows(2).all(|pair| pair[0] == pair[1]),
-        "{digests:x?}"
-    );
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:x?}");
     digests[0]
 }
 
 fn check_world(world_size: u32) {
     let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
-    let expected = one_digest(local(world_size, GroupOptions::default(), |group| {
-        check_large(&group)
-    }));
+    let expected =
+        one_digest(local(world_size, GroupOptions::default(), |group| check_large(&group)));
     for way in ["tcp:1", "tcp:2", "tcp:4", "tcp:16", "tcp:4t", "tcp:2t+all"] {
         let digests = connected(world_size, over(way).unwrap(), |group| check_large(&group));
         assert_eq!(one_digest(digests), expected, "threads over {way}");
@@ -60,13 +56,10 @@ fn three_ranks_get_the_same_bits_over_any_number_of_streams() {
 
 #[test]
 fn every_operation_conforms_over_streams() {
-    let expected = one_digest(local(2, GroupOptions::default(), |group| {
-        check_all(&group, Bits::Canonical)
-    }));
+    let expected =
+        one_digest(local(2, GroupOptions::default(), |group| check_all(&group, Bits::Canonical)));
     for way in ["tcp:2", "tcp:4", "tcp:4t", "tcp:4t+all"] {
-        let digests = connected(2, over(way).unwrap(), |group| {
-            check_all(&group, Bits::Canonical)
-        });
+        let digests = connected(2, over(way).unwrap(), |group| check_all(&group, Bits::Canonical));
         assert_eq!(one_digest(digests), expected, "{way}");
     }
 }
@@ -82,22 +75,16 @@ fn every_algorithm_conforms_over_streams() {
     ] {
         for way in ["auto:3", "auto:3t"] {
             // Chunks of two pieces, so that many frames are under way.
-            let forced = over(way)
-                .unwrap()
-                .with_algorithm(Some(algorithm))
-                .with_chunk_bytes(32 << 10);
+            let forced =
+                over(way).unwrap().with_algorithm(Some(algorithm)).with_chunk_bytes(32 << 10);
             let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
-                let mut data: Vec<i32> = (0..200_003)
-                    .map(|index| index + group.rank().get() as i32)
-                    .collect();
+                let mut data: Vec<i32> =
+                    (0..200_003).map(|index| index + group.rank().get() as i32).collect();
                 group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 data
             });
             let expected: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
-            assert!(
-                sums.iter().all(|sum| *sum == expected),
-                "{algorithm}, {way}"
-            );
+            assert!(sums.iter().all(|sum| *sum == expected), "{algorithm}, {way}");
         }
     }
 }
@@ -123,10 +110,7 @@ fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveErr
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
     let ranks = (0..).zip(told).map(|(rank, (in_code, streams_per_link))| {
         let env = RankEnv {
-            settings: EnvSettings {
-                streams_per_link,
-                ..EnvSettings::default()
-            },
+            settings: EnvSettings { streams_per_link, ..EnvSettings::default() },
             ..env_of(rank, 2, &server, &token)
         };
         let options = over("tcp")
@@ -183,10 +167,7 @@ fn the_end_of_one_stream_is_the_end_of_its_link_and_names_its_ranks() {
 fn check_cut(way: &str) {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
     let ranks = processes(program, &[way, "cut"], 3);
-    let said: Vec<_> = ranks
-        .iter()
-        .map(|output| String::from_utf8_lossy(&output.stdout))
-        .collect();
+    let said: Vec<_> = ranks.iter().map(|output| String::from_utf8_lossy(&output.stdout)).collect();
     let cut = said[2].lines().find_map(|line| line.strip_prefix("cuts "));
     let (own, peer) = cut.and_then(|ports| ports.split_once(' ')).unwrap();
     let other_end = format!("has {peer} {own}");
@@ -197,9 +178,7 @@ fn check_cut(way: &str) {
         assert_eq!(output.status.code(), Some(3), "rank {rank}: {said}");
         // Each of the two sees the other end it; all hear of whoever is told of first.
         assert!(
-            [other, 2]
-                .iter()
-                .any(|end| said.contains(&format!("heard: rank {end} failed"))),
+            [other, 2].iter().any(|end| said.contains(&format!("heard: rank {end} failed"))),
             "rank {rank}, and the link is that of 2 and {other}: {said}"
         );
         assert!(said.contains("it closed its link"), "rank {rank}: {said}");

@@ -15,10 +15,7 @@ use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over, try_co
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn one_digest(digests: Vec<u64>) -> u64 {
-    assert!(
-        digests.windows(2).all(|pair| pair[0] == pair[1]),
-        "{digests:x?}"
-    );
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:x?}");
     digests[0]
 }
 
@@ -34,9 +31,7 @@ fn every_operation_conforms_over_tls() {
 
 #[test]
 fn large_data_conforms_over_tls_and_several_streams() {
-    let expected = one_digest(local(3, GroupOptions::default(), |group| {
-        check_large(&group)
-    }));
+    let expected = one_digest(local(3, GroupOptions::default(), |group| check_large(&group)));
     for way in ["tcp+all", "tcp:3+all"] {
         let digests = connected(3, over(way).unwrap(), |group| check_large(&group));
         assert_eq!(one_digest(digests), expected, "{way}");
@@ -67,16 +62,11 @@ fn meet(
     let server = TcpStoreServer::bind_with(any_port, &token, server_tls).unwrap();
     let ranks = (0..).zip(told).map(|(rank, (in_code, tls))| {
         let env = RankEnv {
-            settings: EnvSettings {
-                tls,
-                ..EnvSettings::default()
-            },
+            settings: EnvSettings { tls, ..EnvSettings::default() },
             ..env_of(rank, 2, &server, &token)
         };
-        let options = over("tcp")
-            .unwrap()
-            .with_startup_timeout(Duration::from_secs(60))
-            .with_tls(in_code);
+        let options =
+            over("tcp").unwrap().with_startup_timeout(Duration::from_secs(60)).with_tls(in_code);
         (env, options)
     });
     try_connected(ranks.collect())

@@ -84,11 +84,7 @@ fn a_barrier_carries_no_payload() {
         for traffic in traffic {
             assert_eq!(traffic.payload_bytes_sent, 0, "{transport}");
             assert_eq!(traffic.payload_bytes_received, 0, "{transport}");
-            assert_eq!(
-                (traffic.frames_sent, traffic.frames_received),
-                (2, 2),
-                "{transport}"
-            );
+            assert_eq!((traffic.frames_sent, traffic.frames_received), (2, 2), "{transport}");
         }
     }
 }

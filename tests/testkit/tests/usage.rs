@@ -39,15 +39,8 @@ fn all_are_told(
     what: &'static str,
     body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
 ) {
-    let errors: Vec<_> = outcomes(body)
-        .into_iter()
-        .map(Outcome::unwrap_err)
-        .collect();
-    assert!(
-        errors
-            .iter()
-            .any(|error| matches!(error, CollectiveError::Usage(_)))
-    );
+    let errors: Vec<_> = outcomes(body).into_iter().map(Outcome::unwrap_err).collect();
+    assert!(errors.iter().any(|error| matches!(error, CollectiveError::Usage(_))));
     for error in errors {
         assert!(error.to_string().contains(what), "{error}");
     }
@@ -144,17 +137,13 @@ fn operations_that_differ() {
 fn block_lengths_that_differ() {
     ranks_disagree(|group| {
         let lengths = [[1, 2, 3], [3, 2, 1]][is_one(group)];
-        group
-            .reduce_scatter_v(&[0_i64; 6], &lengths, ReduceOp::Sum)
-            .map(drop)
+        group.reduce_scatter_v(&[0_i64; 6], &lengths, ReduceOp::Sum).map(drop)
     });
 }
 
 #[test]
 fn a_reduction_that_the_type_does_not_have() {
-    all_are_told("sum does not reduce bool", |group| {
-        group.all_reduce(&mut [true], ReduceOp::Sum)
-    });
+    all_are_told("sum does not reduce bool", |group| group.all_reduce(&mut [true], ReduceOp::Sum));
     all_are_told("xor does not reduce f32", |group| {
         group.all_reduce(&mut [1.0_f32], ReduceOp::Xor)
     });
@@ -162,9 +151,7 @@ fn a_reduction_that_the_type_does_not_have() {
 
 #[test]
 fn a_rank_that_is_not_there() {
-    all_are_told("rank", |group| {
-        group.reduce(&mut [1], Rank::new(3), ReduceOp::Sum)
-    });
+    all_are_told("rank", |group| group.reduce(&mut [1], Rank::new(3), ReduceOp::Sum));
     all_are_told("rank", |group| group.send(&[1], Rank::new(3)));
 }
 
@@ -176,9 +163,7 @@ fn a_message_to_oneself() {
 #[test]
 fn lengths_that_do_not_add_up() {
     all_are_told("add up to 3", |group| {
-        group
-            .reduce_scatter_v(&[1; 5], &[1, 1, 1], ReduceOp::Sum)
-            .map(drop)
+        group.reduce_scatter_v(&[1; 5], &[1, 1, 1], ReduceOp::Sum).map(drop)
     });
 }
 
@@ -204,9 +189,7 @@ fn one_operation_may_have_more_or_less_time_than_the_others() {
         let patient = group.with_timeout(Duration::from_secs(30)).named("patient");
         assert_eq!(patient.timeout(), Duration::from_secs(30));
         patient.barrier()?;
-        patient
-            .background(vec![1], |group, data| group.all_reduce(data, ReduceOp::Sum))
-            .wait()?;
+        patient.background(vec![1], |group, data| group.all_reduce(data, ReduceOp::Sum)).wait()?;
         group.barrier()
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

@@ -27,9 +27,7 @@ impl Model {
     /// Mean squared distance to y = x / 100 at the points `x`, `[batch, 1]`.
     fn loss(&self, x: Tensor<2>) -> Tensor<1> {
         let y = x.clone() / 100.0;
-        (self.head.forward(self.norm.forward(x)) - y)
-            .square()
-            .mean()
+        (self.head.forward(self.norm.forward(x)) - y).square().mean()
     }
 }
 

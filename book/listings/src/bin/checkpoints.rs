@@ -66,9 +66,7 @@ fn counted(world: &World) -> bonfire::Result<usize> {
     let group = world.group();
     // ANCHOR: timeout
     // Rank 0 reads all files, which takes minutes; the others wait here.
-    group
-        .with_timeout(Duration::from_secs(1800))
-        .broadcast(&mut count, Rank::new(0))?;
+    group.with_timeout(Duration::from_secs(1800)).broadcast(&mut count, Rank::new(0))?;
     // ANCHOR_END: timeout
     Ok(count[0] as usize)
 }
@@ -111,10 +109,7 @@ fn train(world: &World) -> bonfire::Result<()> {
             step += 1;
             if step % 10 == 0 || step == last {
                 let loss = done.loss.over_ranks(world)?;
-                let milestone = Milestone {
-                    step,
-                    metric: Some(loss),
-                };
+                let milestone = Milestone { step, metric: Some(loss) };
                 let state = State { data };
                 if step < last {
                     // ANCHOR: background

@@ -58,11 +58,7 @@ fn train(world: World) -> bonfire::Result<()> {
 
 fn model(device: &Device) -> Attention {
     let layer = || LinearConfig::new(4, 4).init(device);
-    Attention {
-        query: layer(),
-        key: layer(),
-        value: layer(),
-    }
+    Attention { query: layer(), key: layer(), value: layer() }
 }
 
 /// Sequences of eight tokens, and what is to be found at each: the mean of the tokens so far.

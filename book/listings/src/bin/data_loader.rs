@@ -53,9 +53,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> Result<(), Error> {
     let device = world.device().autodiff();
-    let model = Line {
-        layer: LinearConfig::new(1, 1).init(&device),
-    };
+    let model = Line { layer: LinearConfig::new(1, 1).init(&device) };
     let mut ddp = Ddp::new(model, &world)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let loader = DatasetLoader::new(&world, Points, OnTheLine, 8)

@@ -24,9 +24,7 @@ impl Model {
             inner: LinearConfig::new(64, 256).init(device),
             outer: LinearConfig::new(256, 64).init(device),
         };
-        Self {
-            blocks: (0..6).map(block).collect(),
-        }
+        Self { blocks: (0..6).map(block).collect() }
     }
 
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
@@ -57,11 +55,7 @@ fn run(file: WeightsFile) -> anyhow::Result<()> {
     // Blocks of device 0 and of host memory are read; the others stay in the file.
     let (model, report) = dispatch.load(model, &file)?;
     let y = model.forward(Tensor::ones([1, 64], &device));
-    println!(
-        "{}\nanswer {:.4}",
-        report.summary(),
-        y.sum().into_scalar::<f32>()
-    );
+    println!("{}\nanswer {:.4}", report.summary(), y.sum().into_scalar::<f32>());
     Ok(())
 }
 // ANCHOR_END: load

@@ -29,9 +29,7 @@ fn main() -> anyhow::Result<()> {
         // ANCHOR_END: train
         if world.is_main() {
             let batch = Tensor::<2>::random([256, 8], Distribution::Default, &device);
-            let loss = (model.forward(batch.clone()) - batch.sum_dim(1))
-                .powi_scalar(2)
-                .mean();
+            let loss = (model.forward(batch.clone()) - batch.sum_dim(1)).powi_scalar(2).mean();
             println!("loss {}", loss.into_scalar::<f32>());
         }
         Ok(())

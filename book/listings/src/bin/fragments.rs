@@ -107,9 +107,7 @@ fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
 }
 
 fn several_devices(model: Linear, devices: Vec<Device>, device: Device, input: Tensor<2>) -> Any {
-    let dp = DataParallel::new(model, devices)
-        .with_output_device(device)
-        .with_dim(1);
+    let dp = DataParallel::new(model, devices).with_output_device(device).with_dim(1);
     let output = dp.forward(&input, |model, x| model.forward(x))?;
     Ok(())
 }

@@ -53,11 +53,7 @@ fn train(world: World) -> bonfire::Result<()> {
         generator.step(&mut generator_sgd, 0.01, step.gradients)?;
     }
     // ANCHOR_END: train
-    let bias = generator
-        .module()
-        .bias
-        .as_ref()
-        .expect("linear layers have one");
+    let bias = generator.module().bias.as_ref().expect("linear layers have one");
     let mean = bias.val().into_scalar::<f32>();
     println!("rank {}: mean {mean:.2}", world.rank());
     Ok(())

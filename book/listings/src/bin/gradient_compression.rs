@@ -67,12 +67,8 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let compression =
         GradientCompression::PowerSgd(PowerSgdConfig::default().with_rank(2).with_start_step(20));
-    let config = DdpConfig::default()
-        .with_compression(compression)
-        .with_precision(Precision::F16);
-    let folder = std::env::args_os()
-        .nth(1)
-        .unwrap_or_else(|| "runs/lean".into());
+    let config = DdpConfig::default().with_compression(compression).with_precision(Precision::F16);
+    let folder = std::env::args_os().nth(1).unwrap_or_else(|| "runs/lean".into());
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
     let precision = ddp.precision();
@@ -94,10 +90,7 @@ fn train(world: World) -> bonfire::Result<()> {
         // ANCHOR_END: scale
         if (step + 1) % 100 == 0 {
             state.compression = ddp.compression_state()?;
-            let milestone = Milestone {
-                step: step + 1,
-                metric: None,
-            };
+            let milestone = Milestone { step: step + 1, metric: None };
             checkpoints.save(milestone, &mut ddp, &optimizer, &state)?;
             let loss = done.loss.over_ranks(&world)?;
             if world.is_main() {

@@ -6,10 +6,8 @@ use bonfire::collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize}
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let groups = ProcessGroup::local(WorldSize::new(4)?, GroupOptions::default())?;
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|world| scope.spawn(move || rank(&world)))
-            .collect();
+        let ranks: Vec<_> =
+            groups.into_iter().map(|world| scope.spawn(move || rank(&world))).collect();
         for rank in ranks {
             rank.join().expect("no rank panics")?;
         }

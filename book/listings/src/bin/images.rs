@@ -24,10 +24,8 @@ fn train(world: World) -> anyhow::Result<()> {
     }));
     pictures.expect_classes(5)?;
     let (training, validation) = split_pictures(&pictures, 0.2, 0)?;
-    let transforms = Transforms::new([
-        Transform::random_resized_crop(32),
-        Transform::RandomHorizontalFlip,
-    ])?;
+    let transforms =
+        Transforms::new([Transform::random_resized_crop(32), Transform::RandomHorizontalFlip])?;
     let count = training.count();
     let (normalize, device) = (Normalize::imagenet(), world.device());
     let batches = PictureBatches::new(Arc::new(training), transforms, normalize, 7, device);

@@ -30,9 +30,7 @@ fn learning_rate(world: &World) -> f64 {
         batch_size: BATCH,
         accumulation: NonZeroUsize::MIN,
     };
-    let rule = RateRule::Linear {
-        reference: REFERENCE,
-    };
+    let rule = RateRule::Linear { reference: REFERENCE };
     0.3 * rule.factor(batch)
 }
 // ANCHOR_END: rate
@@ -44,13 +42,8 @@ fn train(world: World) -> bonfire::Result<()> {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     // ANCHOR: schedule
     // Up to the rate in 20 steps, and down to a tenth of it in the 180 after them.
-    let decay = Decay::Cosine {
-        steps: 180,
-        final_factor: 0.1,
-    };
-    let schedule = Schedule::constant(learning_rate(&world))
-        .with_warmup(20)
-        .with_decay(decay);
+    let decay = Decay::Cosine { steps: 180, final_factor: 0.1 };
+    let schedule = Schedule::constant(learning_rate(&world)).with_warmup(20).with_decay(decay);
     // ANCHOR_END: schedule
     let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
     // ANCHOR: loop
@@ -63,9 +56,7 @@ fn train(world: World) -> bonfire::Result<()> {
         let (x, y) = journal.time(Activity::Data, || batch(&device));
         let done = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
         journal.step(&done);
-        journal.time(Activity::Optimizer, || {
-            ddp.step(&mut optimizer, rate, done.gradients)
-        })?;
+        journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, rate, done.gradients))?;
         if step % 50 == 0 {
             journal.figures(Some(rate))?;
         }
@@ -73,10 +64,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let report = journal.close()?.with_fact("optimizer", "SGD");
     if world.is_main() {
         report.write(&folder)?;
-        println!(
-            "{report}\nthe curves are in {}",
-            folder.join("report.html").display()
-        );
+        println!("{report}\nthe curves are in {}", folder.join("report.html").display());
     }
     // ANCHOR_END: loop
     Ok(())

@@ -87,9 +87,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let folder = std::env::temp_dir().join(format!("bonfire-learner-{}", std::process::id()));
-    let model = Line {
-        layer: LinearConfig::new(1, 1).init(&world.device().autodiff()),
-    };
+    let model = Line { layer: LinearConfig::new(1, 1).init(&world.device().autodiff()) };
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let train = loader(&world, 100, Order::Shuffled { seed: 1 }, Remainder::Pad);
     let valid = loader(&world, 13, Order::Sequential, Remainder::Exact);

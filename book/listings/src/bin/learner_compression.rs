@@ -84,14 +84,12 @@ fn loader(world: &World, samples: usize, order: Order) -> Arc<DatasetLoader<i64,
 }
 
 fn main() -> bonfire::Result<()> {
-    bonfire::launch(
-        |world| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-            let mut arguments = std::env::args().skip(1);
-            let mut next = || arguments.next().ok_or("FOLDER FROM LAST");
-            let (folder, from, last) = (PathBuf::from(next()?), next()?.parse()?, next()?.parse()?);
-            train(&world, &folder, from, last)
-        },
-    )
+    bonfire::launch(|world| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut arguments = std::env::args().skip(1);
+        let mut next = || arguments.next().ok_or("FOLDER FROM LAST");
+        let (folder, from, last) = (PathBuf::from(next()?), next()?.parse()?, next()?.parse()?);
+        train(&world, &folder, from, last)
+    })
 }
 
 // ANCHOR: train
@@ -116,35 +114,19 @@ fn train(
     if from > 0 {
         training = training.checkpoint(from);
     }
-    let config = LearnerConfig::from(config)
-        .with_compression_checkpoints(&kept)
-        .with_timings(&timings);
+    let config =
+        LearnerConfig::from(config).with_compression_checkpoints(&kept).with_timings(&timings);
     world.seed_step(1, 0); // the same first parameters in every run
-    let model = Mirror {
-        layer: LinearConfig::new(16, 16).init(&world.device().autodiff()),
-    };
+    let model = Mirror { layer: LinearConfig::new(16, 16).init(&world.device().autodiff()) };
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let result = training
-        .distributed_with(world, config)
-        .launch(Learner::new(model, optimizer, 0.02));
+    let result =
+        training.distributed_with(world, config).launch(Learner::new(model, optimizer, 0.02));
     // ANCHOR_END: train
     if let Some(error) = result.error {
         return Err(error.to_string().into());
     }
     drop(result.renderer);
-    let sum: f32 = result
-        .model
-        .layer
-        .weight
-        .val()
-        .powi_scalar(2)
-        .sum()
-        .into_scalar();
-    println!(
-        "rank {} of {} steps: {:08x}",
-        world.rank(),
-        timings.steps(),
-        sum.to_bits()
-    );
+    let sum: f32 = result.model.layer.weight.val().powi_scalar(2).sum().into_scalar();
+    println!("rank {} of {} steps: {:08x}", world.rank(), timings.steps(), sum.to_bits());
     Ok(())
 }

@@ -17,10 +17,7 @@ fn main() -> anyhow::Result<()> {
         let batch = Tensor::<2>::ones([16, 1024], &device);
         model.forward(batch).powi_scalar(2).mean()
     })?;
-    println!(
-        "{}",
-        training.table(Placement::presets(), Some("16GiB".parse()?))
-    );
+    println!("{}", training.table(Placement::presets(), Some("16GiB".parse()?)));
     // ANCHOR_END: plan
     Ok(())
 }

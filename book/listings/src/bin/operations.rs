@@ -6,10 +6,8 @@ use bonfire::collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize}
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let groups = ProcessGroup::local(WorldSize::new(3)?, GroupOptions::default())?;
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || rank(&group)))
-            .collect();
+        let ranks: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || rank(&group))).collect();
         for rank in ranks {
             rank.join().expect("no rank panics")?;
         }

@@ -64,11 +64,7 @@ fn train(world: World) -> bonfire::Result<()> {
     // ANCHOR: evaluate
     let losses = pipeline.evaluate(&inputs, forward)?;
     let samples: Vec<usize> = inputs.iter().map(|input| input.dims()[0]).collect();
-    let sum: f64 = losses
-        .iter()
-        .zip(&samples)
-        .map(|(loss, &rows)| loss * rows as f64)
-        .sum();
+    let sum: f64 = losses.iter().zip(&samples).map(|(loss, &rows)| loss * rows as f64).sum();
     let mean = sum / samples.iter().sum::<usize>() as f64;
     // ANCHOR_END: evaluate
     println!("rank {}: validation loss {mean:.6}", world.rank());
@@ -78,19 +74,11 @@ fn train(world: World) -> bonfire::Result<()> {
 // ANCHOR: forward
 /// The forward pass of any stage: of layers, on what the stage in front of it returned.
 fn forward(stage: &Layers, pass: &mut Pass<'_, Tensor<2>>) -> Result<Output, PipelineError> {
-    let mut x = if pass.is_first() {
-        pass.micro_batch().clone()
-    } else {
-        pass.input()?
-    };
+    let mut x = if pass.is_first() { pass.micro_batch().clone() } else { pass.input()? };
     for layer in &stage.layers {
         // As layer.forward(x), but the gradient of the weight may come later.
         x = x.clone() + activation::tanh(pass.weights().linear(layer, x));
     }
-    Ok(if pass.is_last() {
-        (x - 0.5).powi_scalar(2).mean().into()
-    } else {
-        x.into()
-    })
+    Ok(if pass.is_last() { (x - 0.5).powi_scalar(2).mean().into() } else { x.into() })
 }
 // ANCHOR_END: forward

@@ -34,9 +34,8 @@ fn train(world: &World, config: &Config) -> bonfire::Result<()> {
     while let Some(batch) = trainer.next_batch()? {
         trainer.step(batch, loss)?;
     }
-    let [error] = trainer.evaluate(&validation, |model, batch| {
-        [loss(model, batch).into_scalar::<f64>()]
-    })?;
+    let [error] =
+        trainer.evaluate(&validation, |model, batch| [loss(model, batch).into_scalar::<f64>()])?;
     trainer.value("validation_loss", error)?;
     let report = trainer.finish()?;
     // ANCHOR_END: prepared

@@ -16,10 +16,7 @@ fn main() -> bonfire::Result<()> {
 fn both(world: World) -> bonfire::Result<()> {
     let first = train(&world, Placement::zero3(), 0..10)?;
     let last = train(&world, Placement::zero1(), 10..400)?;
-    println!(
-        "rank {}: loss {first:.3}, then loss {last:.6}",
-        world.rank()
-    );
+    println!("rank {}: loss {first:.3}, then loss {last:.6}", world.rank());
     Ok(())
 }
 
@@ -43,18 +40,14 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
         let x = Tensor::<2>::random([16, 512], Distribution::Default, &device);
         let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
         // ANCHOR: folded
-        let options = StepOptions::default()
-            .with_clip(Clip::Norm(1.0))
-            .with_deferred_scale(&deferred);
+        let options =
+            StepOptions::default().with_clip(Clip::Norm(1.0)).with_deferred_scale(&deferred);
         ddp.step_with(&mut optimizer, 0.003, step.gradients, options)?;
         // ANCHOR_END: folded
         loss = step.loss.over_ranks(world)?;
     }
     // ANCHOR: save
-    let milestone = Milestone {
-        step: steps.end,
-        metric: None,
-    };
+    let milestone = Milestone { step: steps.end, metric: None };
     checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &())?;
     // Goes on meanwhile.
     let whole: Linear = ddp.whole()?;

@@ -17,9 +17,7 @@ struct Line {
 
 impl Line {
     fn new(device: &Device) -> Self {
-        Self {
-            layer: LinearConfig::new(1, 1).init(device),
-        }
+        Self { layer: LinearConfig::new(1, 1).init(device) }
     }
 
     /// Mean squared distance to y = 3x + 1 at the points `x`, `[batch, 1]`.

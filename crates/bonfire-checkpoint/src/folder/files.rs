@@ -60,9 +60,5 @@ pub(super) fn io(
     path: &Path,
 ) -> impl FnOnce(std::io::Error) -> CheckpointError {
     let path = path.to_owned();
-    move |source| CheckpointError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| CheckpointError::Io { action, path, source }
 }

@@ -53,9 +53,7 @@ impl Lock {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let word = format!("process {} on {}\n", std::process::id(), host.trim());
         // Only the error of another job reads it. If the disk is full, the save itself fails.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.write_all(word.as_bytes()));
+        let _ = file.set_len(0).and_then(|()| file.write_all(word.as_bytes()));
         Ok(Self { _file: file })
     }
 

@@ -23,11 +23,8 @@ fn newest(folder: &Folder) -> Option<(u64, String)> {
 }
 
 fn names(folder: &Folder) -> Vec<String> {
-    let mut names: Vec<String> = entries(folder.path())
-        .unwrap()
-        .iter()
-        .map(|path| name_of(path))
-        .collect();
+    let mut names: Vec<String> =
+        entries(folder.path()).unwrap().iter().map(|path| name_of(path)).collect();
     names.retain(|name| name != ".lock");
     names.sort();
     names
@@ -112,15 +109,7 @@ fn a_training_that_begins_anew_sets_later_checkpoints_aside() {
 fn a_checkpoint_that_fails_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path());
-    let mut draft = folder
-        .begin(
-            Milestone {
-                step: 1,
-                metric: None,
-            },
-            1,
-        )
-        .unwrap();
+    let mut draft = folder.begin(Milestone { step: 1, metric: None }, 1).unwrap();
     draft.add(FILE, b"half").unwrap();
     assert_eq!(names(&folder), [".unfinished-step-000000001"]);
     drop(draft);
@@ -132,19 +121,9 @@ fn two_trainings_in_one_folder_are_told_of_each_other() {
     let place = tempfile::tempdir().unwrap();
     let (first, second) = (Folder::new(place.path()), Folder::new(place.path()));
     save(&first, 1, "first", Keep::default()).unwrap();
-    let mut draft = first
-        .begin(
-            Milestone {
-                step: 2,
-                metric: None,
-            },
-            1,
-        )
-        .unwrap();
+    let mut draft = first.begin(Milestone { step: 2, metric: None }, 1).unwrap();
     second.prepare().unwrap();
-    let error = save(&second, 1, "second", Keep::default())
-        .unwrap_err()
-        .to_string();
+    let error = save(&second, 1, "second", Keep::default()).unwrap_err().to_string();
     let by = format!(
         "another training saves in {}: process {} on ",
         place.path().display(),
@@ -166,10 +145,7 @@ fn a_copy_with_another_name_is_the_one_that_is_removed() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path());
     save(&folder, 100, "first", Keep::default()).unwrap();
-    let (from, to) = (
-        place.path().join("step-000000100"),
-        place.path().join("step-000000100.9"),
-    );
+    let (from, to) = (place.path().join("step-000000100"), place.path().join("step-000000100.9"));
     fs::create_dir(&to).unwrap();
     for file in [FILE, MANIFEST] {
         fs::copy(from.join(file), to.join(file)).unwrap();
@@ -185,12 +161,7 @@ fn a_metric_that_comes_later_counts() {
     let keep = Keep::last(1).and_best(Best::Lowest);
     for (step, metric) in [(1, 0.5), (2, 0.1), (3, 0.9), (4, 0.3)] {
         save(&folder, step, "", keep).unwrap();
-        folder
-            .rate(Milestone {
-                step,
-                metric: Some(metric),
-            })
-            .unwrap();
+        folder.rate(Milestone { step, metric: Some(metric) }).unwrap();
         folder.retain(keep).unwrap();
     }
     assert_eq!(names(&folder), ["step-000000002", "step-000000004"]);
@@ -220,14 +191,8 @@ impl Model {
         self.step += by;
         self.saved += 1;
         let (step, content) = (self.step, format!("content {}", self.saved));
-        self.history
-            .retain(|kept| kept.step < step && !kept.is_known);
-        self.history.push(Kept {
-            step,
-            content: content.clone(),
-            is_whole: true,
-            is_known: false,
-        });
+        self.history.retain(|kept| kept.step < step && !kept.is_known);
+        self.history.push(Kept { step, content: content.clone(), is_whole: true, is_known: false });
         let surplus = self.history.len().saturating_sub(keep);
         self.history.drain(..surplus);
         (step, content)
@@ -236,9 +201,7 @@ impl Model {
     fn newest(&mut self) -> Option<(u64, String)> {
         let place = self.history.iter().rposition(|kept| kept.is_whole);
         let later = place.map_or(0, |place| place + 1);
-        self.history[later..]
-            .iter_mut()
-            .for_each(|kept| kept.is_known = true);
+        self.history[later..].iter_mut().for_each(|kept| kept.is_known = true);
         let kept = &self.history[place?];
         Some((kept.step, kept.content.clone()))
     }
@@ -249,10 +212,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }

@@ -59,13 +59,7 @@ impl<'a> SharedReader<'a> {
         let all: Vec<_> = record.tensors.iter().map(TensorMetadata::from).collect();
         let (all, scalars, metadata) =
             broadcast_value(group, &(all, record.scalars, record.metadata))?;
-        Ok(Self {
-            group,
-            all,
-            scalars,
-            metadata,
-            tensors: record.tensors,
-        })
+        Ok(Self { group, all, scalars, metadata, tensors: record.tensors })
     }
 
     /// Returns its tensors, in the order of the file.
@@ -87,12 +81,7 @@ impl<'a> SharedReader<'a> {
     /// # Errors
     /// [`RecordError`].
     pub fn tensor(&self, index: usize) -> Result<Packed, RecordError> {
-        let TensorMetadata {
-            name,
-            id,
-            shape,
-            dtype,
-        } = &self.all[index];
+        let TensorMetadata { name, id, shape, dtype } = &self.all[index];
         let mut bytes = match self.tensors.get(index) {
             Some(tensor) => tensor.to_bytes().map_err(unusable)?.to_vec(),
             None => vec![0; shape.iter().product::<usize>() * dtype.size()],
@@ -146,17 +135,15 @@ impl<'a> SharedReader<'a> {
         let elems = |shape: &[usize]| shape.iter().product::<usize>();
         let there = self.all.iter().map(|tensor| (tensor.name.as_str(), tensor));
         let there: HashMap<&str, &TensorMetadata> = there.collect();
-        let differs = here
-            .clone()
-            .find_map(|(name, shape)| match there.get(name) {
-                None => Some(format!("it has no parameter {name}")),
-                // A layer may save what it holds transposed.
-                Some(tensor) if elems(&tensor.shape) != elems(shape) => Some(format!(
-                    "parameter {name} has shape {:?} there and {shape:?} here",
-                    tensor.shape
-                )),
-                Some(_) => None,
-            });
+        let differs = here.clone().find_map(|(name, shape)| match there.get(name) {
+            None => Some(format!("it has no parameter {name}")),
+            // A layer may save what it holds transposed.
+            Some(tensor) if elems(&tensor.shape) != elems(shape) => Some(format!(
+                "parameter {name} has shape {:?} there and {shape:?} here",
+                tensor.shape
+            )),
+            Some(_) => None,
+        });
         differs.or_else(|| {
             let mut all = self.all.iter();
             let more = all.find(|tensor| here.clone().all(|(name, _)| name != tensor.name))?;

@@ -71,12 +71,7 @@ impl ShardedTable {
         all: &ProcessGroup,
     ) -> Result<Self, RecordError> {
         let is_lead = replicas.rank() == WRITER;
-        Ok(Self {
-            leads: all.split(is_lead.then_some(0), 0)?,
-            table,
-            sharding,
-            replicas,
-        })
+        Ok(Self { leads: all.split(is_lead.then_some(0), 0)?, table, sharding, replicas })
     }
 
     /// Makes a copy for work beside the training, with groups that have no other users. Every rank must call it.
@@ -85,10 +80,7 @@ impl ShardedTable {
     /// [`RecordError::Collective`].
     #[track_caller]
     pub fn beside(&self, all: &ProcessGroup) -> Result<Self, RecordError> {
-        let replicas = self
-            .replicas
-            .split(Some(0), 0)?
-            .expect("every rank has a color");
+        let replicas = self.replicas.split(Some(0), 0)?.expect("every rank has a color");
         let (table, sharding) = (Arc::clone(&self.table), self.sharding.clone());
         Self::new(table, sharding, replicas, all)
     }
@@ -120,10 +112,7 @@ impl ShardedTable {
     /// # Errors
     /// [`CheckpointError::Unwritable`] if it is not there.
     pub fn name(&self, parameter: ParamId) -> Result<&str, CheckpointError> {
-        let row = self
-            .table
-            .index_of(parameter)
-            .ok_or_else(|| unknown(&parameter.to_string()))?;
+        let row = self.table.index_of(parameter).ok_or_else(|| unknown(&parameter.to_string()))?;
         Ok(&self.table.rows[row].name)
     }
 
@@ -132,11 +121,7 @@ impl ShardedTable {
     /// # Errors
     /// [`CheckpointError::Unwritable`] for a tensor that has another shape than its parameter, which ranks divide.
     pub fn shard(&self, parameter: ParamId, tensor: Packed) -> Result<Packed, RecordError> {
-        let TableSharding {
-            shards,
-            shard,
-            ref cuts,
-        } = self.sharding;
+        let TableSharding { shards, shard, ref cuts } = self.sharding;
         let row = self.table.index_of(parameter);
         let (Some(row), Some(cut)) = (row, cuts.get(parameter)) else {
             return Ok(tensor);
@@ -164,24 +149,15 @@ impl ShardedTable {
         own: Record,
         kind: RecordKind,
     ) -> Result<Snapshot<Record, RecordError>, RecordError> {
-        let leads = self
-            .leads
-            .as_ref()
-            .expect("a lead joins")
-            .with_timeout(self.replicas.timeout());
+        let leads =
+            self.leads.as_ref().expect("a lead joins").with_timeout(self.replicas.timeout());
         let index = (self.sharding.shard.get(), self.index(&own, kind)?);
         let indices = all_gather_values(&leads, &index)?;
         let mut found: BTreeMap<(usize, &str), Vec<Shard<'_>>> = BTreeMap::new();
         for (lead, (shard, index)) in leads.world_size().ranks().zip(&indices) {
             for metadata in &index.shards {
-                let shards = found
-                    .entry((metadata.row, metadata.suffix.as_str()))
-                    .or_default();
-                shards.push(Shard {
-                    lead,
-                    shard: Rank::new(*shard),
-                    metadata,
-                });
+                let shards = found.entry((metadata.row, metadata.suffix.as_str())).or_default();
+                shards.push(Shard { lead, shard: Rank::new(*shard), metadata });
             }
         }
         let mut gathers = Gathers::new(&leads);
@@ -196,9 +172,7 @@ impl ShardedTable {
             let is_own = |tensor: &&Packed| self.key(tensor, kind) == Some((row, suffix));
             let own = own.tensors.iter().find(is_own);
             // Ranks that have the same have it from one of them.
-            let own = own
-                .filter(|_| plan.runs.contains_key(&leads.rank()))
-                .cloned();
+            let own = own.filter(|_| plan.runs.contains_key(&leads.rank())).cloned();
             let leads = leads.clone();
             let (dtype, shape) = (plan.dtype, plan.shape.clone());
             tensors.push(gathers.add(name, dtype, shape, id.val(), move || {
@@ -219,9 +193,7 @@ impl ShardedTable {
 
     fn index(&self, own: &Record, kind: RecordKind) -> Result<ShardIndex, CheckpointError> {
         let shard = |tensor: &Packed| {
-            let (row, suffix) = self
-                .key(tensor, kind)
-                .ok_or_else(|| unknown(&tensor.name))?;
+            let (row, suffix) = self.key(tensor, kind).ok_or_else(|| unknown(&tensor.name))?;
             Ok(ShardMetadata {
                 row,
                 suffix: suffix.to_owned(),

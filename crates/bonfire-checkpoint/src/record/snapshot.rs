@@ -22,10 +22,7 @@ pub fn all_gather_values<T: Serialize + DeserializeOwned>(
 ) -> Result<Vec<T>, RecordError> {
     let blocks = group.all_gather_v::<u8>(&encoded(own))?;
     let ranks = group.world_size().ranks();
-    ranks
-        .zip(blocks.iter())
-        .map(|(rank, bytes)| decoded(rank, bytes))
-        .collect()
+    ranks.zip(blocks.iter()).map(|(rank, bytes)| decoded(rank, bytes)).collect()
 }
 
 fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
@@ -35,10 +32,8 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, RecordError> {
-    ciborium::from_reader(bytes).map_err(|cause| RecordError::OtherProgram {
-        rank,
-        cause: cause.to_string(),
-    })
+    ciborium::from_reader(bytes)
+        .map_err(|cause| RecordError::OtherProgram { rank, cause: cause.to_string() })
 }
 
 /// Broadcasts the writer's serialized value to all ranks.
@@ -72,10 +67,7 @@ pub struct Snapshot<T, E> {
 impl<T, E: From<CollectiveError> + Display + Send + 'static> Snapshot<T, E> {
     /// Converts the content, with the same tensors to gather.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Snapshot<U, E> {
-        Snapshot {
-            content: form(self.content),
-            gathers: self.gathers,
-        }
+        Snapshot { content: form(self.content), gathers: self.gathers }
     }
 
     /// Writes it, on the writer; the others send the tensors that it requests. Every rank must call it.
@@ -106,11 +98,7 @@ const NO_MORE: u64 = u64::MAX;
 impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     /// Makes an empty list. `group` waits as long as the writer may write one tensor.
     pub fn new(group: &ProcessGroup) -> Self {
-        Self {
-            group: group.clone(),
-            gathers: Vec::new(),
-            failure: Arc::default(),
-        }
+        Self { group: group.clone(), gathers: Vec::new(), failure: Arc::default() }
     }
 
     /// Adds a tensor of this name, type, shape and parameter. All ranks add the same in the same order.

@@ -55,11 +55,7 @@ struct Lister {
 impl Lister {
     fn add(&mut self, id: ParamId, shape: &[usize]) {
         self.table.by_id.insert(id.val(), self.table.rows.len());
-        self.table.rows.push(TensorRow {
-            id,
-            name: self.path.join("."),
-            shape: shape.to_vec(),
-        });
+        self.table.rows.push(TensorRow { id, name: self.path.join("."), shape: shape.to_vec() });
     }
 }
 

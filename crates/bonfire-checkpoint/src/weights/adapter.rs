@@ -28,11 +28,7 @@ impl Layout {
     }
 
     pub(super) fn said(producer: Option<&str>) -> Self {
-        if producer == Some(Self::Burn.producer()) {
-            Self::Burn
-        } else {
-            Self::PyTorch
-        }
+        if producer == Some(Self::Burn.producer()) { Self::Burn } else { Self::PyTorch }
     }
 }
 
@@ -49,11 +45,7 @@ impl ToModel {
     pub(super) fn of<M: Module>(model: &M, layout: Layout, path: &Path) -> Self {
         let mut lister = TypeLister::default();
         model.visit(&mut lister);
-        Self {
-            layout,
-            path: path.display().to_string().into(),
-            types: Arc::new(lister.types),
-        }
+        Self { layout, path: path.display().to_string().into(), types: Arc::new(lister.types) }
     }
 
     pub(super) fn names(&self) -> Vec<&str> {

@@ -39,11 +39,7 @@ pub enum FileError {
     SameName { path: String, name: String },
     /// A parameter was found, but its values cannot be read.
     #[error("the values of {parameter} in {path} cannot be used ({cause}); get the file again")]
-    BrokenTensor {
-        path: String,
-        parameter: String,
-        cause: String,
-    },
+    BrokenTensor { path: String, parameter: String, cause: String },
     /// A pattern is not a regular expression.
     #[error("the renaming pattern {pattern:?} is not a regular expression: {cause}")]
     BadPattern {

@@ -34,21 +34,14 @@ pub struct Export {
 impl Export {
     /// Writes into one file, in Burn's layout and with Burn's names.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            layout: Layout::Burn,
-            file_bytes_max: u64::MAX,
-        }
+        Self { path: path.into(), layout: Layout::Burn, file_bytes_max: u64::MAX }
     }
 
     /// Selects PyTorch's layout: the weights of `Linear` are transposed, and normalization layers' `gamma` and `beta`
     /// become `weight` and `bias`.
     #[must_use]
     pub fn for_pytorch(self) -> Self {
-        Self {
-            layout: Layout::PyTorch,
-            ..self
-        }
+        Self { layout: Layout::PyTorch, ..self }
     }
 
     /// Splits tensors into files of at most `file_bytes_max` bytes, unless a single tensor has more. If there are
@@ -56,10 +49,7 @@ impl Export {
     /// `model.safetensors.index.json` lists the file of each tensor.
     #[must_use]
     pub fn with_file_bytes_max(self, file_bytes_max: u64) -> Self {
-        Self {
-            file_bytes_max,
-            ..self
-        }
+        Self { file_bytes_max, ..self }
     }
 
     /// Returns the path of the file.
@@ -73,14 +63,10 @@ impl Export {
     /// # Errors
     /// [`FileError::Unwritable`]. Each file is replaced completely or left as it was, and the index comes last.
     pub fn write(&self, tensors: Vec<(StoredTensor, Vec<String>)>) -> Result<(), FileError> {
-        let adapted = tensors
-            .into_iter()
-            .map(|(tensor, containers)| match self.layout {
-                Layout::Burn => tensor,
-                Layout::PyTorch => {
-                    BurnToPyTorchAdapter.adapt(tensor, ModuleContext::new(&containers))
-                }
-            });
+        let adapted = tensors.into_iter().map(|(tensor, containers)| match self.layout {
+            Layout::Burn => tensor,
+            Layout::PyTorch => BurnToPyTorchAdapter.adapt(tensor, ModuleContext::new(&containers)),
+        });
         let files = self.dealt(adapted.collect());
         let metadata = HashMap::from([
             ("format".to_owned(), "pt".to_owned()),
@@ -168,14 +154,12 @@ fn replaced(
     let unfinished = path.with_added_extension("unfinished");
     // The safetensors writer makes a file for its owner alone; this one has the mode of the umask.
     let made = File::create(&unfinished).and_then(|file| file.metadata());
-    let renamed = made
-        .map_err(|cause| unwritable(path, &cause))
-        .and_then(|made| {
-            write(&unfinished)?;
-            std::fs::set_permissions(&unfinished, made.permissions())
-                .and_then(|()| std::fs::rename(&unfinished, path))
-                .map_err(|cause| unwritable(path, &cause))
-        });
+    let renamed = made.map_err(|cause| unwritable(path, &cause)).and_then(|made| {
+        write(&unfinished)?;
+        std::fs::set_permissions(&unfinished, made.permissions())
+            .and_then(|()| std::fs::rename(&unfinished, path))
+            .map_err(|cause| unwritable(path, &cause))
+    });
     if renamed.is_err() {
         // What is left of it is of no use, and the error matters more.
         let _ = std::fs::remove_file(&unfinished);
@@ -184,10 +168,7 @@ fn replaced(
 }
 
 fn unwritable(path: &Path, cause: &dyn std::fmt::Display) -> FileError {
-    FileError::Unwritable {
-        path: path.display().to_string(),
-        cause: cause.to_string(),
-    }
+    FileError::Unwritable { path: path.display().to_string(), cause: cause.to_string() }
 }
 
 struct Lazy<'a> {
@@ -220,12 +201,7 @@ impl<'a> Lazy<'a> {
                 ));
             }
         };
-        Ok(Self {
-            tensor,
-            dtype,
-            shape: tensor.shape.iter().copied().collect(),
-            failure,
-        })
+        Ok(Self { tensor, dtype, shape: tensor.shape.iter().copied().collect(), failure })
     }
 }
 

@@ -69,12 +69,7 @@ impl WeightsFile {
     /// it. The format follows from the content, whatever its ending. A safetensors file has Burn's layout if its
     /// metadata names Burn, otherwise PyTorch's.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            renamings: Vec::new(),
-            key: None,
-            indices: Indices::Kept,
-        }
+        Self { path: path.into(), renamings: Vec::new(), key: None, indices: Indices::Kept }
     }
 
     /// Removes a prefix from the names that have it.
@@ -174,21 +169,15 @@ impl WeightsFile {
         if self.indices == Indices::Contiguous {
             (tensors, _) = map_indices_contiguous(tensors);
         }
-        let by_name = names::by_name(tensors).map_err(|name| FileError::SameName {
-            path: self.path.display().to_string(),
-            name,
-        })?;
+        let by_name = names::by_name(tensors)
+            .map_err(|name| FileError::SameName { path: self.path.display().to_string(), name })?;
         for (name, dtype) in &contents.unreadable {
             let path = self.path.display();
             tracing::warn!(
                 "{name} in {path} is of type {dtype}, which Burn lacks: it is not loaded"
             );
         }
-        Ok(Tensors {
-            by_name,
-            layout: contents.layout,
-            unreadable: contents.unreadable,
-        })
+        Ok(Tensors { by_name, layout: contents.layout, unreadable: contents.unreadable })
     }
 
     fn of_torch(&self) -> Result<Contents, FileError> {
@@ -262,27 +251,16 @@ impl WeightsFile {
         };
         for error in result.errors {
             match error {
-                ApplyError::ShapeMismatch {
-                    path,
-                    expected,
-                    found,
-                } => report.skipped.push(ShapeDifference {
-                    parameter: path,
-                    model: expected.to_vec(),
-                    file: found.to_vec(),
-                }),
-                ApplyError::DTypeMismatch {
-                    path: ref parameter,
-                    ..
+                ApplyError::ShapeMismatch { path, expected, found } => {
+                    report.skipped.push(ShapeDifference {
+                        parameter: path,
+                        model: expected.to_vec(),
+                        file: found.to_vec(),
+                    })
                 }
-                | ApplyError::AdapterError {
-                    path: ref parameter,
-                    ..
-                }
-                | ApplyError::LoadError {
-                    path: ref parameter,
-                    ..
-                } => {
+                ApplyError::DTypeMismatch { path: ref parameter, .. }
+                | ApplyError::AdapterError { path: ref parameter, .. }
+                | ApplyError::LoadError { path: ref parameter, .. } => {
                     return Err(FileError::BrokenTensor {
                         path,
                         parameter: parameter.clone(),

@@ -24,10 +24,7 @@ const OTHERS: [(&[u8], &str); 6] = [
         b"version https://git-lfs",
         "it is a Git LFS pointer and not the file itself; get that with `git lfs pull`",
     ),
-    (
-        b"<",
-        "it is a web page and not the file itself; download it again",
-    ),
+    (b"<", "it is a web page and not the file itself; download it again"),
     (b"GGUF", "it is a GGUF file; convert it to safetensors"),
     (b"\x89HDF", "it is an HDF5 file; convert it to safetensors"),
     (b"\x1F\x8B", "it is compressed with gzip; unpack it"),
@@ -37,10 +34,7 @@ const OTHERS: [(&[u8], &str); 6] = [
 pub(super) fn of(path: &Path) -> io::Result<Kind> {
     // To open a pipe is to wait for it, and it cannot be read in any order.
     if !path.metadata()?.is_file() {
-        return Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "it is not a regular file",
-        ));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut first = Vec::new();
     File::open(path)?.take(LOOKED_AT).read_to_end(&mut first)?;
@@ -51,9 +45,7 @@ fn kind_of(first: &[u8]) -> Result<Kind, String> {
     if first.is_empty() {
         return Err("it is empty".to_owned());
     }
-    if let Some(length) = first
-        .first_chunk::<8>()
-        .map(|bytes| u64::from_le_bytes(*bytes))
+    if let Some(length) = first.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes))
         && length <= DESCRIPTION_BYTES_MAX
         && first.get(8).is_none_or(|&begin| begin == b'{')
     {
@@ -120,10 +112,7 @@ mod tests {
     fn what_is_no_file_of_parameters_is_named() {
         for (first, words) in [
             (&b""[..], "empty"),
-            (
-                b"version https://git-lfs.github.com/spec/v1\noid sha256:",
-                "git lfs pull",
-            ),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "git lfs pull"),
             (b"\n<!DOCTYPE html><html>", "a web page"),
             (b"GGUF\x03\0\0\0", "GGUF"),
             (b"Not found, sorry", "text that begins with \"Not found"),

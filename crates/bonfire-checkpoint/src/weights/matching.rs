@@ -87,11 +87,7 @@ impl WeightsFile {
         };
         Ok(Matched {
             tensors: found,
-            report: LoadReport {
-                skipped: different,
-                missing,
-                ..report.sorted()
-            },
+            report: LoadReport { skipped: different, missing, ..report.sorted() },
         })
     }
 }

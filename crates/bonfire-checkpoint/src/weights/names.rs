@@ -13,14 +13,9 @@ pub(super) fn prefix(in_file: &[&str], in_model: &[&str]) -> Option<String> {
     for name in in_file {
         let starts = name.match_indices('.').map(|(dot, _)| dot + 1);
         let start = [0].into_iter().chain(starts);
-        let found = start
-            .into_iter()
-            .find(|&at| heads.contains(head(&name[at..])));
+        let found = start.into_iter().find(|&at| heads.contains(head(&name[at..])));
         if let Some(at) = found {
-            behind
-                .entry(&name[..at])
-                .or_default()
-                .insert(head(&name[at..]));
+            behind.entry(&name[..at]).or_default().insert(head(&name[at..]));
         }
     }
     let (prefix, found) = behind.pop_first()?;
@@ -54,10 +49,7 @@ mod tests {
     fn a_wrapper_of_the_whole_model_is_found() {
         for (in_file, expected) in [
             (&["conv1.weight", "fc.bias"][..], None),
-            (
-                &["module.conv1.weight", "module.layer1.0.bn.weight"],
-                Some("module."),
-            ),
+            (&["module.conv1.weight", "module.layer1.0.bn.weight"], Some("module.")),
             (
                 &[
                     "epoch",
@@ -68,15 +60,7 @@ mod tests {
                 Some("state_dict.module."),
             ),
             // Which of the two is not for us to say.
-            (
-                &[
-                    "model.conv1.weight",
-                    "model.fc.bias",
-                    "ema.conv1.weight",
-                    "ema.fc.bias",
-                ],
-                None,
-            ),
+            (&["model.conv1.weight", "model.fc.bias", "ema.conv1.weight", "ema.fc.bias"], None),
             // One layer of that name is by chance.
             (&["head.fc.bias", "trunk.0.weight"], None),
             (&["blocks.0.weight"], None),

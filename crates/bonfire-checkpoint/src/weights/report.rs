@@ -24,9 +24,7 @@ pub struct LoadReport {
 
 pub(super) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
     let named = tensors.into_iter();
-    named
-        .map(|(name, dtype)| format!("{name} ({dtype})"))
-        .collect()
+    named.map(|(name, dtype)| format!("{name} ({dtype})")).collect()
 }
 
 /// A parameter that differs in shape.
@@ -45,8 +43,7 @@ const BATCH_COUNTER: &str = "num_batches_tracked";
 
 impl LoadReport {
     pub(super) fn sorted(mut self) -> Self {
-        self.unexpected
-            .retain(|name| !name.ends_with(BATCH_COUNTER));
+        self.unexpected.retain(|name| !name.ends_with(BATCH_COUNTER));
         self.loaded.sort();
         self.skipped.sort();
         self.unexpected.sort();

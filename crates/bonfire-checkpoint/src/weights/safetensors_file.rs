@@ -90,13 +90,9 @@ fn tensor(
     start: u64,
 ) -> io::Result<StoredTensor> {
     let (first, end) = described.data_offsets;
-    let count = described
-        .shape
-        .iter()
-        .try_fold(dtype.size(), |count, &side| count.checked_mul(side));
-    let len = end
-        .checked_sub(first)
-        .and_then(|len| usize::try_from(len).ok());
+    let count =
+        described.shape.iter().try_fold(dtype.size(), |count, &side| count.checked_mul(side));
+    let len = end.checked_sub(first).and_then(|len| usize::try_from(len).ok());
     let (Some(len), true) = (len, len == count) else {
         return Err(invalid(format!(
             "{name} is described as {:?} of {} in bytes {first} to {end}, which does not fit",

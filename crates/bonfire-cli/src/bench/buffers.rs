@@ -70,11 +70,7 @@ impl<T: Value> Buffers<T> {
         };
         // Zeros may be pages that are not there before they are written.
         memory.elements().fill(T::from_number(1));
-        Ok(Self {
-            memory,
-            len,
-            stride,
-        })
+        Ok(Self { memory, len, stride })
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> &mut [T] {

@@ -208,11 +208,7 @@ mod tests {
     fn data(operation: Operation, me: usize, redop: ReduceOp) -> Data {
         Data {
             operation,
-            place: Place {
-                me,
-                ranks: RANKS,
-                root: 1,
-            },
+            place: Place { me, ranks: RANKS, root: 1 },
             redop,
             count: 2 * CHUNK_ELEMS + 5,
             slot: 7,
@@ -257,10 +253,7 @@ mod tests {
     fn integers_have_the_mean_cut_towards_zero() {
         let inputs = inputs::<u8>(ReduceOp::Mean);
         let mean = |index| {
-            let sum: u32 = inputs
-                .iter()
-                .map(|input: &Vec<u8>| u32::from(input[index]))
-                .sum();
+            let sum: u32 = inputs.iter().map(|input: &Vec<u8>| u32::from(input[index])).sum();
             (sum / RANKS as u32) as u8
         };
         let output: Vec<u8> = (0..inputs[0].len()).map(mean).collect();
@@ -272,18 +265,12 @@ mod tests {
     fn ranks_and_operations_bring_different_numbers_that_use_the_range() {
         let inputs = inputs::<f32>(ReduceOp::Sum);
         assert_ne!(inputs[0], inputs[1]);
-        let next = Data {
-            slot: 8,
-            ..data(Operation::AllReduce, 0, ReduceOp::Sum)
-        };
+        let next = Data { slot: 8, ..data(Operation::AllReduce, 0, ReduceOp::Sum) };
         let mut later = vec![0.0; next.count];
         next.fill(&mut later);
         assert_ne!(inputs[0], later);
         let limit = f32::limit(RANKS) as f32;
         let largest = inputs[0].iter().copied().fold(0.0, f32::max);
-        assert!(
-            largest < limit && largest > 0.9 * limit,
-            "{largest} of {limit}"
-        );
+        assert!(largest < limit && largest > 0.9 * limit, "{largest} of {limit}");
     }
 }

@@ -77,10 +77,7 @@ fn blocks(operation: Operation, ranks: usize) -> usize {
 fn starts(operation: Operation, place: Place) -> Blocks {
     match operation {
         // The lower rank of a pair brings the first one.
-        Operation::SendRecv => Blocks {
-            input: place.me % 2,
-            output: 1 - place.me % 2,
-        },
+        Operation::SendRecv => Blocks { input: place.me % 2, output: 1 - place.me % 2 },
         other => other.starts(place),
     }
 }
@@ -158,15 +155,9 @@ impl Measurement {
         let batch = batch_of(fastest, SAMPLE_MIN, run.slots - 1).max(1);
         let batch = agree(process, root, batch)?;
         let most = run.slots / (batch + 1);
-        let times = self.sample(process, batch, most, |samples, times| {
-            run.round::<T>(samples, batch, times)
-        })?;
-        let samples = Samples {
-            times,
-            batch,
-            algorithm: Some(algorithm),
-            wrong: run.wrong,
-        };
+        let times = self
+            .sample(process, batch, most, |samples, times| run.round::<T>(samples, batch, times))?;
+        let samples = Samples { times, batch, algorithm: Some(algorithm), wrong: run.wrong };
         group.release(run.buffer)?;
         if let Some(output) = run.output {
             group.release(output)?;
@@ -255,11 +246,8 @@ impl<'g, G: Collectives> Run<'g, G> {
     }
 
     fn perform<T: Value>(&self, slot: usize) -> anyhow::Result<()> {
-        let Measurement {
-            operation,
-            parameters: Parameters { redop, root },
-            ..
-        } = self.measurement;
+        let Measurement { operation, parameters: Parameters { redop, root }, .. } =
+            self.measurement;
         let (group, buffer) = (self.group, &self.buffer);
         let start = slot * self.stride;
         let elements = Elements::at::<T>(start, self.len);
@@ -306,11 +294,7 @@ mod tests {
     fn what_gpus_do_is_done_in_buffers_of_one_length() {
         for &operation in Operation::value_variants() {
             for me in 0..3 {
-                let place = Place {
-                    me,
-                    ranks: 3,
-                    root: 1,
-                };
+                let place = Place { me, ranks: 3, root: 1 };
                 let (brings, starts) = (operation.blocks(place), starts(operation, place));
                 let (name, all) = (operation.name(), blocks(operation, 3));
                 assert!(starts.input + brings.input <= all, "{name}");

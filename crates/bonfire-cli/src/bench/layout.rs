@@ -183,11 +183,7 @@ mod tests {
     fn every_block_of_a_result_comes_from_an_input() {
         for &operation in Operation::value_variants() {
             for me in 0..5 {
-                let place = Place {
-                    me,
-                    ranks: 5,
-                    root: 2,
-                };
+                let place = Place { me, ranks: 5, root: 2 };
                 let outputs = operation.blocks(place).output;
                 for block in 0..outputs {
                     let (from, block) = match operation.origin(place, block) {
@@ -210,11 +206,7 @@ mod tests {
     fn in_place_input_and_output_are_parts_of_one_buffer() {
         for &operation in Operation::value_variants() {
             for me in 0..4 {
-                let place = Place {
-                    me,
-                    ranks: 4,
-                    root: 0,
-                };
+                let place = Place { me, ranks: 4, root: 0 };
                 if !operation.forms().contains(&Form::InPlace) {
                     continue;
                 }

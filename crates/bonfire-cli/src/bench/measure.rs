@@ -239,11 +239,7 @@ impl Timing {
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     let middle = times.len() / 2;
-    if times.len() % 2 == 1 {
-        times[middle]
-    } else {
-        (times[middle - 1] + times[middle]) / 2
-    }
+    if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2 }
 }
 
 impl<'g, T: Value> Run<'g, T> {

@@ -73,21 +73,11 @@ pub(super) struct Row {
 
 impl Report {
     pub(super) fn new(group: &ProcessGroup, setting: Setting) -> Self {
-        Self {
-            setting,
-            speaks: group.rank().get() == 0,
-            records: Vec::new(),
-        }
+        Self { setting, speaks: group.rank().get() == 0, records: Vec::new() }
     }
 
     pub(super) fn begin(&self, operation: Operation, forms: &[Form]) {
-        let Setting {
-            ranks,
-            transport,
-            buffers,
-            iters,
-            ..
-        } = &self.setting;
+        let Setting { ranks, transport, buffers, iters, .. } = &self.setting;
         self.print(&format!(
             "# {} of {ranks} ranks over {transport}, {buffers} buffers, {iters} iterations",
             operation.name()

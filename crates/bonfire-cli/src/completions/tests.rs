@@ -22,9 +22,7 @@ const WRITE: &str = "BONFIRE_WRITE";
 fn sections(page: &str) -> (String, Vec<String>) {
     let (head, written) = page.split_once(MARK).expect("the page has the mark");
     let parts = written.split("\n## ").skip(1);
-    let parts = parts
-        .map(|part| format!("## {}\n", part.trim_end()))
-        .collect();
+    let parts = parts.map(|part| format!("## {}\n", part.trim_end())).collect();
     (head.to_owned(), parts)
 }
 
@@ -40,10 +38,7 @@ fn describe(command: &mut Command, found: &mut Vec<String>) {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
     let usage: Vec<&str> = usage.lines().map(str::trim).collect();
-    let mut text = format!(
-        "## {name}\n\n{about}\n\n```text\n{}\n```\n",
-        usage.join("\n")
-    );
+    let mut text = format!("## {name}\n\n{about}\n\n```text\n{}\n```\n", usage.join("\n"));
     let shown =
         |arg: &&Arg| !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help" | "version");
     let rows: Vec<String> = command.get_arguments().filter(shown).map(row).collect();
@@ -65,9 +60,7 @@ fn describe(command: &mut Command, found: &mut Vec<String>) {
 fn row(arg: &Arg) -> String {
     let mut names = vec![arg.to_string()];
     names.extend(
-        arg.get_short()
-            .filter(|_| arg.get_long().is_some())
-            .map(|short| format!("-{short}")),
+        arg.get_short().filter(|_| arg.get_long().is_some()).map(|short| format!("-{short}")),
     );
     let aliases = arg.get_visible_aliases().unwrap_or_default();
     names.extend(aliases.iter().map(|alias| format!("--{alias}")));
@@ -80,19 +73,13 @@ fn row(arg: &Arg) -> String {
             Some(help) => format!("`{}` ({help})", value.get_name()),
             None => format!("`{}`", value.get_name()),
         };
-        let values: Vec<String> = values
-            .iter()
-            .filter(|value| !value.is_hide_set())
-            .map(one)
-            .collect();
+        let values: Vec<String> =
+            values.iter().filter(|value| !value.is_hide_set()).map(one).collect();
         text += &format!(". One of {}", values.join(", "));
     }
     if matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) {
-        let defaults: Vec<_> = arg
-            .get_default_values()
-            .iter()
-            .map(|value| value.to_string_lossy())
-            .collect();
+        let defaults: Vec<_> =
+            arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         if !defaults.is_empty() {
             text += &format!(". Default: `{}`", defaults.join(","));
         }
@@ -115,22 +102,13 @@ fn the_page_is_what_clap_says() {
     let (head, written) = sections(&page);
     for section in &said {
         let name = heading(section).trim_start_matches("## ");
-        assert!(
-            head.contains(&format!("`{name}")),
-            "no row for `{name}` in the page's table"
-        );
+        assert!(head.contains(&format!("`{name}")), "no row for `{name}` in the page's table");
     }
     // In the order of the program; what only other builds have stays where the page has it: at the end.
     let is_said = |section: &&String| said.iter().any(|one| heading(one) == heading(section));
-    let others: Vec<String> = written
-        .iter()
-        .filter(|one| !is_said(one))
-        .cloned()
-        .collect();
+    let others: Vec<String> = written.iter().filter(|one| !is_said(one)).cloned().collect();
     assert!(
-        others
-            .iter()
-            .all(|one| heading(one) == "## bonfire selftest"),
+        others.iter().all(|one| heading(one) == "## bonfire selftest"),
         "no build has {:?}",
         others.iter().map(|one| heading(one)).collect::<Vec<_>>()
     );
@@ -143,11 +121,7 @@ fn the_page_is_what_clap_says() {
     for (written, said) in written.iter().zip(&all) {
         assert_eq!(written, said, "write the page anew with {WRITE}=1");
     }
-    assert_eq!(
-        written.len(),
-        all.len(),
-        "write the page anew with {WRITE}=1"
-    );
+    assert_eq!(written.len(), all.len(), "write the page anew with {WRITE}=1");
 }
 
 /// What the pages show the reader to type.

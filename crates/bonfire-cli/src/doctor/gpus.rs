@@ -7,9 +7,7 @@ pub(super) mod look;
 pub(super) mod look {
     pub(crate) fn gpus() -> super::Gpus {
         let reason = "this program was built without CUDA: build it with `--features cuda`";
-        super::Gpus::Missing {
-            reason: reason.to_owned(),
-        }
+        super::Gpus::Missing { reason: reason.to_owned() }
     }
 }
 

@@ -72,10 +72,7 @@ impl HugePages {
             let (_, rest) = text.split_once('[')?;
             Some(rest.split_once(']')?.0.to_owned())
         };
-        Self {
-            private: chosen("enabled"),
-            shared: chosen("shmem_enabled"),
-        }
+        Self { private: chosen("enabled"), shared: chosen("shmem_enabled") }
     }
 }
 
@@ -172,10 +169,7 @@ fn numa_nodes(files: &Files) -> Vec<NumaNode> {
         .filter_map(|name| {
             let node = name.strip_prefix("node")?.parse().ok()?;
             let list = files.text(&format!("sys/devices/system/node/{name}/cpulist"))?;
-            Some(NumaNode {
-                node,
-                processors: list.trim().to_owned(),
-            })
+            Some(NumaNode { node, processors: list.trim().to_owned() })
         })
         .collect();
     nodes.sort_by_key(|node| node.node);
@@ -249,10 +243,7 @@ fn container(files: &Files) -> Vec<String> {
     for (path, sign) in [
         (".dockerenv", "Docker (/.dockerenv)"),
         ("run/.containerenv", "Podman (/run/.containerenv)"),
-        (
-            "var/run/secrets/kubernetes.io",
-            "Kubernetes (its service account)",
-        ),
+        ("var/run/secrets/kubernetes.io", "Kubernetes (its service account)"),
         (".singularity.d", "Apptainer (/.singularity.d)"),
     ] {
         if files.path(path).exists() {
@@ -295,9 +286,7 @@ fn try_pidfd() -> rustix::io::Result<()> {
 
 /// What stands behind `name` at the beginning of a line.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 #[cfg(test)]

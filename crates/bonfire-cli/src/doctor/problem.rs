@@ -27,11 +27,7 @@ pub(super) enum Weight {
 impl Problem {
     fn new(weight: Weight, what: String, remedy: impl Into<String>) -> Self {
         let remedy = remedy.into();
-        Self {
-            weight,
-            what,
-            remedy,
-        }
+        Self { weight, what, remedy }
     }
 }
 
@@ -45,10 +41,7 @@ const SHM_BYTES_MIN: u64 = 64 << 20;
 const CAPABILITY_MIN: Version = Version { major: 7, minor: 0 };
 
 /// The driver loads kernels before their first launch from here on.
-const LOADS_AHEAD: Version = Version {
-    major: 12,
-    minor: 4,
-};
+const LOADS_AHEAD: Version = Version { major: 12, minor: 4 };
 
 /// All problems, the worst first.
 pub(super) fn problems(host: &Host, gpus: &Gpus) -> Vec<Problem> {
@@ -84,10 +77,7 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
                         "NVRTC {version} compiles for later drivers than this one, of CUDA {}",
                         found.cuda
                     ),
-                    format!(
-                        "update the driver, or use NVRTC of CUDA {}",
-                        found.cuda.major
-                    ),
+                    format!("update the driver, or use NVRTC of CUDA {}", found.cuda.major),
                 );
             }
         }
@@ -137,10 +127,7 @@ fn devices(found: &Found, problems: &mut Vec<Problem>) {
             Memory::FreeBytes(free) if *free < GPU_FREE_BYTES_MIN => {
                 let (free, all) = (free >> 20, gpu.memory_bytes >> 20);
                 let what = format!("{name} has {free} MiB of {all} MiB left");
-                stop(
-                    what,
-                    "see in nvidia-smi who uses it; leave it out with CUDA_VISIBLE_DEVICES",
-                );
+                stop(what, "see in nvidia-smi who uses it; leave it out with CUDA_VISIBLE_DEVICES");
             }
             Memory::FreeBytes(_) => {}
         }
@@ -237,9 +224,7 @@ fn machine(host: &Host, problems: &mut Vec<Problem>) {
 /// What keeps a process from looking at another of its user.
 pub(super) fn ptrace(ptrace: &Ptrace) -> Option<String> {
     if let Some(reason) = &ptrace.refused {
-        return Some(format!(
-            "the system calls to look at other processes are refused ({reason})"
-        ));
+        return Some(format!("the system calls to look at other processes are refused ({reason})"));
     }
     match (ptrace.scope, ptrace.capable) {
         (None | Some(0), _) | (Some(1 | 2), true) => None,
@@ -247,9 +232,9 @@ pub(super) fn ptrace(ptrace: &Ptrace) -> Option<String> {
         (Some(2), false) => {
             Some("only CAP_SYS_PTRACE may look at processes (ptrace_scope 2)".to_owned())
         }
-        (Some(scope), _) => Some(format!(
-            "nobody may look at other processes (ptrace_scope {scope})"
-        )),
+        (Some(scope), _) => {
+            Some(format!("nobody may look at other processes (ptrace_scope {scope})"))
+        }
     }
 }
 

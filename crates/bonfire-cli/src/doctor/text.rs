@@ -201,10 +201,7 @@ mod tests {
             numa_node: Some(1),
         };
         let found = Found {
-            cuda: Version {
-                major: 13,
-                minor: 0,
-            },
+            cuda: Version { major: 13, minor: 0 },
             driver_release: Some("580.1".to_owned()),
             nvrtc: Library::Version("13.0".to_owned()),
             toolkit: Library::Version("/usr/local/cuda".to_owned()),
@@ -224,10 +221,7 @@ mod tests {
             lines[0],
             "driver 580.1 for CUDA 13.0; NVRTC 13.0; headers /usr/local/cuda; NVML 580.1; NCCL not found"
         );
-        assert!(
-            lines[3].starts_with("GPU 1: GPU, 79.0 GiB of 80.0 GiB free"),
-            "{text}"
-        );
+        assert!(lines[3].starts_with("GPU 1: GPU, 79.0 GiB of 80.0 GiB free"), "{text}");
         assert_eq!(
             lines[5],
             "    to GPU 0: through the host; no P2P: it is disabled in the settings of the driver"

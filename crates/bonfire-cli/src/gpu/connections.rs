@@ -19,9 +19,6 @@ pub(crate) fn want_most() -> anyhow::Result<()> {
         return Ok(());
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
-    let error = Command::new(program)
-        .args(env::args_os().skip(1))
-        .env(MOST.0, MOST.1)
-        .exec();
+    let error = Command::new(program).args(env::args_os().skip(1)).env(MOST.0, MOST.1).exec();
     Err(error).context("cannot start this program again")
 }

@@ -45,20 +45,14 @@ fn line(job: &RunningJob) -> String {
         text.push_str(&format!(" ({})", first.program));
     }
     for SilentProcess { process_id, rank } in &job.silent {
-        text.push_str(&format!(
-            "; rank {rank} (process {process_id}) does not answer"
-        ));
+        text.push_str(&format!("; rank {rank} (process {process_id}) does not answer"));
     }
     text
 }
 
 /// What the job is called, for want of a name by the process of its lowest rank here.
 fn name(member: &JobMember) -> String {
-    if member.job_id.is_empty() {
-        member.process_id.to_string()
-    } else {
-        member.job_id.clone()
-    }
+    if member.job_id.is_empty() { member.process_id.to_string() } else { member.job_id.clone() }
 }
 
 fn age(job: &RunningJob) -> Duration {
@@ -82,10 +76,7 @@ pub(super) fn report(target: &str, detail: Detail) -> anyhow::Result<Vec<GroupRe
             );
             Ok(job.report(detail.operations_max())?)
         }
-        [] if strays
-            .iter()
-            .any(|stray| stray.process_id.to_string() == target) =>
-        {
+        [] if strays.iter().any(|stray| stray.process_id.to_string() == target) => {
             bail!(
                 "process {target} does not answer: it is stopped, or about to end; ask another rank of its job"
             )
@@ -98,9 +89,7 @@ pub(super) fn report(target: &str, detail: Detail) -> anyhow::Result<Vec<GroupRe
             "{} running jobs are called {target}: name one by the process of its launcher, as {}; `bonfire \
              inspect` lists them",
             meant.len(),
-            first.members[0]
-                .launcher_id
-                .unwrap_or(first.members[0].process_id)
+            first.members[0].launcher_id.unwrap_or(first.members[0].process_id)
         ),
     }
 }
@@ -114,10 +103,7 @@ fn is_meant(job: &RunningJob, target: &str) -> bool {
             || member.launcher_id.is_some_and(is_process)
     };
     job.members.iter().any(of_member)
-        || job
-            .silent
-            .iter()
-            .any(|silent| is_process(silent.process_id))
+        || job.silent.iter().any(|silent| is_process(silent.process_id))
 }
 
 struct Age(Duration);
@@ -142,12 +128,9 @@ mod tests {
 
     #[test]
     fn ages_have_two_units() {
-        for (seconds, text) in [
-            (0, "0 s"),
-            (61, "1 min 1 s"),
-            (3_600, "1 h 0 min"),
-            (90_000, "1 d 1 h"),
-        ] {
+        for (seconds, text) in
+            [(0, "0 s"), (61, "1 min 1 s"), (3_600, "1 h 0 min"), (90_000, "1 d 1 h")]
+        {
             assert_eq!(Age(Duration::from_secs(seconds)).to_string(), text);
         }
     }

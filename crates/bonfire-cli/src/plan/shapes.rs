@@ -33,11 +33,7 @@ struct Tensor {
 
 /// The tensors of a file, of all files of an index, or of a folder with either, sorted by name.
 pub(super) fn read(path: &Path) -> Result<Vec<Shape>> {
-    let path = if path.is_dir() {
-        in_folder(path)?
-    } else {
-        path.to_owned()
-    };
+    let path = if path.is_dir() { in_folder(path)? } else { path.to_owned() };
     let files = if path.extension().is_some_and(|ending| ending == "json") {
         indexed(&path)?
     } else {
@@ -73,8 +69,7 @@ fn indexed(index: &Path) -> Result<BTreeSet<PathBuf>> {
 fn described(path: &Path) -> Result<Vec<Shape>> {
     let mut file = File::open(path)?;
     let mut begin = [0; 8];
-    file.read_exact(&mut begin)
-        .context("it is not a safetensors file")?;
+    file.read_exact(&mut begin).context("it is not a safetensors file")?;
     let len = u64::from_le_bytes(begin);
     if len > DESCRIPTION_BYTES_MAX {
         let mut more = Vec::new();
@@ -88,9 +83,7 @@ fn described(path: &Path) -> Result<Vec<Shape>> {
     file.take(len).read_to_end(&mut description)?;
     let tensors: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(&description).context("it is not a safetensors file")?;
-    let tensors = tensors
-        .into_iter()
-        .filter(|(name, _)| name != "__metadata__");
+    let tensors = tensors.into_iter().filter(|(name, _)| name != "__metadata__");
     tensors
         .map(|(name, value)| {
             let Tensor { dtype, shape } = serde_json::from_value(value)?;

@@ -52,9 +52,7 @@ impl ScalingArgs {
         let is_new = !self.out.exists();
         claim(&self.out)?;
         let mut figures = Figures::new(&self.program, &self.args);
-        let ended = jobs
-            .iter()
-            .try_for_each(|job| self.measure(job, &mut figures));
+        let ended = jobs.iter().try_for_each(|job| self.measure(job, &mut figures));
         if figures.is_empty() {
             // What is empty does not stand in the way of the next try.
             let _ = is_new.then(|| fs::remove_dir(&self.out));
@@ -80,21 +78,14 @@ impl ScalingArgs {
         // The program may change its directory.
         let out = path::absolute(&self.out).context("--out")?;
         let folder = out.join(format!("ranks-{ranks}"));
-        let arguments = self
-            .args
-            .iter()
-            .map(|argument| words::filled(argument, ranks, &folder));
+        let arguments = self.args.iter().map(|argument| words::filled(argument, ranks, &folder));
         let options = AgentOptions {
             args: arguments.collect::<Result<_, _>>()?,
             nproc_per_node: ranks,
             numa_binding: self.numa_binding,
             ..AgentOptions::new(self.program.clone())
         };
-        Ok(Job {
-            ranks,
-            folder,
-            options,
-        })
+        Ok(Job { ranks, folder, options })
     }
 
     /// Runs a job to its end, and writes what is known then: a later failure takes nothing away.
@@ -114,11 +105,7 @@ impl ScalingArgs {
             Ok(training) => (training, Ok(())),
             Err(error) => (None, Err(error)),
         };
-        figures.add(Run {
-            ranks: job.ranks.get(),
-            program_s: program.as_secs_f64(),
-            training,
-        });
+        figures.add(Run { ranks: job.ranks.get(), program_s: program.as_secs_f64(), training });
         figures.write(&self.out)?;
         read
     }
@@ -144,16 +131,11 @@ fn claim(out: &Path) -> anyhow::Result<()> {
 
 fn powers_of_two(most: NonZeroU32) -> Vec<NonZeroU32> {
     let next = |count: &NonZeroU32| count.checked_mul(NonZeroU32::MIN.saturating_add(1));
-    std::iter::successors(Some(NonZeroU32::MIN), next)
-        .take_while(|count| *count <= most)
-        .collect()
+    std::iter::successors(Some(NonZeroU32::MIN), next).take_while(|count| *count <= most).collect()
 }
 
 fn count(text: &str) -> Result<NonZeroU32, &'static str> {
-    let number: u32 = text
-        .trim()
-        .parse()
-        .map_err(|_| "expected numbers of ranks, as in 1,2,4")?;
+    let number: u32 = text.trim().parse().map_err(|_| "expected numbers of ranks, as in 1,2,4")?;
     NonZeroU32::new(number).ok_or("a job needs at least 1 rank")
 }
 

@@ -55,9 +55,8 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
 
 fn by_size(by: &[CudaAlgorithm]) -> String {
     let named = SIZES.iter().zip(by);
-    let named: Vec<String> = named
-        .map(|((size, _), algorithm)| format!("{size} by {algorithm:?}"))
-        .collect();
+    let named: Vec<String> =
+        named.map(|((size, _), algorithm)| format!("{size} by {algorithm:?}")).collect();
     named.join(", ")
 }
 
@@ -82,15 +81,10 @@ fn decide(
                 cases += compare::<bf16>(&group)?;
             }
         }
-        Ok(Decided {
-            choice: group.choice(),
-            by: by.to_vec(),
-            cases,
-        })
+        Ok(Decided { choice: group.choice(), by: by.to_vec(), cases })
     })?;
-    let alike = decided
-        .iter()
-        .all(|other| other.choice == decided[0].choice && other.by == decided[0].by);
+    let alike =
+        decided.iter().all(|other| other.choice == decided[0].choice && other.by == decided[0].by);
     ensure!(alike, "the ranks decided differently");
     decided.into_iter().next().context("there is a rank")
 }

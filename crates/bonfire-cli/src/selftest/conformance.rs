@@ -29,9 +29,8 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
         for &ranks in &ranks {
             let options = CudaOptions::default().with_timeout(TIMEOUT);
             let options = options.with_sync(Some(sync));
-            let cases = on_rank_threads(ranks, &options, |group| {
-                conformance(&group, args.quick, sync)
-            })?;
+            let cases =
+                on_rank_threads(ranks, &options, |group| conformance(&group, args.quick, sync))?;
             println!(
                 "{ranks} ranks as threads, waiting in {sync:?}: {} cases, all bits as on the CPU",
                 cases[0]
@@ -82,9 +81,8 @@ pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions
 }
 
 pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(ProcessGroup, Context)> {
-    let options = GroupOptions::default()
-        .with_algorithm(Some(Algorithm::OneShot))
-        .with_timeout(timeout);
+    let options =
+        GroupOptions::default().with_algorithm(Some(Algorithm::OneShot)).with_timeout(timeout);
     let group = ProcessGroup::connect(env, options)?;
     Ok((group, context_of(env.local_rank)?))
 }

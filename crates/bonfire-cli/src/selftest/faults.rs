@@ -40,9 +40,7 @@ pub(super) fn all() -> anyhow::Result<()> {
 }
 
 fn options(sync: CudaSync, timeout: Duration) -> CudaOptions {
-    CudaOptions::default()
-        .with_timeout(timeout)
-        .with_sync(Some(sync))
+    CudaOptions::default().with_timeout(timeout).with_sync(Some(sync))
 }
 
 /// Elements small enough for a one-shot where that is meant.
@@ -179,10 +177,7 @@ fn meet(group: &CudaGroup) {
 fn until_failed(group: &CudaGroup) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     while group.process_group().failure().is_none() {
-        ensure!(
-            Instant::now() < deadline,
-            "the rank that did not come knows of no failure"
-        );
+        ensure!(Instant::now() < deadline, "the rank that did not come knows of no failure");
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
@@ -195,10 +190,7 @@ fn death_is_noticed() -> anyhow::Result<()> {
         bail!("a rank died and nobody noticed");
     };
     let text = format!("{error:#}");
-    ensure!(
-        text.contains("rank 1"),
-        "the failure does not name rank 1: {text}"
-    );
+    ensure!(text.contains("rank 1"), "the failure does not name rank 1: {text}");
     println!(
         "a process that died was named after {:.1} s, start included: {}",
         started.elapsed().as_secs_f64(),

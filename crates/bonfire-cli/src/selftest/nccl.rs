@@ -57,13 +57,9 @@ fn join(group: &CudaGroup) -> anyhow::Result<NcclGroup> {
 
 pub(super) fn on_rank_threads(args: &SelftestArgs) -> anyhow::Result<()> {
     for ranks in ranks_of(&args.ranks)? {
-        let cases = on_threads(ranks, &CudaOptions::default(), |group| {
-            conformance(&join(&group)?)
-        })?;
-        println!(
-            "{ranks} ranks as threads over NCCL: {} cases, all bits as on the CPU",
-            cases[0]
-        );
+        let cases =
+            on_threads(ranks, &CudaOptions::default(), |group| conformance(&join(&group)?))?;
+        println!("{ranks} ranks as threads over NCCL: {} cases, all bits as on the CPU", cases[0]);
     }
     Ok(())
 }

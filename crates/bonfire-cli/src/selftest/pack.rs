@@ -23,10 +23,7 @@ fn lengths(tensors: usize, elems: usize) -> Vec<usize> {
     let mixed = |index: usize| scramble((tensors as u64) << 32 | index as u64);
     let is_large = |index: &usize| index.is_multiple_of(3);
     let small = |index: usize| 64 + (mixed(index) % 4033) as usize;
-    let rest: usize = (0..tensors)
-        .filter(|index| !is_large(index))
-        .map(small)
-        .sum();
+    let rest: usize = (0..tensors).filter(|index| !is_large(index)).map(small).sum();
     // From one to 64 shares each.
     let shares = |index: usize| 1 + mixed(index) % 64;
     let all_shares: u64 = (0..tensors).filter(is_large).map(shares).sum();
@@ -35,11 +32,7 @@ fn lengths(tensors: usize, elems: usize) -> Vec<usize> {
         (left * shares(index) / all_shares).max(1) as usize
     };
     let length = |index| {
-        if is_large(&index) {
-            large(index)
-        } else {
-            small(index)
-        }
+        if is_large(&index) { large(index) } else { small(index) }
     };
     (0..tensors).map(length).collect()
 }
@@ -58,13 +51,8 @@ struct Model<'g> {
 impl<'g> Model<'g> {
     fn new(group: &'g CudaGroup, lengths: &[usize]) -> anyhow::Result<Self> {
         let context = group.context();
-        let bytes: Vec<usize> = lengths
-            .iter()
-            .map(|elems| elems * size_of::<f32>())
-            .collect();
-        let strides = bytes
-            .iter()
-            .map(|bytes| bytes.next_multiple_of(ALIGN_BYTES));
+        let bytes: Vec<usize> = lengths.iter().map(|elems| elems * size_of::<f32>()).collect();
+        let strides = bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGN_BYTES));
         let total: usize = strides.clone().sum();
         let bucket = group.allocate(total)?;
         let memory = DeviceRegion::allocate(context, total)?.span();
@@ -98,13 +86,9 @@ impl<'g> Model<'g> {
     fn average(&mut self) -> anyhow::Result<()> {
         let stream = self.group.stream();
         let pieces = &self.pieces;
-        self.kernel
-            .launch(&stream, &mut self.packing, pieces, Direction::Pack)?;
-        self.group
-            .all_reduce(&self.bucket, &self.elements, ReduceOp::Mean)?;
-        Ok(self
-            .kernel
-            .launch(&stream, &mut self.unpacking, pieces, Direction::Unpack)?)
+        self.kernel.launch(&stream, &mut self.packing, pieces, Direction::Pack)?;
+        self.group.all_reduce(&self.bucket, &self.elements, ReduceOp::Mean)?;
+        Ok(self.kernel.launch(&stream, &mut self.unpacking, pieces, Direction::Unpack)?)
     }
 
     /// Checks that the tensors end as the CPU has them, bit for bit.
@@ -138,9 +122,7 @@ impl<'g> Model<'g> {
 
 fn read(group: &CudaGroup, tensor: &Span) -> anyhow::Result<Vec<f32>> {
     let mut values = vec![0.0_f32; tensor.len() / size_of::<f32>()];
-    group
-        .stream()
-        .read(tensor, bytemuck::cast_slice_mut(&mut values))?;
+    group.stream().read(tensor, bytemuck::cast_slice_mut(&mut values))?;
     Ok(values)
 }
 
@@ -169,15 +151,9 @@ mod tests {
             let lengths = lengths(tensors, elems);
             let total: usize = lengths.iter().sum();
             assert_eq!(lengths.len(), tensors);
-            assert!(
-                total <= elems && total > elems - tensors,
-                "{total} of {elems}"
-            );
+            assert!(total <= elems && total > elems - tensors, "{total} of {elems}");
             let small = lengths.iter().filter(|length| **length < 4097).count();
-            assert!(
-                small * 3 >= tensors * 2 - 3,
-                "{small} of {tensors} are small"
-            );
+            assert!(small * 3 >= tensors * 2 - 3, "{small} of {tensors} are small");
             assert!(lengths.iter().max() > Some(&(elems / tensors)));
             assert!(lengths.iter().all(|length| *length > 0));
         }

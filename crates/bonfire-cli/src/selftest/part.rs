@@ -153,10 +153,7 @@ impl Part {
     fn run_child(self, args: &SelftestArgs, max_ctas: Option<u32>) -> anyhow::Result<Outcome> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(program);
-        command
-            .args(self.arguments())
-            .args(["--ranks", &list(&args.ranks)])
-            .env(MOST.0, MOST.1);
+        command.args(self.arguments()).args(["--ranks", &list(&args.ranks)]).env(MOST.0, MOST.1);
         if args.quick {
             command.arg("--quick");
         }

@@ -22,9 +22,8 @@ pub(super) fn on_threads_adding<R: Send>(
     body: impl Fn(CudaGroup) -> anyhow::Result<R> + Sync,
 ) -> anyhow::Result<Vec<R>> {
     // On the CPU in the canonical order, which the direct engine must reproduce.
-    let group_options = GroupOptions::default()
-        .with_algorithm(Some(Algorithm::OneShot))
-        .with_order(order);
+    let group_options =
+        GroupOptions::default().with_algorithm(Some(Algorithm::OneShot)).with_order(order);
     let groups = ProcessGroup::local(WorldSize::new(ranks)?, group_options)?;
     let neighbours = Neighbours::new();
     as_threads(groups, |group| {

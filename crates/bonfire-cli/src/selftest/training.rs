@@ -42,15 +42,10 @@ const TWO_RANKS_MAX: f64 = 1.05;
 /// What part of the communication of two ranks their computation must hide.
 const OVERLAP_MIN: f64 = 0.90;
 
-const PLACE: Place = Place {
-    kind: DeviceKind::Cuda,
-    timeout: TIMEOUT,
-};
+const PLACE: Place = Place { kind: DeviceKind::Cuda, timeout: TIMEOUT };
 
-const WAYS: [(&str, GradientRoute); 2] = [
-    ("as chosen", GradientRoute::Auto),
-    ("through the host", GradientRoute::Host),
-];
+const WAYS: [(&str, GradientRoute); 2] =
+    [("as chosen", GradientRoute::Auto), ("through the host", GradientRoute::Host)];
 
 /// Ranks as threads and as processes against one rank with all their samples.
 pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
@@ -95,10 +90,7 @@ fn print(ranks: &str, ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
 
 fn world_of(env: &RankEnv) -> anyhow::Result<World> {
     let group = ProcessGroup::connect(env, PLACE.group_options())?;
-    let local = LocalRank {
-        local_rank: env.local_rank,
-        local_world_size: env.local_world_size,
-    };
+    let local = LocalRank { local_rank: env.local_rank, local_world_size: env.local_world_size };
     PLACE.world(group, local)
 }
 
@@ -116,9 +108,7 @@ fn parity_as_rank(env: &RankEnv) -> anyhow::Result<()> {
         let own = learn(&world, route)?;
         let all = world.group().all_gather(&own.values)?;
         let ranks = all.chunks_exact(own.values.len());
-        let learnt = ranks.map(|values| Learnt {
-            values: values.to_vec(),
-        });
+        let learnt = ranks.map(|values| Learnt { values: values.to_vec() });
         ways.push((name, learnt.collect()));
     }
     if world.is_main() {
@@ -171,9 +161,7 @@ fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {
         milliseconds(pace.plain),
         milliseconds(pace.synchronised),
         pace.ratio,
-        communication
-            .map(|time| figure((time, 3)))
-            .unwrap_or_default(),
+        communication.map(|time| figure((time, 3))).unwrap_or_default(),
         hidden.map(figure).unwrap_or_default(),
         verdicts(&world, size, &pace)?.join(", "),
     );

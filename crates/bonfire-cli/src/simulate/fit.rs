@@ -262,10 +262,7 @@ fn write_table(
         ["size", "algorithm", "measured", "predicted", "error"],
         ["(B)", "", "(us)", "(us)", "(%)"],
     ] {
-        writeln!(
-            text,
-            "{size:>12} {algorithm:<17} {measured:>12} {predicted:>12} {error:>8}"
-        )?;
+        writeln!(text, "{size:>12} {algorithm:<17} {measured:>12} {predicted:>12} {error:>8}")?;
     }
     for row in rows {
         writeln!(
@@ -279,11 +276,8 @@ fn write_table(
             if row.held_out { "held out" } else { "fitted" },
         )?;
     }
-    let mut errors: Vec<f64> = rows
-        .iter()
-        .filter(|row| row.held_out)
-        .map(|row| row.error.abs())
-        .collect();
+    let mut errors: Vec<f64> =
+        rows.iter().filter(|row| row.held_out).map(|row| row.error.abs()).collect();
     errors.sort_by(f64::total_cmp);
     match errors.last() {
         Some(worst) => writeln!(
@@ -305,11 +299,7 @@ fn write_table(
 /// Of a sorted list that is not empty.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        (sorted[middle - 1] + sorted[middle]) / 2.0
-    }
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
 #[cfg(test)]

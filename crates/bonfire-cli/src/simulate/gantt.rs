@@ -39,11 +39,7 @@ fn draw(
     timing: &Timing,
 ) -> Result<(), Box<dyn Error>> {
     // Without any time there is nothing to see.
-    let end = if timing.makespan_s > 0.0 {
-        timing.makespan_s
-    } else {
-        1.0
-    };
+    let end = if timing.makespan_s > 0.0 { timing.makespan_s } else { 1.0 };
     let height = FRAME_HEIGHT + RANK_HEIGHT * ranks.get();
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
@@ -64,10 +60,8 @@ fn draw(
     let label = TextStyle::from(("sans-serif", 11)).pos(Pos::new(HPos::Center, VPos::Center));
     for (rank, spans) in ranks.ranks().zip(&timing.spans) {
         let top = f64::from(ranks.get() - rank.get());
-        let (name, left) = (
-            format!("rank {rank} "),
-            label.pos(Pos::new(HPos::Right, VPos::Center)),
-        );
+        let (name, left) =
+            (format!("rank {rank} "), label.pos(Pos::new(HPos::Right, VPos::Center)));
         chart.draw_series([Text::new(name, (0.0, top - 0.5), left)])?;
         for span in spans {
             let compute = span.compute;
@@ -75,10 +69,7 @@ fn draw(
             let fill = colour(compute.pass).mix(1.0 / (1.0 + 0.7 * f64::from(chunk)));
             let corners = [(span.start_s, top - 0.92), (span.end_s, top - 0.08)];
             let box_of = |style: ShapeStyle| Rectangle::new(corners, style);
-            chart.draw_series([
-                box_of(fill.filled()),
-                box_of(BLACK.mix(0.4).stroke_width(1)),
-            ])?;
+            chart.draw_series([box_of(fill.filled()), box_of(BLACK.mix(0.4).stroke_width(1))])?;
             let width = (span.end_s - span.start_s) / end * f64::from(WIDTH);
             if width >= LABEL_WIDTH {
                 let middle = ((span.start_s + span.end_s) / 2.0, top - 0.5);

@@ -48,10 +48,7 @@ pub(super) enum LinkSource {
     /// A preset, or figures; with the words that named it.
     Known { name: String, link: Link },
     /// A file that `--write-link` wrote, and which of its transports is meant.
-    File {
-        path: PathBuf,
-        transport: Option<String>,
-    },
+    File { path: PathBuf, transport: Option<String> },
 }
 
 /// A link that was fitted, and to what.
@@ -82,27 +79,19 @@ impl FromStr for LinkSource {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((name, link)) = PRESETS.iter().find(|(name, _)| *name == text) {
-            return Ok(Self::Known {
-                name: (*name).to_owned(),
-                link: *link,
-            });
+            return Ok(Self::Known { name: (*name).to_owned(), link: *link });
         }
         if text.contains('=') {
-            return Ok(Self::Known {
-                name: text.to_owned(),
-                link: parameters(text)?,
-            });
+            return Ok(Self::Known { name: text.to_owned(), link: parameters(text)? });
         }
         let whole = Path::new(text);
         match text.rsplit_once(':') {
-            Some((path, transport)) if !whole.exists() => Ok(Self::File {
-                path: path.into(),
-                transport: Some(transport.to_owned()),
-            }),
-            _ if text.contains(['.', '/']) || whole.exists() => Ok(Self::File {
-                path: whole.to_owned(),
-                transport: None,
-            }),
+            Some((path, transport)) if !whole.exists() => {
+                Ok(Self::File { path: path.into(), transport: Some(transport.to_owned()) })
+            }
+            _ if text.contains(['.', '/']) || whole.exists() => {
+                Ok(Self::File { path: whole.to_owned(), transport: None })
+            }
             _ => Err(format!(
                 "neither a file nor a known link; use one of {}, alpha=TIME,bandwidth=RATE, or a \
                  file",
@@ -120,10 +109,7 @@ impl LinkSource {
     ) -> anyhow::Result<NamedLink> {
         let (path, transport) = match self {
             Self::Known { name, link } => {
-                return Ok(NamedLink {
-                    name: name.clone(),
-                    model: LinkModel::uniform(*link),
-                });
+                return Ok(NamedLink { name: name.clone(), model: LinkModel::uniform(*link) });
             }
             Self::File { path, transport } => (path, transport.as_deref()),
         };
@@ -223,9 +209,8 @@ fn parameters(text: &str) -> Result<Link, String> {
     let mut link = Link::default();
     let mut given = Vec::new();
     for part in text.split(',') {
-        let (key, value) = part
-            .split_once('=')
-            .ok_or_else(|| format!("`{part}` is not KEY=VALUE"))?;
+        let (key, value) =
+            part.split_once('=').ok_or_else(|| format!("`{part}` is not KEY=VALUE"))?;
         let inverse = |value| bandwidth(value).map(|rate| 1.0 / rate);
         match key {
             "alpha" | "latency" => link.latency_s = seconds(value)?,
@@ -279,11 +264,7 @@ mod tests {
         assert_eq!(link, expected);
         let words = "latency 2 us, overhead 1 us, bandwidth 1 GB/s, copies 4 GB/s, folds 2 GB/s";
         assert_eq!(figures(&link), words);
-        let stepped = Link {
-            short_bytes: 16,
-            long_latency_s: 1e-7,
-            ..Link::new(2e-6, 1e-9)
-        };
+        let stepped = Link { short_bytes: 16, long_latency_s: 1e-7, ..Link::new(2e-6, 1e-9) };
         let words = "latency 2 us, 100 ns more beyond 16 B, bandwidth 1 GB/s";
         assert_eq!(figures(&stepped), words);
     }

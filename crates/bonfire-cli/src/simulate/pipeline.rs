@@ -82,11 +82,9 @@ impl FromStr for Wanted {
 fn times(text: &str) -> Result<PassTimes, String> {
     let numbers: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
     match numbers.as_deref() {
-        Ok(&[forward_s, input_gradient_s, weight_gradient_s]) => Ok(PassTimes {
-            forward_s,
-            input_gradient_s,
-            weight_gradient_s,
-        }),
+        Ok(&[forward_s, input_gradient_s, weight_gradient_s]) => {
+            Ok(PassTimes { forward_s, input_gradient_s, weight_gradient_s })
+        }
         _ => Err(format!("`{text}` is not three times such as 1,1.4,0.6")),
     }
 }
@@ -139,15 +137,7 @@ impl PipelineArgs {
                     }
                 };
                 let chunks = self.chunks.unwrap_or(usual);
-                (
-                    Shape {
-                        kind,
-                        ranks,
-                        chunks,
-                        micro_batches,
-                    },
-                    Vec::new(),
-                )
+                (Shape { kind, ranks, chunks, micro_batches }, Vec::new())
             }
             Wanted::Fastest => {
                 // Of an activation each, and memory for all: how many a schedule holds is shown.

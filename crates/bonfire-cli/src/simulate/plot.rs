@@ -46,11 +46,7 @@ pub(crate) struct Curve {
 /// Draws curves side by side, of which at least one has a point.
 pub(crate) fn svg(title: &str, against: Against, curves: &[Curve]) -> String {
     let mut svg = String::new();
-    let plot = Plot {
-        title,
-        against,
-        curves,
-    };
+    let plot = Plot { title, against, curves };
     let drawn = match against {
         Against::Size => plot.draw_against_size(&mut svg),
         Against::Ranks => plot.draw_against_ranks(&mut svg),
@@ -172,21 +168,12 @@ mod tests {
     #[test]
     fn every_curve_has_a_line_and_a_name() {
         let curves = [
-            Curve {
-                name: "ring",
-                points: vec![(1024, 1e-5), (1 << 20, 1e-4), (1 << 30, 1e-2)],
-            },
-            Curve {
-                name: "two_shot",
-                points: vec![(1024, 2e-6)],
-            },
+            Curve { name: "ring", points: vec![(1024, 1e-5), (1 << 20, 1e-4), (1 << 30, 1e-2)] },
+            Curve { name: "two_shot", points: vec![(1024, 2e-6)] },
         ];
         let svg = svg("a < b & c", Against::Size, &curves);
         for part in ["a &lt; b &amp; c", "ring", "two_shot", "1 MiB", "100 us"] {
-            assert!(
-                svg.contains(&format!("\n{part}\n")),
-                "{part} is missing: {svg}"
-            );
+            assert!(svg.contains(&format!("\n{part}\n")), "{part} is missing: {svg}");
         }
         for colour in ["#0072B2", "#D55E00"] {
             assert!(svg.contains(colour), "a line in {colour} is missing: {svg}");
@@ -195,10 +182,7 @@ mod tests {
 
     #[test]
     fn one_point_is_enough() {
-        let curve = Curve {
-            name: "ring",
-            points: vec![(1, 1e-9)],
-        };
+        let curve = Curve { name: "ring", points: vec![(1, 1e-9)] };
         let svg = svg("", Against::Size, &[curve]);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 1, "{svg}");
@@ -207,16 +191,10 @@ mod tests {
     #[test]
     fn ranks_are_whole_numbers_and_times_begin_at_zero() {
         for most in [1, 2, 3, 8, 64] {
-            let curve = Curve {
-                name: "measured",
-                points: vec![(1, 46.0), (most, 23.0)],
-            };
+            let curve = Curve { name: "measured", points: vec![(1, 46.0), (most, 23.0)] };
             let svg = svg("", Against::Ranks, &[curve]);
             for part in ["ranks", "0", "40 s"] {
-                assert!(
-                    svg.contains(&format!("\n{part}\n")),
-                    "{part} is missing: {svg}"
-                );
+                assert!(svg.contains(&format!("\n{part}\n")), "{part} is missing: {svg}");
             }
             let is_number = |text: &&str| text.parse::<f64>().is_ok();
             let numbers: Vec<&str> = svg.lines().filter(is_number).collect();

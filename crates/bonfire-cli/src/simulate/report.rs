@@ -41,11 +41,7 @@ impl Record {
     pub(super) fn new(scenario: &Scenario, outcome: &Outcome) -> Self {
         let simulation = &outcome.simulation;
         let of_ranks = |seconds: fn(&bonfire_plan::simulate::RankTotals) -> f64| {
-            simulation
-                .ranks
-                .iter()
-                .map(|rank| seconds(rank) * 1e6)
-                .collect()
+            simulation.ranks.iter().map(|rank| seconds(rank) * 1e6).collect()
         };
         Self {
             operation: scenario.operation.name(),
@@ -104,33 +100,12 @@ fn write(
         writeln!(text, "# between hosts: {}", scenario.inter)?;
     }
     for [algorithm, time, algbw, busbw, rounds, frames, rank, nic] in [
-        [
-            "algorithm",
-            "time",
-            "algbw",
-            "busbw",
-            "rounds",
-            "frames",
-            "rank sends",
-            "NIC sends",
-        ],
-        [
-            "",
-            "(us)",
-            "(GB/s)",
-            "(GB/s)",
-            "",
-            "",
-            "(at most)",
-            "(at most)",
-        ],
+        ["algorithm", "time", "algbw", "busbw", "rounds", "frames", "rank sends", "NIC sends"],
+        ["", "(us)", "(GB/s)", "(GB/s)", "", "", "(at most)", "(at most)"],
     ] {
         let bandwidths = format!("{algbw:>9} {busbw:>9}");
         let sent = format!("{frames:>10} {rank:>12} {nic:>12}");
-        writeln!(
-            text,
-            "{algorithm:<17} {time:>12} {bandwidths} {rounds:>7} {sent}"
-        )?;
+        writeln!(text, "{algorithm:<17} {time:>12} {bandwidths} {rounds:>7} {sent}")?;
     }
     for outcome in outcomes {
         let simulation = &outcome.simulation;

@@ -84,11 +84,8 @@ impl Scenario {
             )
         };
         let simulation = simulate(&schedule, self.dtype, &network, detail)?;
-        let algbw = if simulation.time_s > 0.0 {
-            size.bytes as f64 / simulation.time_s / 1e9
-        } else {
-            0.0
-        };
+        let algbw =
+            if simulation.time_s > 0.0 { size.bytes as f64 / simulation.time_s / 1e9 } else { 0.0 };
         Ok(Outcome {
             algorithm,
             size,

@@ -20,17 +20,11 @@ impl Operation {
             Self::Barrier => Size { bytes: 0, count: 0 },
             Self::AllToAll => {
                 let block = (bytes / elem).div_ceil(ranks).max(1);
-                Size {
-                    bytes: block * ranks * elem,
-                    count: block * ranks * ranks,
-                }
+                Size { bytes: block * ranks * elem, count: block * ranks * ranks }
             }
             _ => {
                 let count = (bytes / elem).max(1);
-                Size {
-                    bytes: count * elem,
-                    count,
-                }
+                Size { bytes: count * elem, count }
             }
         }
     }
@@ -40,9 +34,7 @@ impl Operation {
     pub(super) fn usual_algorithm(self) -> Algorithm {
         let candidates = Algorithm::candidates(self.collective(Rank::new(0)));
         let usual = |wanted| candidates.iter().copied().find(|&name| name == wanted);
-        usual(Algorithm::TwoShot)
-            .or_else(|| usual(Algorithm::OneShot))
-            .unwrap_or(candidates[0])
+        usual(Algorithm::TwoShot).or_else(|| usual(Algorithm::OneShot)).unwrap_or(candidates[0])
     }
 }
 

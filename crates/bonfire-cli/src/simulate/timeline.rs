@@ -31,9 +31,7 @@ pub(super) fn check_size(simulation: &Simulation) -> anyhow::Result<()> {
 
 pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyhow::Result<()> {
     let hosts_of: Vec<u32> = hosts.numbers().collect();
-    let threads = Threads {
-        hosts_of: &hosts_of,
-    };
+    let threads = Threads { hosts_of: &hosts_of };
     let spans = &simulation.spans;
     let events = spans.iter().map(|span| threads.event(span));
     trace::write(path, &threads.names(spans), events)

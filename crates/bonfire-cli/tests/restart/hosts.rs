@@ -176,12 +176,7 @@ fn a_failure_on_a_host_of_a_hostfile_ends_the_others() {
 fn hosts_that_were_started_differently_say_so() {
     let (port, token) = (OwnPort::new(), "ab".repeat(32));
     let start = |node: &str, nproc: &str| {
-        let flags = [
-            "--nnodes=2",
-            "--master-addr=127.0.0.1",
-            "--master-port",
-            &port.to_string(),
-        ];
+        let flags = ["--nnodes=2", "--master-addr=127.0.0.1", "--master-port", &port.to_string()];
         let flags = [&flags[..], &["--node-rank", node, "--nproc", nproc, "true"]].concat();
         Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))
     };
@@ -191,10 +186,7 @@ fn hosts_that_were_started_differently_say_so() {
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
         // Whichever hears of it first may be gone before the other has asked.
         if node == 0 {
-            says(
-                &end,
-                "--nproc-per-node 1, but node 1 has 2: make them equal",
-            );
+            says(&end, "--nproc-per-node 1, but node 1 has 2: make them equal");
         }
     }
 }
@@ -204,12 +196,7 @@ fn one_node_rank_twice_is_one_clear_line() {
     drop(agents(2, &[], "true"));
     let (port, token) = (OwnPort::new(), "ab".repeat(32));
     let start = |node: &str| {
-        let flags = [
-            "--nnodes=3",
-            "--master-addr=127.0.0.1",
-            "--master-port",
-            &port.to_string(),
-        ];
+        let flags = ["--nnodes=3", "--master-addr=127.0.0.1", "--master-port", &port.to_string()];
         let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
         Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))
     };
@@ -217,9 +204,7 @@ fn one_node_rank_twice_is_one_clear_line() {
     let twins = [start("1"), start("1")];
     // One of the two waits for node 2, which never comes; the other is told at once.
     let refused = loop {
-        if let Some(refused) = twins
-            .iter()
-            .position(|twin| !bonfire_testkit::is_running(twin.id()))
+        if let Some(refused) = twins.iter().position(|twin| !bonfire_testkit::is_running(twin.id()))
         {
             break refused;
         }

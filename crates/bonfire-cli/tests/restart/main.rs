@@ -76,13 +76,9 @@ fn agents_that_wait_long_say_for_whom() {
     let port = OwnPort::new();
     let start = |node| Job::start(&mut agent((node, 3), &port, &[], "true"));
     let second = start(1);
-    second.until_told(&format!(
-        "waiting for the store at 127.0.0.1:{port}, on the host of rank 0"
-    ));
+    second.until_told(&format!("waiting for the store at 127.0.0.1:{port}, on the host of rank 0"));
     let first = start(0);
-    first.until_told(&format!(
-        "waiting for node 2 of 3 (meeting at 127.0.0.1:{port})"
-    ));
+    first.until_told(&format!("waiting for node 2 of 3 (meeting at 127.0.0.1:{port})"));
     for end in ends(vec![first, second, start(2)]) {
         assert!(end.status.success(), "{:?}", end.stderr);
     }
@@ -92,11 +88,7 @@ fn agents_that_wait_long_say_for_whom() {
 fn the_environment_says_what_torchrun_says() {
     let script = "echo $NODE_RANK $GROUP_RANK $GROUP_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT \
                   $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID";
-    let end = shell(
-        &["--standalone", "--max_restarts=2", "--rdzv_id=me"],
-        script,
-    )
-    .end();
+    let end = shell(&["--standalone", "--max_restarts=2", "--rdzv_id=me"], script).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(end.stdout, ["0 0 1 0 2 me"]);
 }
@@ -228,9 +220,7 @@ fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let text = fs::read_to_string(file).unwrap();
-        text.lines()
-            .map(|id| id.parse().unwrap())
-            .collect::<Vec<u32>>()
+        text.lines().map(|id| id.parse().unwrap()).collect::<Vec<u32>>()
     });
     for _ in 0..3 {
         console.press(b"\x1a");
@@ -260,10 +250,7 @@ fn a_job_that_is_interrupted_while_it_is_stopped_saves_when_it_goes_on() {
 fn an_address_of_host_0_that_one_host_does_not_need_is_said_to_be_unused() {
     let end = shell(&["--standalone", "--master-addr=nowhere.invalid"], "true").end();
     assert!(end.status.success(), "{:?}", end.stderr);
-    says(
-        &end,
-        "--master-addr nowhere.invalid is not used: --nnodes is 1",
-    );
+    says(&end, "--master-addr nowhere.invalid is not used: --nnodes is 1");
     let end = shell(&["--master-addr=127.0.0.1"], "true").end();
     assert!(end.stderr.is_empty(), "{:?}", end.stderr);
 }
@@ -293,11 +280,7 @@ fn a_log_folder_alone_keeps_everything_of_every_attempt() {
     let dir = folder.display().to_string();
     let script = "echo out $TORCHELASTIC_RESTART_COUNT; echo err >&2; \
                   [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
-    let end = shell(
-        &["--log-dir", &dir, "--rdzv-id=j", "--max-restarts=1"],
-        script,
-    )
-    .end();
+    let end = shell(&["--log-dir", &dir, "--rdzv-id=j", "--max-restarts=1"], script).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(end.stdout, ["out 0", "out 1"]);
     for attempt in 0..2 {
@@ -324,10 +307,7 @@ fn flight_records_go_to_the_log_folder_unless_the_user_names_another() {
     let end = shell(&[], "echo $BONFIRE_FLIGHT_DIR").end();
     let fallback = PathBuf::from(&end.stdout[0]);
     let name = fallback.strip_prefix(std::env::temp_dir()).unwrap();
-    assert!(
-        name.to_str().unwrap().starts_with("bonfire-flights-"),
-        "{name:?}"
-    );
+    assert!(name.to_str().unwrap().starts_with("bonfire-flights-"), "{name:?}");
     assert!(fallback.ends_with("attempt_0") && !fallback.exists());
 }
 
@@ -370,11 +350,7 @@ fn node_ranks_count_on() {
 #[test]
 fn the_port_of_one_host_may_be_left_to_the_system_in_torchruns_words() {
     for flags in [
-        &[
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0",
-            "--nnodes=1",
-        ][..],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1"][..],
         &["--master-port=0"],
     ] {
         let end = shell(flags, "[ $MASTER_PORT -gt 0 ]").end();
@@ -396,12 +372,7 @@ fn gpus_of_this_host_are_chosen_by_their_numbers() {
     let end = shell(&["--gpus=2,3"], "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES").end();
     let mut seen = end.stdout;
     seen.sort();
-    assert_eq!(
-        seen,
-        ["[rank 0] 0 2,3", "[rank 1] 1 2,3"],
-        "{:?}",
-        end.stderr
-    );
+    assert_eq!(seen, ["[rank 0] 0 2,3", "[rank 1] 1 2,3"], "{:?}", end.stderr);
 }
 
 #[test]
@@ -413,10 +384,7 @@ fn a_master_that_is_no_name_is_one_clear_line() {
         let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
         assert_eq!(end.status.code(), Some(1));
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
-        says(
-            &end,
-            "\"gpu[01-03]\" is neither a name nor an address of a host",
-        );
+        says(&end, "\"gpu[01-03]\" is neither a name nor an address of a host");
     }
 }
 
@@ -424,11 +392,7 @@ fn a_master_that_is_no_name_is_one_clear_line() {
 #[test]
 fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_told() {
     for node in ["0", "1"] {
-        let flags = [
-            "--nnodes=2",
-            "--master-addr=no.such.host.invalid",
-            "--master-port=9",
-        ];
+        let flags = ["--nnodes=2", "--master-addr=no.such.host.invalid", "--master-port=9"];
         let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
         let token = "ab".repeat(32);
         let job = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token));

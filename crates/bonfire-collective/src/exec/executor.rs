@@ -207,8 +207,7 @@ impl Executor {
             run.check_what_was_sent()?;
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
-        self.recorder
-            .end(request.collective, bytes, limits.elapsed());
+        self.recorder.end(request.collective, bytes, limits.elapsed());
         Ok(())
     }
 

@@ -76,11 +76,7 @@ pub(crate) fn fold<T: Element>(
     assert!(!operands.is_empty(), "a fold needs at least one operand");
     for operand in operands {
         if let Operand::Peer(elements) = operand {
-            assert_eq!(
-                elements.len(),
-                target.len(),
-                "operand and target differ in length"
-            );
+            assert_eq!(elements.len(), target.len(), "operand and target differ in length");
         }
     }
     with_combine!(options.reduce, T, |combine| vectorized(
@@ -161,9 +157,7 @@ fn fold_with<T: Element>(
         let range = start..start + block.len();
         start = range.end;
         let partial = &mut partial[..block.len()];
-        let parts = operands
-            .iter()
-            .map(|operand| operand.part(range.clone(), block));
+        let parts = operands.iter().map(|operand| operand.part(range.clone(), block));
         fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
         T::narrow_all(partial, block);
     }
@@ -191,9 +185,7 @@ fn fold_views_with<T: Element>(
     for start in (0..len).step_by(BLOCK_ELEMS) {
         let range = start..len.min(start + BLOCK_ELEMS);
         let partial = &mut partial[..range.len()];
-        let parts = sources
-            .iter()
-            .map(|source| &views[source.index()].source()[range.clone()]);
+        let parts = sources.iter().map(|source| &views[source.index()].source()[range.clone()]);
         fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
         for target in targets {
             T::narrow_all(partial, &mut views[target.index()].target[range.clone()]);
@@ -226,9 +218,7 @@ fn stream_with<T: Element>(
             return fold_into(folded, &inputs[second.index()][range], divisor, &combine);
         }
         let partial = &mut partial[..range.len()];
-        let parts = sources
-            .iter()
-            .map(|source| &inputs[source.index()][range.clone()]);
+        let parts = sources.iter().map(|source| &inputs[source.index()][range.clone()]);
         fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
         T::narrow_all(partial, folded);
     });

@@ -206,11 +206,7 @@ impl Selector {
         let any = self.options.order == FoldOrder::Any;
         let canonical = |algorithm: &Algorithm| any || question.is_canonical_by(*algorithm);
         let allowed: Vec<Algorithm> = possible.iter().copied().filter(canonical).collect();
-        if allowed.is_empty() {
-            possible
-        } else {
-            allowed
-        }
+        if allowed.is_empty() { possible } else { allowed }
     }
 
     /// What operations of a class are estimated as: of the size in the middle, so that a choice does
@@ -221,9 +217,7 @@ impl Selector {
         }
         let middle = (3_usize << (class.size - 1)) / 2;
         let blocks = self.world_size.len().pow(2);
-        (middle / question.dtype.size_bytes())
-            .max(1)
-            .next_multiple_of(blocks)
+        (middle / question.dtype.size_bytes()).max(1).next_multiple_of(blocks)
     }
 
     fn shape(&self, question: &Question<'_>, count: usize, algorithm: Algorithm) -> ScheduleShape {

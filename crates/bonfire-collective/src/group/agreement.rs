@@ -166,22 +166,13 @@ impl ProcessGroup {
     pub fn agree(&self, proposal: Proposal) -> Result<Agreement> {
         let caller = self.caller();
         let me = self.rank().get();
-        let mut lowest = [
-            proposal.stop,
-            proposal.checkpoint,
-            proposal.out_of_data,
-            !proposal.out_of_data,
-        ]
-        .map(|is_mine| if is_mine { me } else { NOBODY });
+        let mut lowest =
+            [proposal.stop, proposal.checkpoint, proposal.out_of_data, !proposal.out_of_data]
+                .map(|is_mine| if is_mine { me } else { NOBODY });
         self.in_turn(|core| core.all_reduce(caller, &mut lowest, ReduceOp::Min))?;
         let [stop, checkpoint, out_of_data, with_data] =
             lowest.map(|rank| (rank != NOBODY).then(|| Rank::new(rank)));
-        Ok(Agreement {
-            stop,
-            checkpoint,
-            out_of_data,
-            with_data,
-        })
+        Ok(Agreement { stop, checkpoint, out_of_data, with_data })
     }
 }
 
@@ -204,11 +195,7 @@ mod tests {
         let run = |group: ProcessGroup| {
             let me = group.rank().get();
             before(&group);
-            let own = if wrong.contains(&me) {
-                Err(format!("trouble of {me}"))
-            } else {
-                Ok(me)
-            };
+            let own = if wrong.contains(&me) { Err(format!("trouble of {me}")) } else { Ok(me) };
             let agreed = group.agree_on(own);
             let has_failed = matches!(agreed, Err(Disagreement::Group { .. }));
             assert_eq!(group.barrier().is_err(), has_failed);
@@ -216,10 +203,8 @@ mod tests {
         };
         thread::scope(|scope| {
             let run = &run;
-            let ranks: Vec<_> = groups
-                .into_iter()
-                .map(|group| scope.spawn(move || run(group)))
-                .collect();
+            let ranks: Vec<_> =
+                groups.into_iter().map(|group| scope.spawn(move || run(group))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })
     }

@@ -86,17 +86,14 @@ mod tests {
     #[test]
     fn a_buffer_that_panics_when_dropped_keeps_nobody_behind_it_waiting() {
         let one = WorldSize::new(1).unwrap();
-        let group = ProcessGroup::local(one, GroupOptions::default())
-            .unwrap()
-            .remove(0);
+        let group = ProcessGroup::local(one, GroupOptions::default()).unwrap().remove(0);
         // The operation fails, so the buffer does not come back.
         let failing = group.background(Fragile, |group, _| {
             group.abort("it fell");
             group.all_reduce(&mut [1.0], ReduceOp::Sum)
         });
-        let behind = group.background(vec![1.0], |group, data| {
-            group.all_reduce(data, ReduceOp::Sum)
-        });
+        let behind =
+            group.background(vec![1.0], |group, data| group.all_reduce(data, ReduceOp::Sum));
         assert!(behind.wait_for(Duration::from_secs(60)), "it waits");
         behind.wait().unwrap_err();
         failing.wait().map(std::mem::forget).unwrap_err();

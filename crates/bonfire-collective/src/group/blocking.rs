@@ -31,10 +31,7 @@ impl ProcessGroup {
     /// ```
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self {
-            timeout,
-            ..self.clone()
-        }
+        Self { timeout, ..self.clone() }
     }
 
     /// How long an operation of this handle may take.

@@ -13,10 +13,7 @@ pub struct Blocks<T> {
 
 impl<T: Element> Blocks<T> {
     pub(crate) fn zeroed(lengths: Vec<usize>) -> Self {
-        Self {
-            data: vec![T::zeroed(); lengths.iter().sum()],
-            lengths,
-        }
+        Self { data: vec![T::zeroed(); lengths.iter().sum()], lengths }
     }
 
     pub(crate) fn partition(&self) -> Partition {

@@ -60,10 +60,7 @@ impl LinkPool {
                 })
             })
             .collect();
-        let earlier = self
-            .groups
-            .lock()
-            .insert(group, GroupLinks { sets, poison });
+        let earlier = self.groups.lock().insert(group, GroupLinks { sets, poison });
         assert!(earlier.is_none(), "group {group} has links already");
         Ok(())
     }
@@ -115,10 +112,7 @@ mod tests {
         let pool = LinkPool::default();
         pool.add(7, two(), 64).unwrap();
         let set = pool.take(7, Rank::new(0)).unwrap();
-        let failure = Failure::Peer {
-            rank: Rank::new(1),
-            cause: "it gave up".to_owned(),
-        };
+        let failure = Failure::Peer { rank: Rank::new(1), cause: "it gave up".to_owned() };
         pool.abandon(7, failure.clone());
         assert_eq!(set.poison.failure(), Some(failure));
         assert!(pool.take(7, Rank::new(1)).is_none());

@@ -27,20 +27,14 @@ impl ProcessGroup {
     /// The same membership, whose operations go by this name in what the flight recorder reports after a failure: a
     /// layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
     pub fn named(&self, name: &str) -> Self {
-        Self {
-            name: self.core.recorder.name(name),
-            ..self.clone()
-        }
+        Self { name: self.core.recorder.name(name), ..self.clone() }
     }
 
     /// The same as [`named`](Self::named), by a name on which the ranks agree: two that are in operations of
     /// different names get [`CollectiveError::Mismatch`](crate::CollectiveError::Mismatch) before any data
     /// moves, though the operations be alike otherwise.
     pub fn compared_by(&self, name: &str) -> Self {
-        Self {
-            agreed: crc32c::crc32c(name.as_bytes()),
-            ..self.named(name)
-        }
+        Self { agreed: crc32c::crc32c(name.as_bytes()), ..self.named(name) }
     }
 
     /// Says that this rank's program begins step `step`, for those who ask what it does: `bonfire inspect`, SIGUSR1,
@@ -66,18 +60,13 @@ impl ProcessGroup {
             let step = Some(step as u32);
             recorder.enter(Some(Entered { call_site, step }));
         }
-        Inside {
-            recorder: is_first.then(|| Arc::clone(recorder)),
-        }
+        Inside { recorder: is_first.then(|| Arc::clone(recorder)) }
     }
 
     /// Where the program is, as operations that it calls are known.
     #[track_caller]
     pub(super) fn entered(&self) -> Entered {
-        let here = Entered {
-            call_site: Location::caller(),
-            step: None,
-        };
+        let here = Entered { call_site: Location::caller(), step: None };
         self.core.recorder.entered().unwrap_or(here)
     }
 

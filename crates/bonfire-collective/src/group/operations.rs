@@ -16,13 +16,7 @@ use crate::rendezvous::group_error::Result;
 
 impl Caller {
     pub(super) fn request(self, collective: Collective, count: usize) -> Request {
-        Request {
-            collective,
-            reduce: None,
-            count,
-            partition: Partition::Balanced,
-            caller: self,
-        }
+        Request { collective, reduce: None, count, partition: Partition::Balanced, caller: self }
     }
 
     pub(super) fn reduction(
@@ -31,10 +25,7 @@ impl Caller {
         reduce: ReduceOp,
         count: usize,
     ) -> Request {
-        Request {
-            reduce: Some(reduce),
-            ..self.request(collective, count)
-        }
+        Request { reduce: Some(reduce), ..self.request(collective, count) }
     }
 }
 
@@ -123,10 +114,7 @@ impl Core {
         data: &mut [T],
         partition: Partition,
     ) -> Result<()> {
-        let request = Request {
-            partition,
-            ..caller.request(Collective::AllGather, data.len())
-        };
+        let request = Request { partition, ..caller.request(Collective::AllGather, data.len()) };
         self.run(&request, Memory::InPlace(data))
     }
 
@@ -166,10 +154,7 @@ impl Core {
         if self.me == root {
             output[self.own_block(&partition, count)].copy_from_slice(block);
         }
-        let request = Request {
-            partition,
-            ..caller.request(Collective::Gather { root }, count)
-        };
+        let request = Request { partition, ..caller.request(Collective::Gather { root }, count) };
         let input = block;
         self.run(&request, Memory::Apart { input, output })
     }
@@ -203,10 +188,7 @@ impl Core {
         if self.me == root {
             output.copy_from_slice(&input[self.own_block(&partition, count)]);
         }
-        let request = Request {
-            partition,
-            ..caller.request(Collective::Scatter { root }, count)
-        };
+        let request = Request { partition, ..caller.request(Collective::Scatter { root }, count) };
         self.run(&request, Memory::Apart { input, output })
     }
 
@@ -252,9 +234,7 @@ impl Core {
         }
         self.all_gather(caller, &mut matrix, Partition::Balanced)?;
         let matrix: Vec<usize> = matrix.into_iter().map(|len| len as usize).collect();
-        let column = (0..ranks)
-            .map(|source| matrix[source * ranks + me])
-            .collect();
+        let column = (0..ranks).map(|source| matrix[source * ranks + me]).collect();
         let mut blocks = Blocks::zeroed(column);
         let start: usize = lengths[..me].iter().sum();
         let own = &input[start..start + lengths[me]];

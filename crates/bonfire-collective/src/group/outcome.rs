@@ -53,9 +53,7 @@ impl Core {
             reports.name_calls(mismatch, || self.await_reports());
         }
         let error = self.roster.explain(failure);
-        self.poison
-            .reports()
-            .write_flight_records(&error.to_string());
+        self.poison.reports().write_flight_records(&error.to_string());
         error
     }
 

@@ -73,11 +73,7 @@ impl Roster {
     pub(super) fn part(&self, part: Part) -> Self {
         Self {
             number: part.number,
-            members: part
-                .ranks
-                .iter()
-                .map(|rank| self.world_rank(*rank))
-                .collect(),
+            members: part.ranks.iter().map(|rank| self.world_rank(*rank)).collect(),
             topology: self.topology.restrict(&part.ranks),
             options: part.options,
             ..self.clone()
@@ -92,9 +88,7 @@ impl Roster {
 
     /// The number of a group whose lowest rank is `lowest`, of this group, and picked `picked`.
     pub(super) fn number_of(&self, lowest: Rank, picked: u32) -> u32 {
-        picked
-            .wrapping_mul(self.job_size.get())
-            .wrapping_add(self.world_rank(lowest).get())
+        picked.wrapping_mul(self.job_size.get()).wrapping_add(self.world_rank(lowest).get())
     }
 
     pub(super) fn members(&self) -> &[Rank] {
@@ -120,9 +114,7 @@ impl Roster {
     }
 
     fn is_renamed(&self, rank: Rank) -> bool {
-        self.members
-            .get(rank.index())
-            .is_some_and(|world_rank| *world_rank != rank)
+        self.members.get(rank.index()).is_some_and(|world_rank| *world_rank != rank)
     }
 }
 
@@ -181,17 +173,11 @@ mod tests {
     fn a_culprit_is_named_by_both_its_numbers() {
         let job = job(&[0; 4], 3);
         let pair = part(&job, 5, &[2, 3]);
-        let failure = || Failure::Peer {
-            rank: Rank::new(1),
-            cause: "it panicked".to_owned(),
-        };
+        let failure = || Failure::Peer { rank: Rank::new(1), cause: "it panicked".to_owned() };
         assert_eq!(
             pair.explain(failure()).to_string(),
             "rank 1 failed: it panicked (rank 1 of group 5 is rank 3 of the job)"
         );
-        assert_eq!(
-            job.explain(failure()).to_string(),
-            "rank 1 failed: it panicked"
-        );
+        assert_eq!(job.explain(failure()).to_string(), "rank 1 failed: it panicked");
     }
 }

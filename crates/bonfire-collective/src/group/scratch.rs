@@ -14,10 +14,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new(arena: Option<Arena>) -> Self {
-        Self {
-            arena,
-            words: GroupBuffer::own(0),
-        }
+        Self { arena, words: GroupBuffer::own(0) }
     }
 
     /// Room for `len` elements, of unspecified content; shared with the other ranks if it can be.

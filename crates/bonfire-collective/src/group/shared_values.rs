@@ -44,11 +44,8 @@ impl SharedValues {
         });
         let shared = &mut values[index];
         shared.taken[rank.index()] = true;
-        let value = shared
-            .value
-            .downcast_ref::<T>()
-            .expect("all ranks ask for the same type")
-            .clone();
+        let value =
+            shared.value.downcast_ref::<T>().expect("all ranks ask for the same type").clone();
         if shared.taken.iter().all(|taken| *taken) {
             values.remove(index);
         }
@@ -65,8 +62,7 @@ impl ProcessGroup {
         match &roster.origin {
             Origin::Threads(pool) => {
                 let (rank, world_size) = (self.rank(), self.world_size());
-                pool.shared_values()
-                    .take(roster.number, rank, world_size, make)
+                pool.shared_values().take(roster.number, rank, world_size, make)
             }
             Origin::Processes(_) => make(),
         }

@@ -106,10 +106,7 @@ impl ProcessGroup {
     /// ```
     #[must_use]
     pub fn detached(&self) -> Self {
-        Self {
-            is_detached: true,
-            ..self.clone()
-        }
+        Self { is_detached: true, ..self.clone() }
     }
 
     /// A group of these ranks in this order; `None` on the ranks that are not among them.
@@ -133,11 +130,7 @@ impl ProcessGroup {
         }
         let place = ranks.iter().position(|rank| *rank == self.rank());
         self.split_as(Wish {
-            call: self.call(format!(
-                "subgroup of {} ranks, {}",
-                ranks.len(),
-                fingerprint(ranks)
-            )),
+            call: self.call(format!("subgroup of {} ranks, {}", ranks.len(), fingerprint(ranks))),
             color: place.map(|_| 0),
             key: place.map_or(0, |place| place as i64),
             options: self.roster().options.clone(),
@@ -191,11 +184,7 @@ impl ProcessGroup {
 
     /// What the ranks compare of a call.
     fn call(&self, call: String) -> String {
-        if self.is_detached {
-            format!("detached {call}")
-        } else {
-            call
-        }
+        if self.is_detached { format!("detached {call}") } else { call }
     }
 
     fn split_as(&self, wish: Wish) -> Result<Option<Self>> {
@@ -215,10 +204,7 @@ fn fingerprint(ranks: &[Rank]) -> String {
         hash.update(&rank.get().to_le_bytes());
     }
     let digest = hash.finish();
-    digest.as_ref()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -33,19 +33,8 @@ pub(crate) struct Completion<T> {
 
 impl<T> Work<T> {
     pub(crate) fn new(me: Rank) -> (Self, Completion<T>) {
-        let outcome = Arc::new(Outcome {
-            result: Mutex::new(None),
-            done: Condvar::default(),
-        });
-        (
-            Self {
-                outcome: Arc::clone(&outcome),
-            },
-            Completion {
-                outcome: Some(outcome),
-                me,
-            },
-        )
+        let outcome = Arc::new(Outcome { result: Mutex::new(None), done: Condvar::default() });
+        (Self { outcome: Arc::clone(&outcome) }, Completion { outcome: Some(outcome), me })
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
@@ -109,10 +98,7 @@ mod tests {
         assert!(!work.is_completed());
         drop(completion);
         assert!(work.is_completed());
-        assert!(matches!(
-            work.wait(),
-            Err(CollectiveError::PeerFailed { .. })
-        ));
+        assert!(matches!(work.wait(), Err(CollectiveError::PeerFailed { .. })));
     }
 
     #[test]

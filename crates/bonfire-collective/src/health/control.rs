@@ -118,13 +118,7 @@ impl Control {
             pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
             stragglers: is_first.then(|| Stragglers::new(world_size, now)),
         };
-        let control = Self {
-            peers,
-            poison,
-            stop,
-            handles,
-            watcher: None,
-        };
+        let control = Self { peers, poison, stop, handles, watcher: None };
         Ok((control, watcher))
     }
 
@@ -168,10 +162,7 @@ impl Drop for Control {
 /// that is stopped says nothing. The answers are in the reports.
 pub(crate) fn ask(peers: &[Peer], poison: &Poison, operations_max: usize, timeout: Duration) {
     let round = poison.reports().begin_round();
-    let question = Question {
-        round,
-        operations_max,
-    };
+    let question = Question { round, operations_max };
     send_all(peers, Kind::Question, &question);
     let started = clock::now();
     while clock::since(started) < timeout {
@@ -238,9 +229,7 @@ fn send_reports(peers: &[Peer], failure: &Failure, reports: &Reports) {
 /// Sends one peer what the ranks of this process do.
 fn answer(peer: &Peer, question: &Question, poison: &Poison) {
     let failure = poison.failure().map(|failure| failure.to_string());
-    let records = poison
-        .reports()
-        .own_records(failure.as_deref(), question.operations_max);
+    let records = poison.reports().own_records(failure.as_deref(), question.operations_max);
     for record in records {
         let round = question.round;
         let mut answer = Answer { round, record };
@@ -317,11 +306,8 @@ impl Watcher {
                 handles.push(&inbox.handle);
             }
         }
-        let slice = if self.peers.iter().any(Peer::has_backlog) {
-            BACKLOG_SLICE
-        } else {
-            self.look_slice
-        };
+        let slice =
+            if self.peers.iter().any(Peer::has_backlog) { BACKLOG_SLICE } else { self.look_slice };
         let news = await_news(&handles, slice);
         news.into_iter().map(|ready| places[ready]).collect()
     }
@@ -357,11 +343,7 @@ impl Watcher {
         // Before the group is complete there is nothing to report but that this rank is there.
         let heartbeat = own.map_or_else(Heartbeat::default, |own| {
             let (waited, alive) = own.recorder.waited();
-            Heartbeat {
-                step: own.recorder.step(),
-                waited,
-                alive,
-            }
+            Heartbeat { step: own.recorder.step(), waited, alive }
         });
         let text = encode(&heartbeat);
         for peer in &*self.peers {

@@ -70,9 +70,7 @@ impl Domain {
 
     /// Returns the group of the domain whose state this is.
     pub(crate) fn group(&self, poison: &Poison) -> Option<Arc<Poison>> {
-        self.groups()
-            .into_iter()
-            .find(|group| ptr::eq(&**group, poison))
+        self.groups().into_iter().find(|group| ptr::eq(&**group, poison))
     }
 
     /// Ends all groups with the failure of one of them, unless they have ended. Returns true if that group failed just
@@ -136,27 +134,18 @@ impl Bond {
         let Some(peers) = self.peers.as_ref().and_then(Weak::upgrade) else {
             return;
         };
-        control::notify(&peers, failure, |rank| {
-            !receives(self.members[rank.index()])
-        });
+        control::notify(&peers, failure, |rank| !receives(self.members[rank.index()]));
     }
 }
 
 impl Fate {
     fn of(failure: &Failure, bond: &Bond) -> Self {
         match failure {
-            Failure::Peer { rank, cause } => Self {
-                culprit: bond.members.get(rank.index()).copied(),
-                cause: cause.clone(),
-            },
-            Failure::Elsewhere { rank, cause } => Self {
-                culprit: *rank,
-                cause: cause.clone(),
-            },
-            other => Self {
-                culprit: None,
-                cause: format!("{other} (in group {})", bond.number),
-            },
+            Failure::Peer { rank, cause } => {
+                Self { culprit: bond.members.get(rank.index()).copied(), cause: cause.clone() }
+            }
+            Failure::Elsewhere { rank, cause } => Self { culprit: *rank, cause: cause.clone() },
+            other => Self { culprit: None, cause: format!("{other} (in group {})", bond.number) },
         }
     }
 
@@ -164,14 +153,8 @@ impl Fate {
         let cause = self.cause.clone();
         let place = |culprit| bond.members.iter().position(|member| *member == culprit);
         match self.culprit.and_then(place) {
-            Some(place) => Failure::Peer {
-                rank: Rank::new(place as u32),
-                cause,
-            },
-            None => Failure::Elsewhere {
-                rank: self.culprit,
-                cause,
-            },
+            Some(place) => Failure::Peer { rank: Rank::new(place as u32), cause },
+            None => Failure::Elsewhere { rank: self.culprit, cause },
         }
     }
 }

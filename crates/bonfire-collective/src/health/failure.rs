@@ -46,13 +46,7 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rank,
-            operation,
-            other_rank,
-            other_operation,
-            calls,
-        } = self;
+        let Self { rank, operation, other_rank, other_operation, calls } = self;
         let [call, other_call] = calls.clone().unwrap_or_default();
         write!(
             f,
@@ -91,11 +85,7 @@ pub struct Timeout {
 
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            source,
-            target,
-            seq,
-        } = self;
+        let Self { source, target, seq } = self;
         write!(
             f,
             "what rank {source} sent to rank {target} in operation #{seq} was changed on the way: memory, an \

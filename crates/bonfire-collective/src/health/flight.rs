@@ -78,9 +78,7 @@ impl RecordTarget {
             waited: recorder.waited().0,
             operations: records.collect(),
             // Last, because the times of the operations count back from it.
-            written: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
+            written: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         }
     }
 }
@@ -88,16 +86,8 @@ impl RecordTarget {
 /// Leaves a record in a folder; where. A folder that is not there is made for this user alone: a record
 /// says what a rank says to nobody else either, names and places in the program.
 pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::Result<PathBuf> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(FOLDER_MODE)
-        .create(folder)?;
-    let FlightRecord {
-        group,
-        rank,
-        process_id,
-        ..
-    } = record;
+    fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+    let FlightRecord { group, rank, process_id, .. } = record;
     let name = format!("{PREFIX}group-{group}-rank-{rank}-{process_id}{SUFFIX}");
     let path = folder.join(name);
     let unfinished = path.with_extension("unfinished");
@@ -114,10 +104,7 @@ pub fn read_flight_records(folder: &Path) -> io::Result<Vec<FlightRecord>> {
     let mut records = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
             records.push(read(&path)?);
         }
@@ -135,10 +122,7 @@ fn read(path: &Path) -> io::Result<FlightRecord> {
     let record: FlightRecord =
         serde_json::from_slice(&fs::read(path)?).map_err(|error| bad(error.to_string()))?;
     if record.version != VERSION {
-        return Err(bad(format!(
-            "it has version {}, not {VERSION}",
-            record.version
-        )));
+        return Err(bad(format!("it has version {}, not {VERSION}", record.version)));
     }
     Ok(record)
 }
@@ -172,10 +156,8 @@ mod tests {
         leave(&folder, 0, "third");
         fs::write(folder.join("rank-0.log"), "something else").unwrap();
         let records = read_flight_records(&folder).unwrap();
-        let read: Vec<(u32, Option<&str>)> = records
-            .iter()
-            .map(|record| (record.rank.get(), record.failure.as_deref()))
-            .collect();
+        let read: Vec<(u32, Option<&str>)> =
+            records.iter().map(|record| (record.rank.get(), record.failure.as_deref())).collect();
         assert_eq!(read, [(0, Some("third")), (2, Some("first"))]);
     }
 
@@ -185,10 +167,7 @@ mod tests {
         for text in ["{", r#"{"version":1}"#] {
             fs::write(folder.path().join("flight-x.json"), text).unwrap();
             let error = read_flight_records(folder.path()).unwrap_err().to_string();
-            assert!(
-                error.contains("flight-x.json is not a flight record"),
-                "{error}"
-            );
+            assert!(error.contains("flight-x.json is not a flight record"), "{error}");
         }
         let path = leave(folder.path(), 0, "");
         let text = fs::read_to_string(&path).unwrap();

@@ -131,10 +131,9 @@ impl Inspector {
         (&stream).take(QUESTION_BYTES_MAX).read_to_end(&mut text)?;
         let answer = match serde_json::from_slice(&text)? {
             Question::Who => serde_json::to_vec(&self.member())?,
-            Question::Group {
-                number,
-                operations_max,
-            } => serde_json::to_vec(&self.report(number, operations_max))?,
+            Question::Group { number, operations_max } => {
+                serde_json::to_vec(&self.report(number, operations_max))?
+            }
         };
         stream.write_all(&answer)
     }
@@ -154,12 +153,8 @@ impl Inspector {
 
     /// The groups that live, by their numbers.
     fn groups(&self) -> BTreeMap<u32, Arc<Poison>> {
-        let groups: Vec<Arc<Poison>> = self
-            .groups
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
+        let groups: Vec<Arc<Poison>> =
+            self.groups.lock().iter().filter_map(Weak::upgrade).collect();
         let numbered = |group: Arc<Poison>| Some((group.bond()?.number, group));
         groups.into_iter().filter_map(numbered).collect()
     }

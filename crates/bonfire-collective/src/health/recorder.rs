@@ -45,11 +45,7 @@ enum Pace {
 impl Pace {
     /// Of an operation on `bytes` bytes that waited for so long.
     fn of(bytes: usize, waited: Duration) -> Self {
-        if bytes < EXACT_BYTES_MIN && waited.is_zero() {
-            Self::Instant
-        } else {
-            Self::Timed
-        }
+        if bytes < EXACT_BYTES_MIN && waited.is_zero() { Self::Instant } else { Self::Timed }
     }
 }
 
@@ -280,9 +276,7 @@ impl Recorder {
     pub(crate) fn records(&self) -> impl Iterator<Item = FlightOperation> {
         let written = self.written.load(Ordering::Acquire);
         let oldest = written.saturating_sub(ENTRIES);
-        (oldest..written)
-            .rev()
-            .filter_map(|number| self.read(number))
+        (oldest..written).rev().filter_map(|number| self.read(number))
     }
 
     /// One operation; `None` if it was overwritten meanwhile or its call is forgotten.
@@ -318,11 +312,7 @@ impl Recorder {
     }
 
     fn time(&self, bytes: usize) -> u64 {
-        if bytes < EXACT_BYTES_MIN {
-            self.coarse_time()
-        } else {
-            self.exact_time()
-        }
+        if bytes < EXACT_BYTES_MIN { self.coarse_time() } else { self.exact_time() }
     }
 
     fn coarse_time(&self) -> u64 {

@@ -43,23 +43,14 @@ pub(crate) struct RankReport {
 }
 
 pub(crate) fn list(ranks: &[Rank]) -> String {
-    ranks
-        .iter()
-        .map(Rank::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+    ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl RankReport {
     /// Of a rank that joins the group and is not connected to these others yet; of one that has
     /// joined, if there are none.
     pub(crate) fn of_joining(rank: Rank, awaited: Vec<Rank>) -> Self {
-        Self {
-            rank,
-            last: None,
-            progress: Progress::default(),
-            awaited,
-        }
+        Self { rank, last: None, progress: Progress::default(), awaited }
     }
 
     fn is_of_joining(&self) -> bool {
@@ -322,17 +313,11 @@ fn verdict(
     let ranks: Vec<Rank> = if timeout.operation.collective.is_point_to_point() {
         vec![timeout.waited_for]
     } else {
-        world_size
-            .ranks()
-            .filter(|rank| *rank != timeout.rank)
-            .collect()
+        world_size.ranks().filter(|rank| *rank != timeout.rank).collect()
     };
     let standing = |rank: Rank| (rank, Standing::of(reports.get(&rank), &timeout.operation));
-    let mut missing: Vec<_> = ranks
-        .into_iter()
-        .map(standing)
-        .filter(|(_, standing)| standing.is_missing())
-        .collect();
+    let mut missing: Vec<_> =
+        ranks.into_iter().map(standing).filter(|(_, standing)| standing.is_missing()).collect();
     if missing.is_empty() {
         let (rank, standing) = standing(timeout.waited_for);
         return format!(
@@ -431,11 +416,9 @@ impl fmt::Display for Sentence<'_> {
                 last,
                 Seconds(last.started_ago)
             ),
-            Standing::There(last) => write!(
-                f,
-                "rank {rank} entered it {} s ago",
-                Seconds(last.started_ago)
-            ),
+            Standing::There(last) => {
+                write!(f, "rank {rank} entered it {} s ago", Seconds(last.started_ago))
+            }
             Standing::Past(last) => write!(f, "rank {rank} went on to {}", last),
         }
     }
@@ -446,11 +429,7 @@ struct Aside<'a>(&'a Progress);
 
 impl fmt::Display for Aside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            write!(f, " ({})", self.0)
-        }
+        if self.0.is_empty() { Ok(()) } else { write!(f, " ({})", self.0) }
     }
 }
 

@@ -86,11 +86,7 @@ impl fmt::Display for StragglerReport {
             }
         }
         if self.stragglers.len() > NAMED_MAX {
-            write!(
-                f,
-                "; so are {} more ranks",
-                self.stragglers.len() - NAMED_MAX
-            )?;
+            write!(f, "; so are {} more ranks", self.stragglers.len() - NAMED_MAX)?;
         }
         match self.step {
             Some(step) => write!(f, " (up to step {step})"),
@@ -109,11 +105,7 @@ pub(crate) struct Stragglers {
 
 impl Stragglers {
     pub(crate) fn new(world_size: u32, now: Instant) -> Self {
-        Self {
-            ranks: vec![None; world_size as usize],
-            began: now,
-            logged: None,
-        }
+        Self { ranks: vec![None; world_size as usize], began: now, logged: None }
     }
 
     pub(crate) fn receive_beat(&mut self, rank: Rank, heartbeat: Heartbeat) {
@@ -148,9 +140,7 @@ impl Stragglers {
 
     /// Whether it is time to say so again.
     pub(crate) fn is_worth_a_line(&mut self, report: &StragglerReport, now: Instant) -> bool {
-        let logged = self
-            .logged
-            .map(|logged| now.saturating_duration_since(logged));
+        let logged = self.logged.map(|logged| now.saturating_duration_since(logged));
         if report.stragglers.is_empty() || logged.is_some_and(|ago| ago < LOG_PERIOD) {
             return false;
         }
@@ -170,10 +160,7 @@ impl Stragglers {
         let mut stragglers: Vec<Straggler> = (0..)
             .map(Rank::new)
             .zip(&waiting)
-            .map(|(rank, waiting)| Straggler {
-                rank,
-                lost_share: usual - waiting,
-            })
+            .map(|(rank, waiting)| Straggler { rank, lost_share: usual - waiting })
             .filter(|straggler| straggler.lost_share >= LOST_SHARE_MIN)
             .collect();
         stragglers.sort_by(|one, two| two.lost_share.total_cmp(&one.lost_share));
@@ -222,21 +209,13 @@ mod tests {
             assert_eq!(stragglers.report(start + WINDOW / 2), None);
         }
         let report = stragglers.report(start + WINDOW).unwrap();
-        assert_eq!(
-            stragglers.report(start + WINDOW),
-            None,
-            "the next window begins"
-        );
+        assert_eq!(stragglers.report(start + WINDOW), None, "the next window begins");
         report
     }
 
     fn slow(waits_ms: &[u64]) -> Vec<u32> {
         let report = report(waits_ms);
-        report
-            .stragglers
-            .iter()
-            .map(|straggler| straggler.rank.get())
-            .collect()
+        report.stragglers.iter().map(|straggler| straggler.rank.get()).collect()
     }
 
     #[test]
@@ -283,12 +262,7 @@ mod tests {
             waited: Duration::ZERO,
             alive: Duration::from_secs(alive_s),
         };
-        for heartbeat in [
-            Heartbeat::default(),
-            beat(None, 1),
-            beat(Some(0), 5),
-            beat(Some(4), 9),
-        ] {
+        for heartbeat in [Heartbeat::default(), beat(None, 1), beat(Some(0), 5), beat(Some(4), 9)] {
             stragglers.receive_beat(Rank::new(0), heartbeat);
         }
         let report = stragglers.report(start + WINDOW).unwrap();

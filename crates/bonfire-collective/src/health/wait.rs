@@ -103,10 +103,7 @@ impl<'a> WaitLimits<'a> {
 
     /// The same limits for somebody who waits in another way.
     pub(crate) fn with_eagerness(&self, eagerness: Eagerness) -> Self {
-        Self {
-            eagerness,
-            ..self.clone()
-        }
+        Self { eagerness, ..self.clone() }
     }
 
     /// What the waits learn of the group's health.
@@ -265,13 +262,7 @@ mod tests {
             .take_while(|_| limits.pause(&mut backoff, false).is_ok())
             .count();
         assert!(looks < LOOKS_PER_READING as usize, "{looks} looks");
-        poison.set(Failure::Peer {
-            rank: Rank::new(1),
-            cause: "it fell".to_owned(),
-        });
-        assert!(matches!(
-            limits.pause(&mut limits.backoff(), false),
-            Err(Interrupt::Failed(_))
-        ));
+        poison.set(Failure::Peer { rank: Rank::new(1), cause: "it fell".to_owned() });
+        assert!(matches!(limits.pause(&mut limits.backoff(), false), Err(Interrupt::Failed(_))));
     }
 }

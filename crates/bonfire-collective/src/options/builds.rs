@@ -61,10 +61,7 @@ impl Build {
         let path = std::env::current_exe()?;
         let mut path = path.to_string_lossy().into_owned();
         path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
-        Ok(Self {
-            path,
-            digest: digest(&File::open(OWN_FILE)?)?,
-        })
+        Ok(Self { path, digest: digest(&File::open(OWN_FILE)?)? })
     }
 
     /// Whether the programs are different builds. One that does not say which is like every other.
@@ -75,10 +72,7 @@ impl Build {
 
     #[cfg(test)]
     pub(crate) fn called(path: &str, digest: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            digest: digest.to_owned(),
-        }
+        Self { path: path.to_owned(), digest: digest.to_owned() }
     }
 }
 
@@ -91,10 +85,7 @@ impl fmt::Display for Build {
 /// A checksum of the parts of the file that are read, and its length.
 fn digest(file: &File) -> io::Result<String> {
     let len = file.metadata()?.len();
-    let edges = [
-        (0, EDGE_BYTES),
-        (len.saturating_sub(EDGE_BYTES), EDGE_BYTES),
-    ];
+    let edges = [(0, EDGE_BYTES), (len.saturating_sub(EDGE_BYTES), EDGE_BYTES)];
     let pieces = (1..=PIECES).map(|piece| (len / (PIECES + 1) * piece, PIECE_BYTES));
     let mut checksum = 0;
     for (from, bytes) in edges.into_iter().chain(pieces) {
@@ -148,16 +139,10 @@ mod tests {
         let (one, other) = (Build::called("/a", "1"), Build::called("/b", "2"));
         assert_eq!(Build::differ(Some(&one), None), None);
         assert_eq!(Build::differ(None, Some(&one)), None);
-        assert_eq!(
-            Build::differ(Some(&one), Some(&Build::called("/c", "1"))),
-            None
-        );
+        assert_eq!(Build::differ(Some(&one), Some(&Build::called("/c", "1"))), None);
         let told = Build::differ(Some(&one), Some(&other)).unwrap();
         assert_eq!(told, ("/a (build 1)".to_owned(), "/b (build 2)".to_owned()));
         assert_eq!(Build::to_compare(Builds::Any), None);
-        assert_eq!(
-            Build::to_compare(Builds::Same),
-            Build::to_compare(Builds::Same)
-        );
+        assert_eq!(Build::to_compare(Builds::Same), Build::to_compare(Builds::Same));
     }
 }

@@ -18,14 +18,8 @@ const KINDS: [Collective; 11] = [
     Collective::Gather { root: ANY },
     Collective::Scatter { root: ANY },
     Collective::AllToAll,
-    Collective::Transfer {
-        source: ANY,
-        target: ANY,
-    },
-    Collective::Exchange {
-        first: ANY,
-        second: ANY,
-    },
+    Collective::Transfer { source: ANY, target: ANY },
+    Collective::Exchange { first: ANY, second: ANY },
 ];
 
 /// Which algorithm to use for which collective; from text like `ring`, for all collectives that have
@@ -57,11 +51,7 @@ pub enum OverrideError {
     #[error(transparent)]
     Name(#[from] UnknownName),
     #[error("there is no {algorithm} for {collective}; it has: {}", list(.candidates))]
-    Unsupported {
-        collective: &'static str,
-        algorithm: Algorithm,
-        candidates: &'static [Algorithm],
-    },
+    Unsupported { collective: &'static str, algorithm: Algorithm, candidates: &'static [Algorithm] },
     /// A collective is given two algorithms, or there are two words without a collective.
     #[error("{what} is given twice")]
     Twice {
@@ -83,9 +73,7 @@ impl AlgorithmOverrides {
 
     /// The algorithm asked for, if `collective` has it.
     pub(crate) fn of(&self, collective: Collective) -> Option<Algorithm> {
-        let kind = KINDS
-            .iter()
-            .position(|kind| kind.code() == collective.code());
+        let kind = KINDS.iter().position(|kind| kind.code() == collective.code());
         let own = kind.and_then(|kind| self.by_kind[kind]);
         let default = self
             .everywhere
@@ -106,11 +94,7 @@ impl AlgorithmOverrides {
         let collective = KINDS[kind].name();
         let candidates = Algorithm::candidates(KINDS[kind]);
         if !candidates.contains(&algorithm) {
-            return Err(OverrideError::Unsupported {
-                collective,
-                algorithm,
-                candidates,
-            });
+            return Err(OverrideError::Unsupported { collective, algorithm, candidates });
         }
         put(&mut self.by_kind[kind], algorithm, collective)
     }
@@ -174,10 +158,7 @@ mod tests {
     fn a_collective_of_its_own_wins_wherever_it_stands() {
         for text in ["ring,all_gather=one_shot", "All-Gather=One-Shot , RING"] {
             let overrides = parse(text);
-            assert_eq!(
-                overrides.of(Collective::AllGather),
-                Some(Algorithm::OneShot)
-            );
+            assert_eq!(overrides.of(Collective::AllGather), Some(Algorithm::OneShot));
             assert_eq!(overrides.of(Collective::AllReduce), Some(Algorithm::Ring));
             assert_eq!(parse(&overrides.to_string()), overrides);
         }
@@ -202,14 +183,8 @@ mod tests {
             ("all_reduce", "unknown algorithm"),
             ("sum=ring", "unknown collective `sum`; choose all_reduce,"),
             ("barrier=ring", "no ring for barrier; it has: dissemination"),
-            (
-                "ring,one_shot",
-                "a default for all collectives is given twice",
-            ),
-            (
-                "all_reduce=ring,all_reduce=ring",
-                "all_reduce is given twice",
-            ),
+            ("ring,one_shot", "a default for all collectives is given twice"),
+            ("all_reduce=ring,all_reduce=ring", "all_reduce is given twice"),
             ("ring,", "unknown algorithm"),
             ("all_reduce=", "unknown algorithm"),
         ] {

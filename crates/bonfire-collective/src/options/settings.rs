@@ -56,10 +56,7 @@ pub struct EnvSettings {
 pub enum SettingError {
     /// It names nothing that can be chosen.
     #[error("{variable} is wrong")]
-    Unknown {
-        variable: &'static str,
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Unknown { variable: &'static str, source: Box<dyn Error + Send + Sync> },
     #[error("{STREAMS} must be a whole number from 1 to {STREAMS_MAX}, not \"{value}\"")]
     Streams { value: String },
 }
@@ -99,28 +96,15 @@ impl EnvSettings {
         let overrides = (!self.overrides.is_empty()).then(|| self.overrides.to_string());
         let said = [
             (ALGORITHM, overrides),
-            (
-                STREAMS,
-                self.streams_per_link.map(|streams| streams.to_string()),
-            ),
-            (
-                STREAM_THREADS,
-                self.stream_threads.map(|threads| threads.to_string()),
-            ),
+            (STREAMS, self.streams_per_link.map(|streams| streams.to_string())),
+            (STREAM_THREADS, self.stream_threads.map(|threads| threads.to_string())),
             (TLS, self.tls.map(|tls| tls.to_string())),
-            (
-                CHECKSUMS,
-                self.checksums.map(|checksums| checksums.to_string()),
-            ),
-            (
-                CALL_SITES,
-                self.call_sites.map(|call_sites| call_sites.to_string()),
-            ),
+            (CHECKSUMS, self.checksums.map(|checksums| checksums.to_string())),
+            (CALL_SITES, self.call_sites.map(|call_sites| call_sites.to_string())),
             (BUILDS, self.builds.map(|builds| builds.to_string())),
         ];
         let set = said.into_iter();
-        set.filter_map(|(variable, value)| Some((variable, value?)))
-            .collect()
+        set.filter_map(|(variable, value)| Some((variable, value?))).collect()
     }
 }
 
@@ -129,10 +113,7 @@ where
     T: FromStr<Err: Error + Send + Sync + 'static>,
 {
     let chosen = text.map(|text| text.parse()).transpose();
-    chosen.map_err(|source: T::Err| SettingError::Unknown {
-        variable,
-        source: source.into(),
-    })
+    chosen.map_err(|source: T::Err| SettingError::Unknown { variable, source: source.into() })
 }
 
 #[cfg(test)]

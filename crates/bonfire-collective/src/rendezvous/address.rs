@@ -78,19 +78,13 @@ impl Settings {
     /// These settings of another version of Bonfire.
     #[cfg(test)]
     pub(super) fn of_version(self, version: &str) -> Self {
-        Self {
-            version: version.to_owned(),
-            ..self
-        }
+        Self { version: version.to_owned(), ..self }
     }
 
     /// These settings of another build of the program.
     #[cfg(test)]
     pub(super) fn of_build(self, build: Build) -> Self {
-        Self {
-            build: Some(build),
-            ..self
-        }
+        Self { build: Some(build), ..self }
     }
 
     /// Compares what must be the same on all ranks.
@@ -108,16 +102,8 @@ impl Settings {
                 &theirs.streams_per_link,
             ),
             ("tls (--tls or BONFIRE_TLS)", &self.tls, &theirs.tls),
-            (
-                "checksums (BONFIRE_CHECKSUMS)",
-                &self.checksums,
-                &theirs.checksums,
-            ),
-            (
-                "call_sites (BONFIRE_CALL_SITES)",
-                &self.call_sites,
-                &theirs.call_sites,
-            ),
+            ("checksums (BONFIRE_CHECKSUMS)", &self.checksums, &theirs.checksums),
+            ("call_sites (BONFIRE_CALL_SITES)", &self.call_sites, &theirs.call_sites),
         ];
         for (what, my_value, their_value) in settings {
             if my_value != their_value {
@@ -132,12 +118,9 @@ impl Settings {
         }
         match Build::differ(self.build.as_ref(), theirs.build.as_ref()) {
             None => Ok(()),
-            Some((my_program, their_program)) => Err(ConnectError::Builds {
-                mine: me,
-                my_program,
-                theirs: peer,
-                their_program,
-            }),
+            Some((my_program, their_program)) => {
+                Err(ConnectError::Builds { mine: me, my_program, theirs: peer, their_program })
+            }
         }
     }
 }
@@ -152,10 +135,8 @@ impl Card {
     }
 
     pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Self, ConnectError> {
-        serde_json::from_slice(bytes).map_err(|error| ConnectError::Address {
-            rank,
-            reason: error.to_string(),
-        })
+        serde_json::from_slice(bytes)
+            .map_err(|error| ConnectError::Address { rank, reason: error.to_string() })
     }
 }
 

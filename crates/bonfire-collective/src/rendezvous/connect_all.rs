@@ -117,10 +117,7 @@ impl ConnectAll<'_> {
     /// Whether this is a connection that a higher rank makes to this one.
     fn is_dialer(&self, hello: Hello) -> bool {
         let is_higher = hello.rank > self.me && hello.rank.index() < self.addresses.len();
-        is_higher
-            && self
-                .purposes(hello.rank)
-                .any(|purpose| purpose == hello.purpose)
+        is_higher && self.purposes(hello.rank).any(|purpose| purpose == hello.purpose)
     }
 
     /// Whether a connection to a lower rank goes over a Unix-domain socket.
@@ -180,10 +177,7 @@ pub(super) fn failure_for_peers(me: Rank, group: u32, error: &ConnectError) -> O
         ConnectError::Store(_) if group == JOB => Rank::new(0),
         _ => return None,
     };
-    Some(Failure::Peer {
-        rank: culprit,
-        cause: format!("rank {me} gave up joining: {error}"),
-    })
+    Some(Failure::Peer { rank: culprit, cause: format!("rank {me} gave up joining: {error}") })
 }
 
 impl Connections {

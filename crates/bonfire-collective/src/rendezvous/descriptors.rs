@@ -8,10 +8,7 @@
 //! The job's token stands for the job's program: the user who gives it to another program, or lets builds of
 //! different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that does to the memory.
 
-#![allow(
-    unsafe_code,
-    reason = "memory of other processes, each site with its proof"
-)]
+#![allow(unsafe_code, reason = "memory of other processes, each site with its proof")]
 
 use std::collections::BTreeMap;
 use std::io;
@@ -65,8 +62,7 @@ pub(super) struct PeerArena(OwnedFd);
 
 /// Takes the arena of a peer, whose descriptor has been seen to be there.
 pub(super) fn receive_arena(peer: &Early) -> io::Result<PeerArena> {
-    peer.with_stream(|stream| receive(stream, ARENA))
-        .map(PeerArena)
+    peer.with_stream(|stream| receive(stream, ARENA)).map(PeerArena)
 }
 
 /// Opens windows between the arenas of all peers, by their ranks, and that of rank `me`.

@@ -36,10 +36,7 @@ pub(super) struct Discovery {
 
 impl Discovery {
     pub(super) fn serve(env: &RankEnv, store_address: &StoreAddress) -> Result<Self, ConnectError> {
-        let system = |source| ConnectError::System {
-            call: "bind",
-            source,
-        };
+        let system = |source| ConnectError::System { call: "bind", source };
         let listener = listen_abstract(&name(env)).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => ConnectError::RankTaken { rank: env.rank },
             _ => system(error),
@@ -52,10 +49,7 @@ impl Discovery {
             answer(&listener, &handle, &text, &stopped);
         })
         .map_err(ConnectError::Thread)?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 

@@ -43,11 +43,7 @@ pub enum ConnectError {
          have the same MASTER_ADDR and MASTER_PORT?",
         .missing.len(), .waited.as_secs_f32(), list(.missing)
     )]
-    Missing {
-        missing: Vec<Rank>,
-        world_size: WorldSize,
-        waited: Duration,
-    },
+    Missing { missing: Vec<Rank>, world_size: WorldSize, waited: Duration },
     #[error("there is another rank {rank}: is RANK set right, or does another job use this store?")]
     RankTaken { rank: Rank },
     /// The rank is left over from an earlier attempt of the job.
@@ -55,46 +51,21 @@ pub enum ConnectError {
         "this is rank {rank} of attempt {restart_count}, but the job is at attempt {current}: all \
          ranks were started anew, and this one must end"
     )]
-    StaleAttempt {
-        rank: Rank,
-        restart_count: u32,
-        current: i64,
-    },
+    StaleAttempt { rank: Rank, restart_count: u32, current: i64 },
     #[error(
         "rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}: start the same \
          program with the same settings as every rank"
     )]
-    Disagree {
-        mine: Rank,
-        what: &'static str,
-        my_value: String,
-        theirs: Rank,
-        their_value: String,
-    },
+    Disagree { mine: Rank, what: &'static str, my_value: String, theirs: Rank, their_value: String },
     #[error(
         "rank {mine} runs {my_program}, but rank {theirs} runs {their_program}: start copies of one build \
          everywhere, or set BONFIRE_BUILDS=any if these are to work together"
     )]
-    Builds {
-        mine: Rank,
-        my_program: String,
-        theirs: Rank,
-        their_program: String,
-    },
+    Builds { mine: Rank, my_program: String, theirs: Rank, their_program: String },
     #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
-    Transport {
-        transport: TransportKind,
-        mine: Rank,
-        theirs: Rank,
-        reason: &'static str,
-    },
+    Transport { transport: TransportKind, mine: Rank, theirs: Rank, reason: &'static str },
     #[error("rank {mine} cannot reach rank {theirs} at {address}: {reason}")]
-    Unreachable {
-        mine: Rank,
-        theirs: Rank,
-        address: String,
-        reason: String,
-    },
+    Unreachable { mine: Rank, theirs: Rank, address: String, reason: String },
     /// The group failed before this rank had joined it: a rank was lost, or gave up.
     #[error("the group failed while its ranks were connecting: {0}")]
     GroupFailed(Box<CollectiveError>),
@@ -134,10 +105,7 @@ pub enum ConnectError {
     #[error("cannot start a communication thread")]
     Thread(#[source] io::Error),
     #[error("{call} failed while the ranks were connecting")]
-    System {
-        call: &'static str,
-        source: io::Error,
-    },
+    System { call: &'static str, source: io::Error },
 }
 
 pub(crate) type Result<T, E = ConnectError> = std::result::Result<T, E>;

@@ -89,12 +89,7 @@ impl Formation<'_> {
         let control = Control::start(self.me, control, Arc::clone(&poison), self.options)
             .map_err(ConnectError::Thread)?;
         self.announce(&kinds);
-        Ok(Formed {
-            links,
-            sharing,
-            control,
-            poison,
-        })
+        Ok(Formed { links, sharing, control, poison })
     }
 
     fn world_size(&self) -> WorldSize {
@@ -112,27 +107,16 @@ impl Formation<'_> {
             if let Some(transport) = self.options.transport {
                 let possible = transport.can_connect(&mine.host, &theirs.host);
                 return possible.map(|()| Some(transport)).map_err(|reason| {
-                    ConnectError::Transport {
-                        transport,
-                        mine: self.me,
-                        theirs: peer,
-                        reason,
-                    }
+                    ConnectError::Transport { transport, mine: self.me, theirs: peer, reason }
                 });
             }
             let best = TransportKind::BETWEEN_PROCESSES
                 .into_iter()
                 .filter(|kind| *kind != TransportKind::Shm || (mine.shares && theirs.shares))
                 .find(|kind| kind.can_connect(&mine.host, &theirs.host).is_ok());
-            Ok(Some(best.expect(
-                "TCP is the last of the table and connects any two hosts",
-            )))
+            Ok(Some(best.expect("TCP is the last of the table and connects any two hosts")))
         };
-        self.world_size()
-            .ranks()
-            .zip(self.addresses)
-            .map(choose)
-            .collect()
+        self.world_size().ranks().zip(self.addresses).map(choose).collect()
     }
 
     /// Turns connections into links; pairs with shared memory exchange their regions first.
@@ -141,10 +125,7 @@ impl Formation<'_> {
         kinds: &[Option<TransportKind>],
         connections: Connections,
     ) -> Result<(Links, Vec<Early>)> {
-        let system = |source| ConnectError::System {
-            call: "setsockopt",
-            source,
-        };
+        let system = |source| ConnectError::System { call: "setsockopt", source };
         let world_size = self.world_size();
         let mut links = Links::new(self.me, world_size);
         for (peer, streams) in connections.data {
@@ -211,16 +192,13 @@ impl Formation<'_> {
             None => COPIES,
         };
         for early in control {
-            early
-                .write_byte(word)
-                .map_err(|source| self.unreachable(early.rank(), &source))?;
+            early.write_byte(word).map_err(|source| self.unreachable(early.rank(), &source))?;
         }
         let words = self.receive_from(control.iter().collect(), Early::read_byte)?;
         let all_share = words.into_values().all(|word| word == SHARES);
-        Ok(board.filter(|_| all_share).map(|board| Sharing {
-            board,
-            arena: has_room.then_some(arena),
-        }))
+        Ok(board
+            .filter(|_| all_share)
+            .map(|board| Sharing { board, arena: has_room.then_some(arena) }))
     }
 
     /// What each of these ranks sends, in whatever order it comes.
@@ -330,11 +308,7 @@ impl Formation<'_> {
 
     fn announce(&self, kinds: &[Option<TransportKind>]) {
         let (me, group) = (self.me, self.group);
-        let of = if group == 0 {
-            String::new()
-        } else {
-            format!(" of group {group}")
-        };
+        let of = if group == 0 { String::new() } else { format!(" of group {group}") };
         for kind in TransportKind::BETWEEN_PROCESSES {
             let there: Vec<Rank> = self
                 .world_size()

@@ -79,14 +79,10 @@ impl CollectiveError {
     /// What ends a group, as the other ranks receive it; nothing of what does not.
     pub(crate) fn as_failure(&self) -> Option<Failure> {
         Some(match self {
-            Self::PeerFailed { rank, cause } => Failure::Peer {
-                rank: *rank,
-                cause: cause.clone(),
-            },
-            Self::FailedElsewhere { rank, cause } => Failure::Elsewhere {
-                rank: *rank,
-                cause: cause.clone(),
-            },
+            Self::PeerFailed { rank, cause } => Failure::Peer { rank: *rank, cause: cause.clone() },
+            Self::FailedElsewhere { rank, cause } => {
+                Failure::Elsewhere { rank: *rank, cause: cause.clone() }
+            }
             Self::Mismatch(mismatch) => Failure::Mismatch(mismatch.clone()),
             Self::Timeout(timeout) => Failure::Timeout(timeout.clone()),
             Self::Corrupted(corruption) => Failure::Corrupted(corruption.clone()),
@@ -120,11 +116,7 @@ mod tests {
     #[test]
     fn a_corrupted_frame_is_told_with_its_link_and_blamed_on_nobody_else() {
         let [source, target, other] = [1, 2, 3].map(Rank::new);
-        let failure = Failure::Corrupted(Box::new(Corruption {
-            source,
-            target,
-            seq: 40,
-        }));
+        let failure = Failure::Corrupted(Box::new(Corruption { source, target, seq: 40 }));
         let told = serde_json::to_vec(&failure).unwrap();
         let heard: Failure = serde_json::from_slice(&told).unwrap();
         assert_eq!(heard, failure);

@@ -46,10 +46,8 @@ impl Reach {
     pub fn culprits(&self) -> Vec<Rank> {
         let rank = |host: usize| Rank::new(self.hosts[host].0);
         let hosts = || 0..self.hosts.len();
-        let silent: Vec<Rank> = hosts()
-            .filter(|host| self.rows[*host].is_none())
-            .map(rank)
-            .collect();
+        let silent: Vec<Rank> =
+            hosts().filter(|host| self.rows[*host].is_none()).map(rank).collect();
         if !silent.is_empty() {
             return silent;
         }
@@ -126,12 +124,7 @@ impl fmt::Display for Reach {
         let first = names.iter().map(String::len).max().unwrap_or(0);
         write!(formatter, "\n  {:first$}", "")?;
         for target in hosts() {
-            write!(
-                formatter,
-                "  {:width$}",
-                names[target],
-                width = width(target)
-            )?;
+            write!(formatter, "  {:width$}", names[target], width = width(target))?;
         }
         for source in hosts() {
             write!(formatter, "\n  {:first$}", names[source])?;
@@ -217,10 +210,7 @@ fn compare(
     match serde_json::from_slice::<Reach>(&matrix) {
         Ok(reach) if reach.is_complete() => Ok(()),
         Ok(reach) => Err(ConnectError::HostsApart(Box::new(reach))),
-        Err(error) => Err(ConnectError::Address {
-            rank: Rank::new(0),
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(ConnectError::Address { rank: Rank::new(0), reason: error.to_string() }),
     }
 }
 
@@ -290,14 +280,8 @@ mod tests {
     fn the_matrix_says_who_cannot_reach_whom() {
         let ok = || None;
         let reach = Reach {
-            hosts: vec![
-                (0, "10.0.0.1".parse().unwrap()),
-                (4, "10.0.0.2".parse().unwrap()),
-            ],
-            rows: vec![
-                Some(vec![None, ok()]),
-                Some(vec![Some("refused".to_owned()), None]),
-            ],
+            hosts: vec![(0, "10.0.0.1".parse().unwrap()), (4, "10.0.0.2".parse().unwrap())],
+            rows: vec![Some(vec![None, ok()]), Some(vec![Some("refused".to_owned()), None])],
         };
         let text = reach.to_string();
         assert!(
@@ -316,17 +300,9 @@ mod tests {
             ]
         );
         assert_eq!(reach.culprits(), [Rank::new(0)]);
-        let silent = Reach {
-            rows: vec![Some(vec![None, ok()]), None],
-            ..reach
-        };
+        let silent = Reach { rows: vec![Some(vec![None, ok()]), None], ..reach };
         assert!(!silent.is_complete());
-        assert!(
-            silent
-                .to_string()
-                .contains("the host of rank 4 did not say"),
-            "{silent}"
-        );
+        assert!(silent.to_string().contains("the host of rank 4 did not say"), "{silent}");
     }
 
     /// What nobody accepts fills the queue of a listener, and then its host seems to be out of reach.
@@ -345,10 +321,8 @@ mod tests {
             shares: true,
         };
         let addresses = [address(0, theirs), address(1, mine)];
-        let env = RankEnv {
-            rank: Rank::new(1),
-            ..crate::rendezvous::tests::env_of(1, &server, &token)
-        };
+        let env =
+            RankEnv { rank: Rank::new(1), ..crate::rendezvous::tests::env_of(1, &server, &token) };
         let deadline = Deadline::after(TIMEOUT);
         std::thread::scope(|scope| {
             let comparing = scope.spawn(|| check(&env, &store, &addresses, &listeners, deadline));
@@ -358,18 +332,12 @@ mod tests {
                 let end = caller.read(&mut [0]);
                 assert!(matches!(end, Ok(0)), "{end:?}");
             }
-            assert!(
-                !comparing.is_finished(),
-                "rank 0 has not said what all found"
-            );
+            assert!(!comparing.is_finished(), "rank 0 has not said what all found");
             let reach = Reach {
                 hosts: vec![(0, theirs.ip()), (1, mine.ip())],
                 rows: vec![Some(vec![None, None]), Some(vec![None, None])],
             };
-            server
-                .store()
-                .set(&key(&env, "reach"), &encode(&reach))
-                .unwrap();
+            server.store().set(&key(&env, "reach"), &encode(&reach)).unwrap();
             comparing.join().unwrap().unwrap();
         });
         drop(other);
@@ -383,9 +351,7 @@ mod tests {
             Some((0..hosts).map(cell).collect())
         };
         Reach {
-            hosts: (0..hosts)
-                .map(|host| (host, "10.0.0.1".parse().unwrap()))
-                .collect(),
+            hosts: (0..hosts).map(|host| (host, "10.0.0.1".parse().unwrap())).collect(),
             rows: (0..hosts).map(row).collect(),
         }
     }
@@ -400,10 +366,7 @@ mod tests {
         // Nobody reaches host 2, though host 0 is the first to say so.
         assert_eq!(culprits(3, &[(0, 2), (1, 2)]), [2]);
         // Cut off both ways.
-        assert_eq!(
-            culprits(4, &[(0, 3), (3, 0), (1, 3), (3, 1), (2, 3), (3, 2)]),
-            [3]
-        );
+        assert_eq!(culprits(4, &[(0, 3), (3, 0), (1, 3), (3, 1), (2, 3), (3, 2)]), [3]);
         // It reaches nobody, though all reach it.
         assert_eq!(culprits(3, &[(1, 0), (1, 2)]), [1]);
         assert_eq!(culprits(2, &[(1, 0)]), [0]);

@@ -42,10 +42,7 @@ mod tests {
     fn it_goes_there_and_back_and_nothing_else_is_taken() {
         for address in ["127.0.0.1:4", "[fe80::1%3]:65535"] {
             let token = JobToken::random().unwrap();
-            let written = StoreAddress {
-                address: address.parse().unwrap(),
-                token: token.clone(),
-            };
+            let written = StoreAddress { address: address.parse().unwrap(), token: token.clone() };
             let text = written.to_string();
             assert!(text.len() <= TEXT_BYTES_MAX);
             let read: StoreAddress = text.parse().unwrap();

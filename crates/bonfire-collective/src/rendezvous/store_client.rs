@@ -38,12 +38,7 @@ pub(super) struct StoreClient {
 
 impl StoreClient {
     fn new(store: TcpStore, token: JobToken, server: Option<TcpStoreServer>) -> Self {
-        Self {
-            store,
-            token,
-            server,
-            _discovery: None,
-        }
+        Self { store, token, server, _discovery: None }
     }
 }
 
@@ -82,9 +77,7 @@ pub(super) fn connect_to_store(env: &RankEnv, tls: Tls, deadline: Deadline) -> R
         StoreHost::Nearby => find(env, tls, deadline, || discovery::ask(env)),
         StoreHost::Torchrun => {
             let mut torchrun = torchrun_store(env, deadline)?;
-            find(env, tls, deadline, || {
-                torchrun.read().map_err(|source| torch_error(env, source))
-            })
+            find(env, tls, deadline, || torchrun.read().map_err(|source| torch_error(env, source)))
         }
     }
 }
@@ -111,11 +104,8 @@ fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer> 
             env.master_addr, env.master_port
         );
     }
-    let clients = if env.local_world_size < env.world_size.get() {
-        Clients::Hosts
-    } else {
-        Clients::OneHost
-    };
+    let clients =
+        if env.local_world_size < env.world_size.get() { Clients::Hosts } else { Clients::OneHost };
     let server = TcpStoreServer::bind_host(
         &env.master_addr,
         env.master_port,
@@ -134,11 +124,7 @@ fn serve_anywhere(
     mut interface: SocketAddr,
     tls: Tls,
 ) -> Result<(TcpStoreServer, StoreAddress)> {
-    let secret = if env.job_token.is_empty() {
-        JobToken::random()?
-    } else {
-        env.job_token.clone()
-    };
+    let secret = if env.job_token.is_empty() { JobToken::random()? } else { env.job_token.clone() };
     let token = secret.for_job(&env.job_id);
     interface.set_port(0);
     let server = TcpStoreServer::bind_with(interface, &token, tls)?;
@@ -201,8 +187,5 @@ fn torchrun_store(env: &RankEnv, deadline: Deadline) -> Result<TorchStore> {
 }
 
 fn torch_error(env: &RankEnv, source: io::Error) -> ConnectError {
-    ConnectError::Torchrun {
-        address: format!("{}:{}", env.master_addr, env.master_port),
-        source,
-    }
+    ConnectError::Torchrun { address: format!("{}:{}", env.master_addr, env.master_port), source }
 }

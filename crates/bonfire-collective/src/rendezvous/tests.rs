@@ -31,10 +31,7 @@ pub(super) fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> Ra
 }
 
 fn options() -> GroupOptions {
-    GroupOptions {
-        startup_timeout: TIMEOUT,
-        ..GroupOptions::default()
-    }
+    GroupOptions { startup_timeout: TIMEOUT, ..GroupOptions::default() }
 }
 
 fn serve_store(token: &JobToken) -> TcpStoreServer {
@@ -49,14 +46,7 @@ fn a_rank_of_an_earlier_attempt_is_refused_by_name() {
     server.store().add(RESTARTS_KEY, 1).unwrap();
     let error = meet(&stale, &options()).err().unwrap();
     assert!(
-        matches!(
-            error,
-            ConnectError::StaleAttempt {
-                restart_count: 0,
-                current: 1,
-                ..
-            }
-        ),
+        matches!(error, ConnectError::StaleAttempt { restart_count: 0, current: 1, .. }),
         "{error}"
     );
     assert!(error.to_string().contains("rank 1 of attempt 0"), "{error}");
@@ -74,10 +64,7 @@ fn a_rank_that_waits_while_the_others_begin_anew_is_refused_too() {
         server.store().add(RESTARTS_KEY, 1).unwrap();
         waiting.join().unwrap()
     });
-    assert!(
-        matches!(error, ConnectError::StaleAttempt { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ConnectError::StaleAttempt { .. }), "{error}");
 }
 
 #[test]
@@ -87,10 +74,7 @@ fn the_ranks_of_the_next_attempt_meet_in_the_same_store() {
     for restart_count in 0..3 {
         std::thread::scope(|scope| {
             for rank in 0..2 {
-                let env = RankEnv {
-                    restart_count,
-                    ..env_of(rank, &server, &token)
-                };
+                let env = RankEnv { restart_count, ..env_of(rank, &server, &token) };
                 scope.spawn(move || meet(&env, &options()).unwrap().topology.hosts().len());
             }
         });
@@ -110,14 +94,8 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
         ranks: 1,
     };
     let (_listeners, address) = home.listen().unwrap();
-    let other = Card {
-        settings: other,
-        address,
-    };
-    server
-        .store()
-        .set("attempt/0/address/1", &other.encode())
-        .unwrap();
+    let other = Card { settings: other, address };
+    server.store().set("attempt/0/address/1", &other.encode()).unwrap();
     let error = meet(&env_of(0, &server, &token), options).err().unwrap();
     error.to_string()
 }
@@ -126,10 +104,7 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
 fn a_rank_of_another_version_is_named() {
     let told = told_of(Settings::new(&options()).of_version("0.0.9"), &options());
     let ours = env!("CARGO_PKG_VERSION");
-    assert!(
-        told.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
-        "{told}"
-    );
+    assert!(told.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")), "{told}");
 }
 
 #[test]
@@ -159,14 +134,9 @@ fn a_rank_of_another_build_is_named_with_both_programs() {
 fn jobs_with_different_names_never_meet_though_they_share_a_token() {
     let token = JobToken::random().unwrap();
     let server = serve_store(&token.for_job("one"));
-    let stranger = RankEnv {
-        job_id: "two".to_owned(),
-        ..env_of(0, &server, &token)
-    };
-    let options = GroupOptions {
-        startup_timeout: Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let stranger = RankEnv { job_id: "two".to_owned(), ..env_of(0, &server, &token) };
+    let options =
+        GroupOptions { startup_timeout: Duration::from_millis(300), ..GroupOptions::default() };
     let error = meet(&stranger, &options).err().unwrap();
     assert!(
         matches!(

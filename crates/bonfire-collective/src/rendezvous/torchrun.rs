@@ -47,10 +47,7 @@ impl TorchStore {
         greeting.extend_from_slice(&MAGIC.to_ne_bytes());
         stream.write_all(&greeting)?;
         let (job, attempt) = (&env.job_id, env.restart_count);
-        Ok(Self {
-            stream,
-            key: format!("/bonfire/{job}/{attempt}"),
-        })
+        Ok(Self { stream, key: format!("/bonfire/{job}/{attempt}") })
     }
 
     pub(super) fn interface(&self) -> io::Result<SocketAddr> {

@@ -41,12 +41,7 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub(super) fn new(store: &'a TcpStore, env: &'a RankEnv) -> Self {
-        Self {
-            store,
-            env,
-            next: Cell::new(Deadline::after(LOOK_AFTER)),
-            grace: Cell::new(None),
-        }
+        Self { store, env, next: Cell::new(Deadline::after(LOOK_AFTER)), grace: Cell::new(None) }
     }
 
     /// An error if another rank has given up, or the store has been lost for a while and these ranks are
@@ -121,10 +116,7 @@ mod tests {
         let (host, port) = ("127.0.0.1", server.local_addr().port());
         let store = TcpStore::connect(host, port, &token, Duration::from_secs(30)).unwrap();
         let env = super::super::tests::env_of(1, &server, &token);
-        let served_by_rank_0 = RankEnv {
-            agent_store: StoreHost::RankZero,
-            ..env.clone()
-        };
+        let served_by_rank_0 = RankEnv { agent_store: StoreHost::RankZero, ..env.clone() };
         let of_agent = Watch::new(&store, &env);
         let of_rank_0 = Watch::new(&store, &served_by_rank_0);
         let [rank_0, rank_3] = [0, 3].map(|rank| [Rank::new(rank)]);
@@ -136,16 +128,10 @@ mod tests {
             if let Err(error) = of_agent.look(&rank_3) {
                 break error;
             }
-            assert!(
-                clock::since(began) < Duration::from_secs(60),
-                "nothing was seen"
-            );
+            assert!(clock::since(began) < Duration::from_secs(60), "nothing was seen");
         };
         assert!(clock::since(began) >= GRACE);
-        assert!(
-            matches!(error, ConnectError::Store(StoreError::Broken(_))),
-            "{error}"
-        );
+        assert!(matches!(error, ConnectError::Store(StoreError::Broken(_))), "{error}");
         of_rank_0.look(&rank_3).unwrap();
         assert!(
             of_rank_0.grace.get().is_none(),
@@ -177,15 +163,9 @@ mod tests {
             if let Err(error) = watch.look(&[Rank::new(3)]) {
                 break error;
             }
-            assert!(
-                clock::since(began) < Duration::from_secs(60),
-                "nothing was seen"
-            );
+            assert!(clock::since(began) < Duration::from_secs(60), "nothing was seen");
         };
         let text = error.to_string();
-        assert!(
-            text.ends_with("rank 7 failed: it fell"),
-            "the first word counts: {text}"
-        );
+        assert!(text.ends_with("rank 7 failed: it fell"), "the first word counts: {text}");
     }
 }

@@ -38,10 +38,7 @@ pub(crate) enum FrameError {
     Header(#[from] WireError),
     /// More payload than the ranks agreed on at set-up.
     #[error("a frame of {frame_bytes} bytes came, where {slot_bytes} were agreed")]
-    TooLong {
-        frame_bytes: usize,
-        slot_bytes: usize,
-    },
+    TooLong { frame_bytes: usize, slot_bytes: usize },
     /// The payload is not as it was sealed.
     #[error("the payload of a frame of operation {seq} was changed on the way")]
     Changed { seq: u64 },
@@ -106,16 +103,10 @@ impl Slot {
 impl Inbox {
     /// Room for `slots` frames of up to `chunk_bytes` of payload, which come over `streams` streams.
     pub(crate) fn new(slots: usize, chunk_bytes: usize, streams: usize) -> Self {
-        assert!(
-            slots >= 2,
-            "the spill of one slot needs another, got {slots}"
-        );
+        assert!(slots >= 2, "the spill of one slot needs another, got {slots}");
         assert!(streams >= 1, "frames come over a stream");
         let words = (HEADER_BYTES + chunk_bytes).div_ceil(size_of::<u64>());
-        let slot = |_| Slot {
-            words: vec![0; words].into_boxed_slice(),
-            frame_bytes: 0,
-        };
+        let slot = |_| Slot { words: vec![0; words].into_boxed_slice(), frame_bytes: 0 };
         Self {
             slots: (0..slots).map(slot).collect(),
             frames: 0,
@@ -129,10 +120,7 @@ impl Inbox {
 
     /// The same for frames that are sealed.
     pub(crate) fn sealed(self) -> Self {
-        Self {
-            is_sealed: true,
-            ..self
-        }
+        Self { is_sealed: true, ..self }
     }
 
     /// The oldest complete frame, header and payload.
@@ -233,18 +221,9 @@ impl Inbox {
     pub(crate) fn divert(&mut self, target: &mut [u8]) {
         assert!(self.arriving().is_some(), "only a frame is diverted");
         let stripes = self.stripes(self.oldest);
-        let stripes = stripes
-            .ok()
-            .flatten()
-            .expect("its header was read and checked");
-        assert_eq!(
-            stripes.payload_bytes(),
-            target.len(),
-            "payload and target differ in length"
-        );
-        let seal = self
-            .seal_of(self.oldest)
-            .expect("its header was read and checked");
+        let stripes = stripes.ok().flatten().expect("its header was read and checked");
+        assert_eq!(stripes.payload_bytes(), target.len(), "payload and target differ in length");
+        let seal = self.seal_of(self.oldest).expect("its header was read and checked");
         let payload = &self.slots[self.oldest].bytes()[HEADER_BYTES..];
         let placed_bytes = self.arrived - HEADER_BYTES;
         for stream in 0..stripes.count() {
@@ -253,11 +232,7 @@ impl Inbox {
             target[placed.clone()].copy_from_slice(&payload[placed]);
         }
         self.arrived = 0;
-        self.diversion = Some(Diversion {
-            stripes,
-            placed_bytes,
-            seal,
-        });
+        self.diversion = Some(Diversion { stripes, placed_bytes, seal });
     }
 
     /// Whether a payload is being read to a place outside: [`fill`](Self::fill) must wait.
@@ -385,10 +360,7 @@ impl Inbox {
         let payload_bytes = wire::payload_bytes(bytes)? as usize;
         let frame_bytes = HEADER_BYTES + payload_bytes;
         if frame_bytes > bytes.len() {
-            return Err(FrameError::TooLong {
-                frame_bytes,
-                slot_bytes: bytes.len(),
-            });
+            return Err(FrameError::TooLong { frame_bytes, slot_bytes: bytes.len() });
         }
         Ok(Some(Stripes::of(payload_bytes, 1 + self.placed.len())))
     }
@@ -458,11 +430,7 @@ fn check(seal: Option<Seal>, payload: &[u8]) -> Result<(), FrameError> {
 /// Where what lies behind a payload of `payload_bytes` goes. What follows a large frame is mostly
 /// another: then only its header is asked for, so that its payload need not be moved.
 fn read_ahead(slot: &mut [u8], payload_bytes: usize) -> &mut [u8] {
-    if payload_bytes >= AHEAD_BYTES {
-        &mut slot[..HEADER_BYTES]
-    } else {
-        window(slot, 0)
-    }
+    if payload_bytes >= AHEAD_BYTES { &mut slot[..HEADER_BYTES] } else { window(slot, 0) }
 }
 
 /// Where a read goes while the length of the frame is not known: behind the `arrived` bytes, up to

@@ -80,10 +80,7 @@ impl Origin {
     }
 
     fn of(number: u64) -> Self {
-        Self {
-            peer: Rank::new(number as u32),
-            stream: (number >> 32) as usize,
-        }
+        Self { peer: Rank::new(number as u32), stream: (number >> 32) as usize }
     }
 }
 
@@ -113,11 +110,7 @@ pub(crate) struct Links {
 impl Links {
     /// No links yet; every peer needs one before the first operation.
     pub(crate) fn new(me: Rank, world_size: WorldSize) -> Self {
-        assert!(
-            world_size.contains(me),
-            "rank {me} in a world of {}",
-            world_size.get()
-        );
+        assert!(world_size.contains(me), "rank {me} in a world of {}", world_size.get());
         Self {
             by_rank: world_size.ranks().map(|_| None).collect(),
             sockets: Vec::new(),
@@ -135,14 +128,7 @@ impl Links {
             none => none.insert(Edges::new()?),
         };
         for (index, stream) in link.streams().enumerate() {
-            readiness.add(
-                Origin {
-                    peer,
-                    stream: index,
-                }
-                .number(),
-                stream,
-            )?;
+            readiness.add(Origin { peer, stream: index }.number(), stream)?;
         }
         self.sockets.push(peer);
         self.add(peer, LinkKind::Socket(Box::new(link)));
@@ -160,15 +146,11 @@ impl Links {
     }
 
     fn link(&self, peer: Rank) -> &Link {
-        self.by_rank[peer.index()]
-            .as_ref()
-            .expect("set-up made a link to every peer")
+        self.by_rank[peer.index()].as_ref().expect("set-up made a link to every peer")
     }
 
     fn link_mut(&mut self, peer: Rank) -> &mut Link {
-        self.by_rank[peer.index()]
-            .as_mut()
-            .expect("set-up made a link to every peer")
+        self.by_rank[peer.index()].as_mut().expect("set-up made a link to every peer")
     }
 
     /// Sends a frame to `peer`. When this returns, the payload may be changed; the peer sees the
@@ -215,8 +197,7 @@ impl Links {
     }
 
     pub(crate) fn wait(&mut self, peer: Rank, limits: &WaitLimits<'_>) -> Result<(), LinkError> {
-        self.watch(peer, limits, |socket| Progress::Bytes(socket.receive()))
-            .map(drop)
+        self.watch(peer, limits, |socket| Progress::Bytes(socket.receive())).map(drop)
     }
 
     /// Waits until there is a frame from `peer`. If it is the one that is due and its link can, its
@@ -366,11 +347,7 @@ impl Links {
     fn nap(&mut self, peer: Rank, need: Need) -> Result<(), LinkError> {
         match (&self.link(peer).kind, need) {
             (LinkKind::Memory(memory), need) => {
-                let nap = if self.sockets.is_empty() {
-                    NAP_MAX
-                } else {
-                    MIXED_NAP
-                };
+                let nap = if self.sockets.is_empty() { NAP_MAX } else { MIXED_NAP };
                 match need {
                     Need::Frame => memory.inbox.sleep(nap),
                     Need::Room => memory.outbox.sleep(nap),
@@ -385,21 +362,12 @@ impl Links {
     /// Reads what sockets are known to have; if none has anything, sleeps until there is news or
     /// `writer`'s socket takes more bytes, for `nap` at most, and reads that.
     fn move_bytes(&mut self, nap: Duration, writer: Option<Rank>) -> Result<(), LinkError> {
-        let Self {
-            by_rank,
-            sockets,
-            readiness: Some(readiness),
-        } = self
-        else {
+        let Self { by_rank, sockets, readiness: Some(readiness) } = self else {
             return Ok(());
         };
         // What is known already must not be slept on: the kernel will not report it again.
         let known = |rank: &Rank| socket(by_rank, *rank).has_news();
-        let nap = if sockets.iter().any(known) {
-            Duration::ZERO
-        } else {
-            nap
-        };
+        let nap = if sockets.iter().any(known) { Duration::ZERO } else { nap };
         let news = match writer {
             Some(writer) => {
                 readiness.sleep_for_room(socket(by_rank, writer).blocked_streams(), nap)
@@ -426,20 +394,14 @@ fn payload_bytes(frame: Option<Frame<'_>>) -> usize {
 
 fn socket(by_rank: &[Option<Link>], rank: Rank) -> &SocketLink {
     match &by_rank[rank.index()] {
-        Some(Link {
-            kind: LinkKind::Socket(socket),
-            ..
-        }) => socket,
+        Some(Link { kind: LinkKind::Socket(socket), .. }) => socket,
         _ => unreachable!("rank {rank} is listed as a socket"),
     }
 }
 
 fn socket_mut(by_rank: &mut [Option<Link>], rank: Rank) -> &mut SocketLink {
     match &mut by_rank[rank.index()] {
-        Some(Link {
-            kind: LinkKind::Socket(socket),
-            ..
-        }) => socket,
+        Some(Link { kind: LinkKind::Socket(socket), .. }) => socket,
         _ => unreachable!("rank {rank} is listed as a socket"),
     }
 }

@@ -29,14 +29,8 @@ impl MemoryLink {
     fn between_threads(layout: RingLayout) -> Result<[Self; 2], RegionError> {
         let (to_other, at_other) = ring::pair(layout)?;
         let (to_one, at_one) = ring::pair(layout)?;
-        let one = Self {
-            outbox: to_other,
-            inbox: at_one,
-        };
-        let other = Self {
-            outbox: to_one,
-            inbox: at_other,
-        };
+        let one = Self { outbox: to_other, inbox: at_one };
+        let other = Self { outbox: to_one, inbox: at_other };
         Ok([one, other])
     }
 
@@ -44,11 +38,7 @@ impl MemoryLink {
     pub(super) fn try_put(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> Option<()> {
         let slot = self.outbox.free_slot()?;
         let end = PAYLOAD_AT + payload.len();
-        assert!(
-            end <= slot.bytes.len(),
-            "frame of {end} bytes in a slot of {}",
-            slot.bytes.len()
-        );
+        assert!(end <= slot.bytes.len(), "frame of {end} bytes in a slot of {}", slot.bytes.len());
         let (agreed, rest) = header.split_at(AGREED_BYTES);
         let (label, short) = slot.label.split_at_mut(AGREED_BYTES);
         label.copy_from_slice(agreed);

@@ -98,12 +98,7 @@ impl SocketLink {
             } else {
                 Carrier::own(stream)?
             };
-            flows.push(Flow {
-                carrier,
-                readable: true,
-                sent: 0,
-                blocked: false,
-            });
+            flows.push(Flow { carrier, readable: true, sent: 0, blocked: false });
         }
         Ok(Self {
             inbox: Inbox::new(SLOTS as usize, chunk_bytes, flows.len()),
@@ -118,10 +113,7 @@ impl SocketLink {
     pub(crate) fn sealed(self) -> Self {
         Self {
             inbox: self.inbox.sealed(),
-            sealing: Some(Sealing {
-                header: [0; HEADER_BYTES],
-                is_made: false,
-            }),
+            sealing: Some(Sealing { header: [0; HEADER_BYTES], is_made: false }),
             ..self
         }
     }
@@ -173,14 +165,10 @@ impl SocketLink {
     /// Whether the stream can still be understood.
     pub(super) fn check(&self, peer: Rank) -> Result<(), LinkError> {
         match &self.fault {
-            Some(Fault::Changed(seq)) => Err(LinkError::Changed {
-                rank: peer,
-                seq: *seq,
-            }),
-            Some(Fault::Other(cause)) => Err(LinkError::Broken {
-                rank: peer,
-                cause: cause.clone(),
-            }),
+            Some(Fault::Changed(seq)) => Err(LinkError::Changed { rank: peer, seq: *seq }),
+            Some(Fault::Other(cause)) => {
+                Err(LinkError::Broken { rank: peer, cause: cause.clone() })
+            }
             None => Ok(()),
         }
     }
@@ -335,10 +323,7 @@ impl Flow {
                     Ok(went)
                 }
                 _ if is_end(&error) => Err(LinkError::Ended),
-                _ => Err(LinkError::Broken {
-                    rank: peer,
-                    cause: error.to_string(),
-                }),
+                _ => Err(LinkError::Broken { rank: peer, cause: error.to_string() }),
             },
         }
     }

@@ -30,11 +30,7 @@ impl Stripes {
             1 => payload_bytes,
             _ => payload_bytes.div_ceil(count).next_multiple_of(LINE_BYTES),
         };
-        Self {
-            payload_bytes,
-            count,
-            piece_bytes,
-        }
+        Self { payload_bytes, count, piece_bytes }
     }
 
     pub(crate) fn payload_bytes(&self) -> usize {

@@ -57,11 +57,7 @@ impl Topology {
             there.push(rank);
             hosts.push(host);
         }
-        let tables = Arc::new(Tables {
-            hosts,
-            local_ranks,
-            ranks,
-        });
+        let tables = Arc::new(Tables { hosts, local_ranks, ranks });
         Self { tables }
     }
 
@@ -114,9 +110,7 @@ impl Topology {
 
     /// The leader of every host, in the order of the hosts.
     pub fn leaders(&self) -> Vec<Rank> {
-        (0..self.host_count())
-            .map(|host| self.leader_of(host))
-            .collect()
+        (0..self.host_count()).map(|host| self.leader_of(host)).collect()
     }
 
     /// Whether two ranks are on one host.
@@ -143,9 +137,7 @@ mod tests {
         assert_eq!(topology.host_count(), 3);
         assert_eq!(topology.ranks_of(1), ranks(&[1, 4]));
         assert_eq!(topology.leaders(), ranks(&[0, 1, 3]));
-        let local: Vec<u32> = (0..5)
-            .map(|rank| topology.local_rank(Rank::new(rank)))
-            .collect();
+        let local: Vec<u32> = (0..5).map(|rank| topology.local_rank(Rank::new(rank))).collect();
         assert_eq!(local, [0, 0, 1, 0, 1]);
         assert!(topology.same_host(Rank::new(0), Rank::new(2)));
         assert!(!topology.same_host(Rank::new(0), Rank::new(1)));

@@ -69,11 +69,7 @@ pub(crate) fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; H
     bytes[36..40].copy_from_slice(&operation.layout.to_le_bytes());
     set_payload_bytes(&mut bytes, payload_bytes);
     let site = operation.call_site.as_str().as_bytes();
-    assert!(
-        site.len() <= CallSite::BYTES_MAX,
-        "CallSite cuts to {} bytes",
-        CallSite::BYTES_MAX
-    );
+    assert!(site.len() <= CallSite::BYTES_MAX, "CallSite cuts to {} bytes", CallSite::BYTES_MAX);
     bytes[CALL_SITE_LEN_AT] = site.len() as u8;
     bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
     bytes
@@ -125,10 +121,7 @@ pub(crate) fn contradict(one: &[u8], other: &[u8]) -> bool {
 /// What is done, with the ranks that it names.
 fn collective(header: &[u8]) -> Option<Collective> {
     let rank = |at| Some(u32_at(header, at)).filter(|&rank| rank != NO_RANK);
-    let named = NamedRanks {
-        first: rank(12).map(Rank::new),
-        second: rank(32).map(Rank::new),
-    };
+    let named = NamedRanks { first: rank(12).map(Rank::new), second: rank(32).map(Rank::new) };
     Collective::from_parts(header[4], named)
 }
 
@@ -190,10 +183,7 @@ impl Seal {
         if u32_at(header, HEADER_SUM_AT) != crc32c::crc32c(&header[..HEADER_SUM_AT]) {
             return Err(WireError::Changed);
         }
-        Ok(Self {
-            seq: place(header).0,
-            sum: u32_at(header, PAYLOAD_SUM_AT),
-        })
+        Ok(Self { seq: place(header).0, sum: u32_at(header, PAYLOAD_SUM_AT) })
     }
 
     pub(crate) fn fits(self, payload: &[u8]) -> bool {
@@ -222,10 +212,7 @@ mod tests {
         (1..=11).map(move |code| {
             let ranks = named.map(|(first, second)| NamedRanks { first, second });
             let made = ranks.map(|named| Collective::from_parts(code, named));
-            made.into_iter()
-                .flatten()
-                .next()
-                .expect("a code of a collective")
+            made.into_iter().flatten().next().expect("a code of a collective")
         })
     }
 
@@ -261,22 +248,13 @@ mod tests {
         assert_eq!(decode_header(&[0; HEADER_BYTES]), Err(WireError::Magic(0)));
         let mut header = encode_header(&operation(Collective::Barrier, Algorithm::Ring), 0);
         header[6] = 200;
-        assert_eq!(
-            decode_header(&header),
-            Err(WireError::Code {
-                field: "dtype",
-                code: 200
-            })
-        );
+        assert_eq!(decode_header(&header), Err(WireError::Code { field: "dtype", code: 200 }));
     }
 
     #[test]
     fn any_difference_but_the_call_site_is_a_mismatch() {
         let mine = operation(Collective::AllReduce, Algorithm::Ring);
-        let mut theirs = Operation {
-            call_site: CallSite::default(),
-            ..mine.clone()
-        };
+        let mut theirs = Operation { call_site: CallSite::default(), ..mine.clone() };
         assert!(mine.matches(&theirs));
         theirs.count += 1;
         assert!(!mine.matches(&theirs));
@@ -293,16 +271,11 @@ mod tests {
             let mut theirs = mine.clone();
             change(&mut theirs);
             let contradict = contradict(&header(&mine), &header(&theirs));
-            assert_eq!(
-                super::contradict(&header(&theirs), &header(&mine)),
-                contradict
-            );
+            assert_eq!(super::contradict(&header(&theirs), &header(&mine)), contradict);
             contradict
         };
         let [one, two] = [1, 2].map(Rank::new);
-        assert!(contradicts(
-            |theirs| theirs.collective = Collective::AllGather
-        ));
+        assert!(contradicts(|theirs| theirs.collective = Collective::AllGather));
         assert!(contradicts(|theirs| theirs.dtype = DType::F32));
         assert!(contradicts(|theirs| theirs.reduce = Some(ReduceOp::Min)));
         assert!(contradicts(|theirs| theirs.count += 1));
@@ -332,35 +305,19 @@ mod tests {
     fn the_agreed_bytes_say_whether_operations_match() {
         let agreed = |operation: &Operation| encode_header(operation, 5)[..AGREED_BYTES].to_vec();
         let mine = operation(Collective::AllReduce, Algorithm::Ring);
-        let elsewhere = Operation {
-            call_site: CallSite::default(),
-            ..mine.clone()
-        };
+        let elsewhere = Operation { call_site: CallSite::default(), ..mine.clone() };
         assert_eq!(agreed(&mine), agreed(&elsewhere));
         assert_eq!(agreed(&mine), encode_header(&mine, 6)[..AGREED_BYTES]);
-        let mut others: Vec<_> = one_of_each()
-            .map(|collective| operation(collective, Algorithm::Ring))
-            .collect();
+        let mut others: Vec<_> =
+            one_of_each().map(|collective| operation(collective, Algorithm::Ring)).collect();
         others.extend((0..2).map(|second| {
             let [first, second] = [3, second].map(Rank::new);
-            let transfer = Collective::Transfer {
-                source: first,
-                target: second,
-            };
+            let transfer = Collective::Transfer { source: first, target: second };
             operation(transfer, Algorithm::Ring)
         }));
-        others.push(Operation {
-            layout: 0,
-            ..mine.clone()
-        });
-        others.push(Operation {
-            reduce: None,
-            ..mine.clone()
-        });
-        others.extend([None, Some(0), Some(13)].map(|step| Operation {
-            step,
-            ..mine.clone()
-        }));
+        others.push(Operation { layout: 0, ..mine.clone() });
+        others.push(Operation { reduce: None, ..mine.clone() });
+        others.extend([None, Some(0), Some(13)].map(|step| Operation { step, ..mine.clone() }));
         for (index, left) in others.iter().enumerate() {
             for (other_index, right) in others.iter().enumerate() {
                 assert_eq!(left.matches(right), index == other_index);
@@ -385,21 +342,13 @@ mod tests {
         };
         let payload = *b"twelve bytes";
         let mut header = encode_header(&operation, payload.len() as u32);
-        assert_eq!(
-            Seal::read(&header),
-            Err(WireError::Changed),
-            "not sealed yet"
-        );
+        assert_eq!(Seal::read(&header), Err(WireError::Changed), "not sealed yet");
         seal(&mut header, &payload);
         let found = Seal::read(&header).unwrap();
         assert_eq!(found.seq, 77);
         assert!(found.fits(&payload));
         let decoded = decode_header(&header).unwrap();
-        assert_eq!(
-            decoded,
-            (operation, 12),
-            "the sums are behind the call-site"
-        );
+        assert_eq!(decoded, (operation, 12), "the sums are behind the call-site");
         for bit in 0..HEADER_BYTES * 8 {
             let mut changed = header;
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -410,9 +359,6 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(!found.fits(&changed), "bit {bit}");
         }
-        assert_eq!(
-            Seal::read(&header[1..]),
-            Err(WireError::Short(HEADER_BYTES - 1))
-        );
+        assert_eq!(Seal::read(&header[1..]), Err(WireError::Short(HEADER_BYTES - 1)));
     }
 }

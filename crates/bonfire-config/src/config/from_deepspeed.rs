@@ -56,17 +56,12 @@ impl Config {
         };
         let name = format!("{placement}{whole}{among}");
         self.placement = name.parse().expect("every such name is a placement's");
-        let (pp, tp) = (
-            file.pipeline_stages.unwrap_or(1),
-            file.tensor_parallel.max(1),
-        );
+        let (pp, tp) = (file.pipeline_stages.unwrap_or(1), file.tensor_parallel.max(1));
         if pp > 1 || tp > 1 {
             let mesh = format!("pp={pp},dp=-1,tp={tp}");
             self.mesh = mesh.parse().expect("every such text is a mesh's");
         }
-        self.offload
-            .optimizer
-            .clone_from(&file.zero.offload_optimizer);
+        self.offload.optimizer.clone_from(&file.zero.offload_optimizer);
         self.offload.parameters.clone_from(&file.zero.offload_param);
         if let Some(steps) = file.steps_per_print {
             self.report.every = steps.max(1);
@@ -84,10 +79,7 @@ impl Config {
     }
 
     pub(super) fn note(&mut self, path: &str, text: &str) {
-        self.notes.push(Note {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        });
+        self.notes.push(Note { path: path.to_owned(), text: text.to_owned() });
     }
 
     /// Marks each value that differs from the default as the file's.
@@ -106,23 +98,11 @@ impl Config {
         let to = &mut self.optimizer;
         (to.lr, to.weight_decay) = (from.lr, from.weight_decay);
         match from.rule {
-            Rule::Adam {
-                betas,
-                eps,
-                decoupled,
-            } => {
-                to.kind = if decoupled {
-                    OptimizerKind::AdamW
-                } else {
-                    OptimizerKind::Adam
-                };
+            Rule::Adam { betas, eps, decoupled } => {
+                to.kind = if decoupled { OptimizerKind::AdamW } else { OptimizerKind::Adam };
                 (to.betas, to.eps) = (Some(betas), eps);
             }
-            Rule::Sgd {
-                momentum,
-                dampening,
-                nesterov,
-            } => {
+            Rule::Sgd { momentum, dampening, nesterov } => {
                 to.kind = OptimizerKind::Sgd;
                 (to.momentum, to.dampening, to.nesterov) = (Some(momentum), dampening, nesterov);
             }
@@ -130,11 +110,7 @@ impl Config {
                 to.kind = OptimizerKind::Lion;
                 to.betas = Some(betas);
             }
-            Rule::Muon {
-                momentum,
-                betas,
-                eps,
-            } => {
+            Rule::Muon { momentum, betas, eps } => {
                 (to.kind, to.muon_scale) = (OptimizerKind::Muon, MuonScale::Original);
                 (to.momentum, to.betas, to.eps) = (Some(momentum), Some(betas), eps);
             }
@@ -145,13 +121,7 @@ impl Config {
         let to = &mut self.precision;
         match from {
             LossScale::Fixed(scale) => to.loss_scale = Some(scale),
-            LossScale::Dynamic {
-                initial,
-                window,
-                hysteresis,
-                consecutive_hysteresis,
-                min,
-            } => {
+            LossScale::Dynamic { initial, window, hysteresis, consecutive_hysteresis, min } => {
                 let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
                 (to.initial_scale, to.min_scale) = (initial, min);
                 (to.scale_window, to.hysteresis) = (count(window), count(hysteresis));

@@ -42,11 +42,7 @@ fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<Given>) 
         let path = format!("{prefix}{name}");
         match value {
             Json::Object(inner) => flatten(&format!("{path}."), inner, values),
-            value => values.push(Given {
-                path,
-                value: plain(value),
-                text: None,
-            }),
+            value => values.push(Given { path, value: plain(value), text: None }),
         }
     }
 }
@@ -154,18 +150,11 @@ fn with_values(
     }
     let plain: Config = serde_json::from_value(tree).expect("every value has been tried");
     check(&plain)?;
-    let mut changed = Config {
-        notes: config.notes,
-        sources: config.sources,
-        ..plain
-    };
+    let mut changed = Config { notes: config.notes, sources: config.sources, ..plain };
     let is_own = seen.iter().any(|path| path.starts_with("schedule."));
     changed.deepspeed_schedule = match config.deepspeed_schedule {
         Some(_) if is_own => {
-            changed.note(
-                "scheduler",
-                "keys of schedule came after the file, and take its place",
-            );
+            changed.note("scheduler", "keys of schedule came after the file, and take its place");
             None
         }
         Some(schedule) => Some(with_rate(schedule, config.optimizer.lr, &changed)?),
@@ -216,10 +205,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("clip.norm", config.clip.norm),
         ("clip.value", config.clip.value),
         ("precision.loss_scale", config.precision.loss_scale),
-        (
-            "precision.initial_scale",
-            Some(config.precision.initial_scale),
-        ),
+        ("precision.initial_scale", Some(config.precision.initial_scale)),
         ("precision.min_scale", Some(config.precision.min_scale)),
         ("report.peak_flops", config.report.peak_flops),
     ] {
@@ -233,10 +219,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("batch.total", config.batch.total),
         ("batch.micro", config.batch.micro),
         ("batch.accumulation", config.batch.accumulation),
-        (
-            "pipeline.stages_per_rank",
-            config.pipeline.stages_per_rank.map(u64::from),
-        ),
+        ("pipeline.stages_per_rank", config.pipeline.stages_per_rank.map(u64::from)),
         ("data.workers", Some(config.data.workers as u64)),
         ("checkpoints.every", config.checkpoints.every),
         ("checkpoints.keep", Some(config.checkpoints.keep as u64)),
@@ -266,11 +249,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         "one of two".to_owned(),
         "for a training that clips by clip.norm; keep one of them",
     );
-    if errors.is_empty() {
-        Ok(())
-    } else {
-        Err(ConfigErrors(errors))
-    }
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
 /// The place of a value; `None` if there is no such key, or if it is a section's.
@@ -282,31 +261,18 @@ fn leaf<'a>(tree: &'a mut Value, path: &str) -> Option<&'a mut Value> {
 
 /// A key that does not exist, with the nearest that does: in its own section first.
 fn unknown(path: String, keys: &[String]) -> ConfigError {
-    let sections = || {
-        keys.iter()
-            .filter_map(|key| key.split_once('.'))
-            .map(|(section, _)| section)
-    };
+    let sections = || keys.iter().filter_map(|key| key.split_once('.')).map(|(section, _)| section);
     let found = match path.split_once('.') {
-        None => nearest(
-            &path,
-            keys.iter()
-                .map(String::as_str)
-                .filter(|key| !key.contains('.')),
-        )
-        .or_else(|| {
-            nearest(
-                &path,
-                keys.iter()
-                    .filter_map(|key| key.split_once('.'))
-                    .map(|(_, name)| name),
-            )
-            .and_then(|name| {
-                keys.iter()
-                    .find(|key| key.ends_with(&format!(".{name}")))
-                    .cloned()
-            })
-        }),
+        None => nearest(&path, keys.iter().map(String::as_str).filter(|key| !key.contains('.')))
+            .or_else(|| {
+                nearest(
+                    &path,
+                    keys.iter().filter_map(|key| key.split_once('.')).map(|(_, name)| name),
+                )
+                .and_then(|name| {
+                    keys.iter().find(|key| key.ends_with(&format!(".{name}"))).cloned()
+                })
+            }),
         Some((section, name)) => {
             let section = if sections().any(|known| known == section) {
                 Some(section.to_owned())
@@ -314,17 +280,13 @@ fn unknown(path: String, keys: &[String]) -> ConfigError {
                 nearest(section, sections())
             };
             section.and_then(|section| {
-                let within = keys
-                    .iter()
-                    .filter_map(|key| key.strip_prefix(&section)?.strip_prefix('.'));
+                let within =
+                    keys.iter().filter_map(|key| key.strip_prefix(&section)?.strip_prefix('.'));
                 nearest(name, within).map(|name| format!("{section}.{name}"))
             })
         }
     };
-    ConfigError::UnknownKey {
-        path,
-        nearest: found,
-    }
+    ConfigError::UnknownKey { path, nearest: found }
 }
 
 /// Serde's expectation, without the value that it found.

@@ -34,11 +34,7 @@ pub struct DataSection {
 
 impl Default for DataSection {
     fn default() -> Self {
-        Self {
-            shuffle: true,
-            drop_last: false,
-            workers: 2,
-        }
+        Self { shuffle: true, drop_last: false, workers: 2 }
     }
 }
 
@@ -144,18 +140,10 @@ impl ScheduleSection {
         let (steps, final_factor) = (steps.saturating_sub(self.warmup_steps), self.final_factor);
         let decay = match self.decay {
             DecayKind::Constant => Decay::Constant,
-            DecayKind::Linear => Decay::Linear {
-                steps,
-                final_factor,
-            },
-            DecayKind::Cosine => Decay::Cosine {
-                steps,
-                final_factor,
-            },
+            DecayKind::Linear => Decay::Linear { steps, final_factor },
+            DecayKind::Cosine => Decay::Cosine { steps, final_factor },
         };
-        Schedule::constant(peak)
-            .with_warmup(self.warmup_steps)
-            .with_decay(decay)
+        Schedule::constant(peak).with_warmup(self.warmup_steps).with_decay(decay)
     }
 }
 
@@ -219,10 +207,7 @@ pub struct PipelineSection {
 
 impl Default for PipelineSection {
     fn default() -> Self {
-        Self {
-            schedule: Kind::OneForwardOneBackward,
-            stages_per_rank: None,
-        }
+        Self { schedule: Kind::OneForwardOneBackward, stages_per_rank: None }
     }
 }
 
@@ -290,14 +275,7 @@ pub struct CheckpointSection {
 
 impl Default for CheckpointSection {
     fn default() -> Self {
-        Self {
-            folder: None,
-            every: None,
-            keep: 2,
-            best: None,
-            background: false,
-            resume: true,
-        }
+        Self { folder: None, every: None, keep: 2, best: None, background: false, resume: true }
     }
 }
 
@@ -317,11 +295,6 @@ pub struct ReportSection {
 
 impl Default for ReportSection {
     fn default() -> Self {
-        Self {
-            title: "training".to_owned(),
-            folder: None,
-            every: 10,
-            peak_flops: None,
-        }
+        Self { title: "training".to_owned(), folder: None, every: 10, peak_flops: None }
     }
 }

@@ -37,10 +37,7 @@ fn json_and_toml_say_the_same() {
     let json = r#"{ "seed": 3, "batch": { "micro": 4 }, "checkpoints": { "folder": "a" } }"#;
     let toml = "seed = 3\nbatch.micro = 4\n[checkpoints]\nfolder = \"a\"";
     let json = Config::default().with_file(json, Format::Json).unwrap();
-    assert_eq!(
-        json,
-        Config::default().with_file(toml, Format::Toml).unwrap()
-    );
+    assert_eq!(json, Config::default().with_file(toml, Format::Toml).unwrap());
     assert_eq!(json.checkpoints.folder, Some("a".into()));
 }
 
@@ -72,10 +69,7 @@ fn numbers_out_of_range_are_refused() {
         ("steps=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),
-        (
-            "placement=zero4",
-            "unknown placement `zero4`; choose replicated, zero1",
-        ),
+        ("placement=zero4", "unknown placement `zero4`; choose replicated, zero1"),
         ("lr=1", "optimizer.lr is the nearest"),
         ("steps", "KEY=VALUE"),
         ("clip.norm=nan", "is not a number"),
@@ -118,26 +112,11 @@ fn of_deepspeed(text: &str) -> Config {
 #[test]
 fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
     for (scheduler, highest) in [
-        (
-            r#""WarmupLR", "params": { "warmup_min_lr": 1e-4, "warmup_num_steps": 5 }"#,
-            1e-3,
-        ),
-        (
-            r#""WarmupDecayLR", "params": { "total_num_steps": 20, "warmup_max_lr": 0.01 }"#,
-            0.01,
-        ),
-        (
-            r#""WarmupCosineLR", "params": { "total_num_steps": 20, "warmup_num_steps": 5 }"#,
-            1e-3,
-        ),
-        (
-            r#""OneCycle", "params": { "cycle_min_lr": 0.1, "cycle_max_lr": 0.2 }"#,
-            0.2,
-        ),
-        (
-            r#""LRRangeTest", "params": { "lr_range_test_min_lr": 0.01 }"#,
-            0.01,
-        ),
+        (r#""WarmupLR", "params": { "warmup_min_lr": 1e-4, "warmup_num_steps": 5 }"#, 1e-3),
+        (r#""WarmupDecayLR", "params": { "total_num_steps": 20, "warmup_max_lr": 0.01 }"#, 0.01),
+        (r#""WarmupCosineLR", "params": { "total_num_steps": 20, "warmup_num_steps": 5 }"#, 1e-3),
+        (r#""OneCycle", "params": { "cycle_min_lr": 0.1, "cycle_max_lr": 0.2 }"#, 0.2),
+        (r#""LRRangeTest", "params": { "lr_range_test_min_lr": 0.01 }"#, 0.01),
     ] {
         let file = of_deepspeed(&format!(
             r#"{{ "optimizer": {{ "type": "SGD", "params": {{ "lr": 0.001 }} }}, "scheduler": {{ "type": {scheduler} }} }}"#
@@ -148,10 +127,7 @@ fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
         let changed = file.clone().with_words([&word[..]]).unwrap();
         for step in 0..40 {
             let (before, after) = (rate(&file, step), rate(&changed, step));
-            assert!(
-                (after - 4.0 * before).abs() <= 1e-12,
-                "{scheduler}: {before} {after}"
-            );
+            assert!((after - 4.0 * before).abs() <= 1e-12, "{scheduler}: {before} {after}");
         }
         let environment = [("BONFIRE__SCHEDULE__DECAY".to_owned(), "cosine".to_owned())];
         let own = file.with_environment(environment).unwrap();
@@ -160,18 +136,13 @@ fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
     }
     let zero = r#"{ "scheduler": { "type": "WarmupLR", "params": { "warmup_max_lr": 0 } } }"#;
     let error = told(of_deepspeed(zero).with_words(["optimizer.lr=1"]));
-    assert!(
-        error.contains("rates of the file's scheduler are 0"),
-        "{error}"
-    );
+    assert!(error.contains("rates of the file's scheduler are 0"), "{error}");
 }
 
 #[test]
 fn numbers_out_of_range_of_a_deepspeed_file_are_refused() {
     let file = r#"{ "fp16": { "enabled": true, "initial_scale_power": 5000 } }"#;
-    let file = DeepSpeedFile::parse(file)
-        .unwrap()
-        .resolve(&Program::default());
+    let file = DeepSpeedFile::parse(file).unwrap().resolve(&Program::default());
     let error = told(Config::default().with_deepspeed(&file.unwrap()));
     assert!(error.contains("precision.initial_scale: inf"), "{error}");
 }
@@ -187,9 +158,7 @@ fn muons_of_a_deepspeed_file_are_as_long_as_deepspeeds() {
 fn bf16_of_a_deepspeed_file_skips_overflows_unless_it_says_otherwise() {
     let skips = |text: &str| of_deepspeed(text).precision.skip_overflow;
     assert!(skips(r#"{ "bf16": { "enabled": true } }"#));
-    assert!(!skips(
-        r#"{ "bf16": { "enabled": true, "check_grad_overflow": false } }"#
-    ));
+    assert!(!skips(r#"{ "bf16": { "enabled": true, "check_grad_overflow": false } }"#));
     assert!(!skips("{}"));
 }
 
@@ -228,12 +197,7 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     assert_eq!(config.offload.optimizer, OffloadTo::Memory);
     assert_eq!(config.offload.parameters, OffloadTo::Files("/disk".into()));
     assert_eq!(config.clip.norm, Some(1.0));
-    assert!(
-        config
-            .notes
-            .iter()
-            .any(|note| note.path == "gradient_clipping")
-    );
+    assert!(config.notes.iter().any(|note| note.path == "gradient_clipping"));
     assert_eq!(config.source("placement"), Source::File);
     assert_eq!(config.source("optimizer.lr"), Source::CommandLine);
 }
@@ -249,14 +213,8 @@ fn pipeline_and_tensor_parallel_of_a_deepspeed_file_make_the_mesh() {
     // The program knows the number, or leaves it to `mesh`.
     let auto = DeepSpeedFile::parse(r#"{ "pipeline": { "stages": "auto" } }"#).unwrap();
     let of = |program: &Program| Config::default().with_deepspeed(&auto.resolve(program).unwrap());
-    assert_eq!(
-        of(&Program::default()).unwrap().mesh.to_string(),
-        "dp_shard=-1"
-    );
-    let program = Program {
-        pipeline_stages: Some(3),
-        ..Program::default()
-    };
+    assert_eq!(of(&Program::default()).unwrap().mesh.to_string(), "dp_shard=-1");
+    let program = Program { pipeline_stages: Some(3), ..Program::default() };
     assert_eq!(of(&program).unwrap().mesh.to_string(), "pp=3,dp_shard=-1");
     let other = r#"{ "tensor_parallel": { "autotp_size": 4, "tp": { "tp_size": 2 } } }"#;
     let other = DeepSpeedFile::parse(other).unwrap();
@@ -272,9 +230,6 @@ fn a_pipeline_has_a_schedule_of_the_planner() {
     let config = with(["pipeline.schedule=zb_h1", "pipeline.stages_per_rank=1"]).unwrap();
     assert_eq!(config.pipeline.schedule.name(), "zb_h1");
     assert_eq!(config.pipeline.stages_per_rank, Some(1));
-    let error = told(with([
-        "pipeline.schedule=zb_h2",
-        "pipeline.stages_per_rank=0",
-    ]));
+    let error = told(with(["pipeline.schedule=zb_h2", "pipeline.stages_per_rank=0"]));
     assert!(error.contains("zb_h1 is the nearest"), "{error}");
 }

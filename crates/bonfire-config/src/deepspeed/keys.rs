@@ -62,13 +62,7 @@ pub enum Treatment {
 }
 
 const fn key(path: &'static str, kind: Kind, default: &'static str, treatment: Treatment) -> Key {
-    Key {
-        path,
-        kind,
-        default,
-        treatment,
-        auto: false,
-    }
+    Key { path, kind, default, treatment, auto: false }
 }
 
 const fn auto(path: &'static str, kind: Kind, default: &'static str) -> Key {
@@ -267,18 +261,9 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 
 /// Old switches that an object with a device has replaced.
 pub(crate) const SWITCHES: &[(&str, &str)] = &[
-    (
-        "zero_optimization.cpu_offload",
-        "zero_optimization.offload_optimizer.device",
-    ),
-    (
-        "zero_optimization.cpu_offload_params",
-        "zero_optimization.offload_param.device",
-    ),
-    (
-        "zero_optimization.cpu_offload_param",
-        "zero_optimization.offload_param.device",
-    ),
+    ("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device"),
+    ("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device"),
+    ("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device"),
     (
         "zero_optimization.cpu_offload_use_pin_memory",
         "zero_optimization.offload_optimizer.pin_memory",
@@ -302,13 +287,8 @@ const OPTIMIZERS: [&str; 11] = [
     "MuAdam",
 ];
 
-const SCHEDULERS: [&str; 5] = [
-    "WarmupLR",
-    "WarmupDecayLR",
-    "WarmupCosineLR",
-    "OneCycle",
-    "LRRangeTest",
-];
+const SCHEDULERS: [&str; 5] =
+    ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"];
 
 const LR: Key = auto("lr", FromZero, "1e-3");
 const BETAS: Key = auto("betas", Betas, "[0.9, 0.999]");
@@ -320,16 +300,8 @@ const fn adam(decay: &'static str, mode: Treatment) -> [Key; 8] {
         LR,
         BETAS,
         EPS,
-        Key {
-            default: decay,
-            ..DECAY
-        },
-        key(
-            "bias_correction",
-            Bool,
-            "true",
-            Refused("Adam corrects its bias"),
-        ),
+        Key { default: decay, ..DECAY },
+        key("bias_correction", Bool, "true", Refused("Adam corrects its bias")),
         key("amsgrad", Bool, "false", Refused("Bonfire's Adam has none")),
         key("adam_w_mode", Bool, "true", mode),
         key("torch_adam", Bool, "false", NoEffect(TORCH)),
@@ -358,40 +330,18 @@ pub(crate) fn of_optimizer(name: &str, is_torchs: bool) -> Option<&'static [Key]
                 ]
             }
         }
-        ("Lion", _) => {
-            const {
-                &[
-                    LR,
-                    Key {
-                        default: "[0.9, 0.99]",
-                        ..BETAS
-                    },
-                    DECAY,
-                ]
-            }
-        }
+        ("Lion", _) => const { &[LR, Key { default: "[0.9, 0.99]", ..BETAS }, DECAY] },
         ("Muon", _) => {
             const {
                 &[
                     auto("lr", FromZero, "null"),
                     key("momentum", FromZero, "0.95", Used),
                     DECAY,
-                    Key {
-                        default: "[0.9, 0.95]",
-                        ..BETAS
-                    },
-                    Key {
-                        default: "1e-10",
-                        ..EPS
-                    },
+                    Key { default: "[0.9, 0.95]", ..BETAS },
+                    Key { default: "1e-10", ..EPS },
                     key("muon_lr", FromZero, "null", Used),
                     key("adam_lr", FromZero, "null", Used),
-                    key(
-                        "ns_method",
-                        Text(&["gram", "standard"]),
-                        "\"gram\"",
-                        NoEffect(METHOD),
-                    ),
+                    key("ns_method", Text(&["gram", "standard"]), "\"gram\"", NoEffect(METHOD)),
                 ]
             }
         }
@@ -407,12 +357,7 @@ const WARMUP_MAX: Key = auto("warmup_max_lr", FromZero, "null");
 const WARMUP_STEPS: Key = auto("warmup_num_steps", Count, "1000");
 const WARMUP_TYPE: Key = key("warmup_type", Text(&["log", "linear"]), "\"log\"", Used);
 const TOTAL: Key = auto("total_num_steps", Positive, "null");
-const LAST: Key = key(
-    "last_batch_iteration",
-    Number,
-    "-1",
-    NoEffect("checkpoints know the step"),
-);
+const LAST: Key = key("last_batch_iteration", Number, "-1", NoEffect("checkpoints know the step"));
 
 pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
     match name {
@@ -422,10 +367,7 @@ pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
                 &[
                     TOTAL,
                     WARMUP_MIN,
-                    Key {
-                        default: "1e-3",
-                        ..WARMUP_MAX
-                    },
+                    Key { default: "1e-3", ..WARMUP_MAX },
                     WARMUP_STEPS,
                     WARMUP_TYPE,
                     LAST,

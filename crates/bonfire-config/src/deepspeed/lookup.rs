@@ -25,16 +25,9 @@ impl<'a> Lookup<'a> {
             let (Kind::Text(known), Json::Text(name)) = (key.kind, values.found.get(path)?) else {
                 return None;
             };
-            known
-                .iter()
-                .copied()
-                .find(|known| known.eq_ignore_ascii_case(name))
+            known.iter().copied().find(|known| known.eq_ignore_ascii_case(name))
         };
-        Self {
-            optimizer: named("optimizer.type"),
-            scheduler: named("scheduler.type"),
-            values,
-        }
+        Self { optimizer: named("optimizer.type"), scheduler: named("scheduler.type"), values }
     }
 
     pub(crate) fn keys(&self) -> Vec<(String, Key)> {
@@ -124,9 +117,7 @@ impl<'a> Lookup<'a> {
     ) -> Result<DeepSpeedConfig, Vec<ConfigError>> {
         let mut errors = Vec::new();
         let optimizer = self.optimizer.map(|name| self.optimizer(name, &mut errors));
-        let schedule = self
-            .scheduler
-            .and_then(|name| self.schedule(name, optimizer, &mut errors));
+        let schedule = self.scheduler.and_then(|name| self.schedule(name, optimizer, &mut errors));
         let precision = self.precision(&mut errors);
         let zero = self.zero(&mut errors);
         let tensor_parallel = self.tensor_parallel(&mut errors);
@@ -188,23 +179,13 @@ impl<'a> Lookup<'a> {
                     });
                 }
                 lr = matrices;
-                Rule::Muon {
-                    momentum: self.float(&at("momentum")),
-                    betas,
-                    eps,
-                }
+                Rule::Muon { momentum: self.float(&at("momentum")), betas, eps }
             }
-            _ => Rule::Adam {
-                betas,
-                eps,
-                decoupled: name == "AdamW" || self.is(&at("adam_w_mode")),
-            },
+            _ => {
+                Rule::Adam { betas, eps, decoupled: name == "AdamW" || self.is(&at("adam_w_mode")) }
+            }
         };
-        Optimizer {
-            rule,
-            lr,
-            weight_decay: self.float(&at("weight_decay")),
-        }
+        Optimizer { rule, lr, weight_decay: self.float(&at("weight_decay")) }
     }
 
     fn schedule(
@@ -228,10 +209,7 @@ impl<'a> Lookup<'a> {
             Some(text) if text.eq_ignore_ascii_case("linear") => WarmupShape::Linear,
             _ => WarmupShape::Log,
         };
-        let warmup = Warmup {
-            steps: self.whole(&at("warmup_num_steps")),
-            shape,
-        };
+        let warmup = Warmup { steps: self.whole(&at("warmup_num_steps")), shape };
         let min = self.float(&at("warmup_min_lr"));
         Some(match name {
             "WarmupLR" => {
@@ -352,9 +330,7 @@ impl<'a> Lookup<'a> {
         let at = |name: &str| format!("zero_optimization.{name}");
         let stage = self.whole(&at("stage"));
         let offload = |name: &str, errors: &mut Vec<ConfigError>| {
-            let device = self
-                .text(&at(&format!("{name}.device")))
-                .unwrap_or_default();
+            let device = self.text(&at(&format!("{name}.device"))).unwrap_or_default();
             let folder = at(&format!("{name}.nvme_path"));
             match (&device.to_lowercase()[..], self.text(&folder)) {
                 ("cpu", _) => OffloadTo::Memory,
@@ -374,9 +350,7 @@ impl<'a> Lookup<'a> {
         let needs = |what: &str, from: u64, errors: &mut Vec<ConfigError>| {
             errors.push(ConfigError::Refused {
                 path: at(&format!("{what}.device")),
-                found: self
-                    .text(&at(&format!("{what}.device")))
-                    .unwrap_or_default(),
+                found: self.text(&at(&format!("{what}.device"))).unwrap_or_default(),
                 reason: format!("it needs stage {from}, and the stage is {stage}"),
             });
         };

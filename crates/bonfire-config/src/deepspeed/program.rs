@@ -64,20 +64,15 @@ impl Program {
             Some(OffloadTo::Files(folder)) => Some(text(&folder.to_string_lossy())),
             _ => None,
         };
-        assert!(
-            self.zero_stage <= Some(3),
-            "there is no such stage: {:?}",
-            self.zero_stage
-        );
+        assert!(self.zero_stage <= Some(3), "there is no such stage: {:?}", self.zero_stage);
         match path {
             "train_micro_batch_size_per_gpu" => (whole(self.micro_batch), "the micro-batch"),
             "gradient_accumulation_steps" => {
                 (whole(self.accumulation), "the forward passes of a step")
             }
-            "gradient_clipping" => (
-                number(Some(self.max_grad_norm.unwrap_or(1.0))),
-                "the largest norm",
-            ),
+            "gradient_clipping" => {
+                (number(Some(self.max_grad_norm.unwrap_or(1.0))), "the largest norm")
+            }
             "optimizer.params.lr" | "scheduler.params.warmup_max_lr" => {
                 (number(self.learning_rate), "the learning rate")
             }
@@ -95,20 +90,17 @@ impl Program {
             "scheduler.params.total_num_steps" => (whole(self.total_steps), "the number of steps"),
             "fp16.enabled" => (is(Precision::F16), "the precision"),
             "bf16.enabled" => (is(Precision::Bf16), "the precision"),
-            "zero_optimization.reduce_bucket_size" => (
-                number(self.hidden_size.map(|size| (size as f64).powi(2))),
-                "the hidden size",
-            ),
+            "zero_optimization.reduce_bucket_size" => {
+                (number(self.hidden_size.map(|size| (size as f64).powi(2))), "the hidden size")
+            }
             "zero_optimization.stage" => (whole(self.zero_stage.map(u64::from)), "the stage"),
             "pipeline.stages" => (whole(self.pipeline_stages), "the number of stages"),
-            "zero_optimization.offload_optimizer.device" => (
-                self.offload_optimizer.as_ref().map(device),
-                "where the optimizer's state is",
-            ),
-            "zero_optimization.offload_param.device" => (
-                self.offload_param.as_ref().map(device),
-                "where parameters are",
-            ),
+            "zero_optimization.offload_optimizer.device" => {
+                (self.offload_optimizer.as_ref().map(device), "where the optimizer's state is")
+            }
+            "zero_optimization.offload_param.device" => {
+                (self.offload_param.as_ref().map(device), "where parameters are")
+            }
             "zero_optimization.offload_optimizer.nvme_path" => {
                 (folder(&self.offload_optimizer), "a folder")
             }
@@ -156,10 +148,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
                     full.found.insert(path.clone(), said);
                     from_program.push(path);
                 }
-                None => errors.push(ConfigError::Unresolved {
-                    path,
-                    needs: needs.to_owned(),
-                }),
+                None => errors.push(ConfigError::Unresolved { path, needs: needs.to_owned() }),
             },
             Some(found) => {
                 let other = said.filter(|said| said != found && program.must_agree(&path));
@@ -192,9 +181,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         Some((group, _)) => values.found.keys().any(|found| found.starts_with(group)),
         None => true,
     };
-    let resolved = resolved
-        .filter(|value| is_in_file(&value.path) || named(&value.path))
-        .collect();
+    let resolved = resolved.filter(|value| is_in_file(&value.path) || named(&value.path)).collect();
     let config = lookup.config(resolved);
     match config {
         Ok(config) if errors.is_empty() => Ok(config),
@@ -225,9 +212,6 @@ pub(crate) fn contradictions(values: &Values, errors: &[ConfigError]) -> Vec<Con
     let is_new = |error: &ConfigError| {
         !is_open(error) && errors.iter().all(|other| group(other) != group(error))
     };
-    let more = Lookup::new(&known)
-        .config(Vec::new())
-        .err()
-        .unwrap_or_default();
+    let more = Lookup::new(&known).config(Vec::new()).err().unwrap_or_default();
     more.into_iter().filter(is_new).collect()
 }

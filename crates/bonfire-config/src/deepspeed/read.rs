@@ -29,9 +29,9 @@ pub(crate) fn read(file: Json) -> (Values, Vec<ConfigError>) {
     let mut reader = Reader::default();
     match file {
         Json::Object(entries) => reader.group("", entries),
-        other => reader.errors.push(ConfigError::Syntax {
-            cause: format!("it is {other} rather than an object"),
-        }),
+        other => reader
+            .errors
+            .push(ConfigError::Syntax { cause: format!("it is {other} rather than an object") }),
     }
     (reader.values, reader.errors)
 }
@@ -108,10 +108,7 @@ impl Reader {
     }
 
     fn note(&mut self, path: &str, text: impl Into<String>) {
-        self.values.notes.push(Note {
-            path: path.to_owned(),
-            text: text.into(),
-        });
+        self.values.notes.push(Note { path: path.to_owned(), text: text.into() });
     }
 
     /// An old switch, as the device that took its place.
@@ -148,11 +145,7 @@ impl Reader {
         let Some(kind) = types.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
             return;
         };
-        let keys = if is_optimizer {
-            of_optimizer(kind, false)
-        } else {
-            Some(of_scheduler(kind))
-        };
+        let keys = if is_optimizer { of_optimizer(kind, false) } else { Some(of_scheduler(kind)) };
         let mut seen = BTreeSet::new();
         // The type that Bonfire lacks has its own error.
         for (name, value) in entries {
@@ -184,11 +177,7 @@ impl Reader {
                 return self.errors.push(ConfigError::Value {
                     path,
                     found: value.to_string(),
-                    allowed: if key.auto {
-                        format!("{allowed}, nor \"auto\"")
-                    } else {
-                        allowed
-                    },
+                    allowed: if key.auto { format!("{allowed}, nor \"auto\"") } else { allowed },
                     nearest,
                 });
             }
@@ -306,9 +295,5 @@ fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
         (Kind::Path, value) => (matches!(value, Json::Text(_)), "a text"),
         (Kind::Open, value) => (matches!(value, Json::Object(_)), "an object"),
     };
-    if fits {
-        Ok(())
-    } else {
-        Err((allowed.to_owned(), None))
-    }
+    if fits { Ok(()) } else { Err((allowed.to_owned(), None)) }
 }

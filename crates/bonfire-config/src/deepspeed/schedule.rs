@@ -140,24 +140,13 @@ impl Schedule {
             Self::Warmup { min, max, warmup } => {
                 min + (max - min) * warmup.progress(step).unwrap_or(1.0)
             }
-            Self::WarmupDecay {
-                min,
-                max,
-                warmup,
-                total,
-            } => {
+            Self::WarmupDecay { min, max, warmup, total } => {
                 let left = total as f64 - step as f64;
                 let decays = total as f64 - warmup.steps.max(2) as f64;
                 let decay = || (left / decays.max(1.0)).max(0.0);
                 min + (max - min) * warmup.progress(step).unwrap_or_else(decay)
             }
-            Self::WarmupCosine {
-                rate,
-                first,
-                last,
-                warmup,
-                total,
-            } => {
+            Self::WarmupCosine { rate, first, last, warmup, total } => {
                 let ratio = match warmup.progress(step) {
                     Some(progress) => first + progress * (1.0 - first),
                     None => {
@@ -170,18 +159,9 @@ impl Schedule {
                 rate * ratio
             }
             Self::OneCycle(cycle) => cycle.rate(step),
-            Self::RangeTest {
-                min,
-                step_size,
-                step_rate,
-                staircase,
-            } => {
+            Self::RangeTest { min, step_size, step_rate, staircase } => {
                 let interval = (step as f64 + 1.0) / step_size as f64;
-                let interval = if staircase {
-                    interval.floor()
-                } else {
-                    interval
-                };
+                let interval = if staircase { interval.floor() } else { interval };
                 min * (1.0 + step_rate * interval)
             }
         }

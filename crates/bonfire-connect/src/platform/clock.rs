@@ -18,8 +18,5 @@ pub fn since(instant: Instant) -> Duration {
 #[inline]
 pub fn coarse() -> Duration {
     let time = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        time.tv_nsec.unsigned_abs() as u32,
-    )
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

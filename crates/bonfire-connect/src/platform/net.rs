@@ -73,10 +73,8 @@ impl Handle {
 /// Sleeps until one of them has something to read or to accept, or has failed, for `timeout` at most;
 /// the places of those that have.
 pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
-    let mut interests: Vec<PollFd<'_>> = handles
-        .iter()
-        .map(|handle| PollFd::new(&handle.0, PollFlags::IN))
-        .collect();
+    let mut interests: Vec<PollFd<'_>> =
+        handles.iter().map(|handle| PollFd::new(&handle.0, PollFlags::IN)).collect();
     // A failed poll (a signal) is an empty one.
     let _ = poll(&mut interests, Some(&timespec(timeout)));
     let ready =
@@ -90,10 +88,7 @@ pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(
-            0,
-            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-        )?))
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// Rings, also for a thread that begins to wait later.

@@ -93,10 +93,7 @@ mod tests {
         let token = JobToken::random().unwrap();
         assert!(both(token.clone(), token.clone()).iter().all(Result::is_ok));
         for result in both(token, JobToken::random().unwrap()) {
-            assert!(
-                matches!(result, Err(HandshakeError::WrongToken)),
-                "{result:?}"
-            );
+            assert!(matches!(result, Err(HandshakeError::WrongToken)), "{result:?}");
         }
     }
 
@@ -108,10 +105,7 @@ mod tests {
             let (mut near, mut far) = UnixStream::pair().unwrap();
             let theirs = token.clone();
             let other = std::thread::spawn(move || {
-                let mut tap = Tap {
-                    stream: &mut far,
-                    sent: Vec::new(),
-                };
+                let mut tap = Tap { stream: &mut far, sent: Vec::new() };
                 shake_hands(&mut tap, Role::Connector, &theirs, &[]).unwrap();
                 tap.sent
             });
@@ -122,10 +116,7 @@ mod tests {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         far.write_all(&sent).unwrap();
         let result = shake_hands(&mut near, Role::Acceptor, &token, &[]);
-        assert!(
-            matches!(result, Err(HandshakeError::WrongToken)),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(HandshakeError::WrongToken)), "{result:?}");
     }
 
     /// Keeps what goes out.
@@ -160,20 +151,13 @@ mod tests {
         let echo = std::thread::spawn(move || {
             let mut bytes = [0; NONCE_BYTES];
             for _ in 0..2 {
-                if far
-                    .read_exact(&mut bytes)
-                    .and_then(|()| far.write_all(&bytes))
-                    .is_err()
-                {
+                if far.read_exact(&mut bytes).and_then(|()| far.write_all(&bytes)).is_err() {
                     return;
                 }
             }
         });
         let result = shake_hands(&mut near, Role::Connector, &token, &[]);
-        assert!(
-            matches!(result, Err(HandshakeError::WrongToken)),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(HandshakeError::WrongToken)), "{result:?}");
         echo.join().unwrap();
     }
 }

@@ -126,19 +126,10 @@ mod tests {
     #[test]
     fn who_has_waited_longest_makes_room() {
         let lobby = Lobby::default();
-        let mut pairs: Vec<_> = (0..=UNPROVEN_MAX)
-            .map(|_| UnixStream::pair().unwrap())
-            .collect();
-        let places: Vec<Place> = pairs
-            .iter()
-            .map(|(near, _)| lobby.enter(near).unwrap())
-            .collect();
+        let mut pairs: Vec<_> = (0..=UNPROVEN_MAX).map(|_| UnixStream::pair().unwrap()).collect();
+        let places: Vec<Place> = pairs.iter().map(|(near, _)| lobby.enter(near).unwrap()).collect();
         let mut byte = [0];
-        assert_eq!(
-            pairs[0].1.read(&mut byte).unwrap(),
-            0,
-            "the first was ended"
-        );
+        assert_eq!(pairs[0].1.read(&mut byte).unwrap(), 0, "the first was ended");
         pairs[1].0.write_all(b"x").unwrap();
         assert_eq!(pairs[1].1.read(&mut byte).unwrap(), 1, "the second was not");
         // Who has left is not ended any more.
@@ -146,11 +137,7 @@ mod tests {
         lobby.clear();
         pairs[1].0.write_all(b"y").unwrap();
         assert_eq!(pairs[1].1.read(&mut byte).unwrap(), 1);
-        assert_eq!(
-            pairs[2].1.read(&mut byte).unwrap(),
-            0,
-            "all others were ended"
-        );
+        assert_eq!(pairs[2].1.read(&mut byte).unwrap(), 0, "all others were ended");
     }
 
     #[test]
@@ -163,14 +150,10 @@ mod tests {
             }
         });
         let mut all = [0; 1 << 20];
-        let error = Hurried::new(&mut near, Duration::from_millis(150))
-            .read_exact(&mut all)
-            .unwrap_err();
+        let error =
+            Hurried::new(&mut near, Duration::from_millis(150)).read_exact(&mut all).unwrap_err();
         assert!(
-            matches!(
-                error.kind(),
-                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
-            ),
+            matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock),
             "{error}"
         );
         drop(near);

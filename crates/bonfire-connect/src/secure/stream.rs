@@ -143,8 +143,7 @@ impl Stream {
     /// For connections whose other side always reads: the kernel takes a process that has no room
     /// for more bytes, as one with frames still to use, for a silent host.
     pub fn notice_silence(&self) -> io::Result<()> {
-        self.tcp()
-            .map_or(Ok(()), |stream| net::notice_silence(stream, SILENCE_LIMITS))
+        self.tcp().map_or(Ok(()), |stream| net::notice_silence(stream, SILENCE_LIMITS))
     }
 }
 

@@ -60,15 +60,11 @@ impl JobToken {
 
     /// The token of a job that has none.
     pub fn empty() -> Self {
-        Self {
-            bytes: [0; TOKEN_BYTES],
-        }
+        Self { bytes: [0; TOKEN_BYTES] }
     }
 
     pub fn from_hex(text: &str) -> Result<Self, TokenError> {
-        let not_hex = || TokenError::NotHex {
-            length: text.chars().count(),
-        };
+        let not_hex = || TokenError::NotHex { length: text.chars().count() };
         let digits = text.as_bytes();
         if digits.len() != 2 * TOKEN_BYTES {
             return Err(not_hex());
@@ -84,10 +80,7 @@ impl JobToken {
     /// Reads the token from a file that only its owner can read: the digits and nothing else but
     /// white space around them.
     pub fn from_file(path: &Path) -> Result<Self, TokenError> {
-        let unreadable = |source| TokenError::File {
-            path: path.to_owned(),
-            source,
-        };
+        let unreadable = |source| TokenError::File { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(unreadable)?;
         // Of the open file, so that it cannot be another one by the time it is read.
         let mode = file.metadata().map_err(unreadable)?.mode() & 0o777;
@@ -119,10 +112,7 @@ impl JobToken {
 
     /// The token as 64 hexadecimal digits, for the environment of a child process and nothing else.
     pub fn to_hex(&self) -> String {
-        self.bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        self.bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The key for the challenge of a connection.
@@ -138,11 +128,7 @@ impl JobToken {
 
 impl fmt::Debug for JobToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.is_empty() {
-            "JobToken(empty)"
-        } else {
-            "JobToken(hidden)"
-        })
+        formatter.write_str(if self.is_empty() { "JobToken(empty)" } else { "JobToken(hidden)" })
     }
 }
 

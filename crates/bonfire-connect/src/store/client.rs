@@ -92,10 +92,7 @@ impl TcpStore {
                         stream.notice_silence()?;
                         return Ok(Self {
                             handle: Handle::of(&stream)?,
-                            line: Mutex::new(Line {
-                                stream,
-                                is_owed: false,
-                            }),
+                            line: Mutex::new(Line { stream, is_owed: false }),
                             local,
                         });
                     }
@@ -116,11 +113,7 @@ impl TcpStore {
             };
             let waited = clock::since(started);
             if waited + RETRY_PAUSE >= timeout {
-                return Err(StoreError::Unreachable {
-                    address,
-                    waited,
-                    source,
-                });
+                return Err(StoreError::Unreachable { address, waited, source });
             }
             wait.log(|| format!("the store at {address}, on the host of rank 0 ({source})"));
             thread::sleep(pause);
@@ -143,10 +136,7 @@ impl TcpStore {
             return Ok(Some(value));
         }
         if !line.is_owed {
-            line.send(&Request::Get {
-                key: key.to_owned(),
-                timeout_ms: 0,
-            })?;
+            line.send(&Request::Get { key: key.to_owned(), timeout_ms: 0 })?;
         }
         Ok(None)
     }
@@ -183,11 +173,7 @@ fn say_hello(
 }
 
 fn differs(address: String, [here, there]: [&'static str; 2]) -> StoreError {
-    StoreError::TlsDiffers {
-        address,
-        here,
-        there,
-    }
+    StoreError::TlsDiffers { address, here, there }
 }
 
 /// The first of a host's addresses that answers.
@@ -208,10 +194,7 @@ fn try_connect(addresses: &[SocketAddr], timeout: Duration) -> io::Result<TcpStr
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         check_lengths(key, value)?;
-        let request = Request::Set {
-            key: key.to_owned(),
-            value: value.to_owned(),
-        };
+        let request = Request::Set { key: key.to_owned(), value: value.to_owned() };
         self.ask(&request).map(|_| ())
     }
 
@@ -221,29 +204,20 @@ impl Store for TcpStore {
         loop {
             let left = timeout.saturating_sub(clock::since(started));
             let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            let request = Request::Get {
-                key: key.to_owned(),
-                timeout_ms,
-            };
+            let request = Request::Get { key: key.to_owned(), timeout_ms };
             if let Reply::Value(value) = self.ask(&request)? {
                 return Ok(value);
             }
             let waited = clock::since(started);
             if waited >= timeout {
-                return Err(StoreError::Timeout {
-                    key: key.to_owned(),
-                    waited,
-                });
+                return Err(StoreError::Timeout { key: key.to_owned(), waited });
             }
         }
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         check_lengths(key, &[])?;
-        match self.ask(&Request::Add {
-            key: key.to_owned(),
-            amount,
-        })? {
+        match self.ask(&Request::Add { key: key.to_owned(), amount })? {
             Reply::Done(sum) => Ok(sum),
             other => Err(StoreError::Broken(io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -13,10 +13,7 @@ pub struct LongWait {
 
 impl LongWait {
     pub fn begin() -> Self {
-        Self {
-            started: clock::now(),
-            tell_after: Duration::from_secs(5),
-        }
+        Self { started: clock::now(), tell_after: Duration::from_secs(5) }
     }
 
     /// Reports what is waited for, if the wait is long or has doubled since the last report.

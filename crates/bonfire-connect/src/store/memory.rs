@@ -28,10 +28,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         check_lengths(key, value)?;
-        self.tables
-            .lock()
-            .values
-            .insert(key.to_owned(), value.to_owned());
+        self.tables.lock().values.insert(key.to_owned(), value.to_owned());
         self.changed.notify_all();
         Ok(())
     }
@@ -45,10 +42,7 @@ impl Store for MemoryStore {
             }
             let waited = clock::since(started);
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return Err(StoreError::Timeout {
-                    key: key.to_owned(),
-                    waited,
-                });
+                return Err(StoreError::Timeout { key: key.to_owned(), waited });
             };
             tables = self.changed.wait_timeout(tables, left);
         }

@@ -31,15 +31,9 @@ pub(super) fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let text = format!("the name does not resolve: {source}");
         io::Error::new(io::ErrorKind::NotFound, text)
     };
-    let addresses: Vec<_> = (host, port)
-        .to_socket_addrs()
-        .map_err(unresolved)?
-        .collect();
+    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(unresolved)?.collect();
     if addresses.is_empty() {
-        Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            "the name has no address",
-        ))
+        Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
     } else {
         Ok(addresses)
     }
@@ -62,11 +56,7 @@ pub(super) fn await_addresses(
         let waited = clock::since(started);
         if waited >= timeout {
             let host = host.to_owned();
-            return Err(StoreError::Unresolved {
-                host,
-                waited,
-                source,
-            });
+            return Err(StoreError::Unresolved { host, waited, source });
         }
         wait.log(|| format!("an address of {host}, the host of rank 0 ({source})"));
         thread::sleep(LOOKUP_PAUSE);
@@ -78,9 +68,7 @@ pub(super) fn check_name(host: &str) -> Result<(), StoreError> {
     if is_name(host) || is_address(host) {
         Ok(())
     } else {
-        Err(StoreError::NotAName {
-            host: host.to_owned(),
-        })
+        Err(StoreError::NotAName { host: host.to_owned() })
     }
 }
 
@@ -110,14 +98,9 @@ mod tests {
             let error = check_name(host).unwrap_err();
             assert!(matches!(error, StoreError::NotAName { .. }), "{error}");
         }
-        for host in [
-            "train-0.train",
-            "no-such.invalid",
-            "node_1.",
-            "10.0.0.1",
-            "::1",
-            "fe80::1%eth0",
-        ] {
+        for host in
+            ["train-0.train", "no-such.invalid", "node_1.", "10.0.0.1", "::1", "fe80::1%eth0"]
+        {
             check_name(host).unwrap();
         }
     }

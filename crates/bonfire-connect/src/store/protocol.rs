@@ -59,14 +59,8 @@ impl Request {
         let key = String::from_utf8(key).map_err(|_| invalid("key is not UTF-8"))?;
         Ok(Some(match head[0] {
             1 => Self::Set { key, value },
-            2 => Self::Get {
-                key,
-                timeout_ms: u64::try_from(number).unwrap_or(0),
-            },
-            3 => Self::Add {
-                key,
-                amount: number,
-            },
+            2 => Self::Get { key, timeout_ms: u64::try_from(number).unwrap_or(0) },
+            3 => Self::Add { key, amount: number },
             _ => return Err(invalid("unknown verb")),
         }))
     }
@@ -180,14 +174,8 @@ mod tests {
         let value = b"an address".to_vec();
         for request in [
             Request::Set { key: key(), value },
-            Request::Get {
-                key: key(),
-                timeout_ms: 2000,
-            },
-            Request::Add {
-                key: key(),
-                amount: 1,
-            },
+            Request::Get { key: key(), timeout_ms: 2000 },
+            Request::Add { key: key(), amount: 1 },
         ] {
             let mut message = Vec::new();
             request.write(&mut message).unwrap();
@@ -197,11 +185,7 @@ mod tests {
                 assert!(Request::read(&mut &changed[..]).is_err(), "{request:?}");
             }
         }
-        for reply in [
-            Reply::Done(7),
-            Reply::Value(b"an address".to_vec()),
-            Reply::TimedOut,
-        ] {
+        for reply in [Reply::Done(7), Reply::Value(b"an address".to_vec()), Reply::TimedOut] {
             let mut message = Vec::new();
             reply.write(&mut message).unwrap();
             let found = Reply::read(&mut &message[..]).unwrap();

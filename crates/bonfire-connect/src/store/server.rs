@@ -82,13 +82,8 @@ impl TcpStoreServer {
     /// As [`bind`](Self::bind), with TLS if that is to cover a store at this address.
     pub fn bind_with(address: SocketAddr, token: &JobToken, tls: Tls) -> Result<Self, StoreError> {
         let listener = listen(address).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => StoreError::AddressInUse {
-                address: address.to_string(),
-            },
-            _ => StoreError::Bind {
-                address: address.to_string(),
-                source,
-            },
+            io::ErrorKind::AddrInUse => StoreError::AddressInUse { address: address.to_string() },
+            _ => StoreError::Bind { address: address.to_string(), source },
         })?;
         let address = listener.local_addr()?;
         let handle = Handle::of(&listener)?;
@@ -101,13 +96,7 @@ impl TcpStoreServer {
             let secrecy = Secrecy::of(identity.as_ref());
             accept(&listener, &token, secrecy, &tables_there, &stop_there);
         })?;
-        Ok(Self {
-            address,
-            tables,
-            stop,
-            handle,
-            acceptor: Some(acceptor),
-        })
+        Ok(Self { address, tables, stop, handle, acceptor: Some(acceptor) })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -203,10 +192,7 @@ struct Shortage {
 
 impl Shortage {
     fn warn(&mut self, error: &io::Error, connections: u64) {
-        if self
-            .told
-            .is_none_or(|told| clock::since(told) >= SHORTAGE_PAUSE)
-        {
+        if self.told.is_none_or(|told| clock::since(told) >= SHORTAGE_PAUSE) {
             self.told = Some(clock::now());
             tracing::warn!(
                 target: "bonfire",

@@ -28,12 +28,7 @@ fn check(store: &(impl Store + 'static), other: &(impl Store + 'static)) {
 }
 
 fn connect(server: &TcpStoreServer, token: &JobToken) -> Result<TcpStore, StoreError> {
-    TcpStore::connect(
-        "127.0.0.1",
-        server.local_addr().port(),
-        token,
-        Duration::from_secs(20),
-    )
+    TcpStore::connect("127.0.0.1", server.local_addr().port(), token, Duration::from_secs(20))
 }
 
 fn serve(token: &JobToken) -> TcpStoreServer {
@@ -50,10 +45,7 @@ fn memory_store_keeps_its_promises() {
 fn tcp_store_keeps_its_promises() {
     let token = JobToken::random().unwrap();
     let server = serve(&token);
-    check(
-        &connect(&server, &token).unwrap(),
-        &connect(&server, &token).unwrap(),
-    );
+    check(&connect(&server, &token).unwrap(), &connect(&server, &token).unwrap());
 }
 
 fn connect_with(
@@ -92,10 +84,7 @@ fn a_store_and_a_rank_that_differ_in_tls_are_told_so() {
             _ => ("no TLS", "TLS"),
         };
         assert_eq!((*here, *there), expected);
-        assert!(
-            error.to_string().contains("--tls or BONFIRE_TLS"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("--tls or BONFIRE_TLS"), "{error}");
     }
     // On loopback, `hosts` covers nothing, so neither end needs to know of it.
     let server = TcpStoreServer::bind_with(address, &token, Tls::Off).unwrap();
@@ -126,10 +115,7 @@ fn a_stranger_is_refused_and_disturbs_nobody() {
     let mut silent = TcpStream::connect(server.local_addr()).unwrap();
     std::io::Write::write_all(&mut silent, &[0xff; 300]).unwrap();
     let refused = connect(&server, &JobToken::random().unwrap()).unwrap_err();
-    assert!(
-        matches!(refused, StoreError::WrongToken { .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, StoreError::WrongToken { .. }), "{refused}");
     connect(&server, &token).unwrap().set("k", b"v").unwrap();
 }
 
@@ -139,37 +125,23 @@ fn a_taken_port_is_named() {
     let server = serve(&token);
     let error = TcpStoreServer::bind(server.local_addr(), &token).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains(&server.local_addr().port().to_string()),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&server.local_addr().port().to_string()), "{error}");
 }
 
 #[test]
 fn a_store_that_is_not_there_is_an_error_naming_the_address() {
     let port = serve(&JobToken::empty()).local_addr().port();
-    let error = TcpStore::connect(
-        "127.0.0.1",
-        port,
-        &JobToken::empty(),
-        Duration::from_millis(200),
-    )
-    .unwrap_err();
+    let error =
+        TcpStore::connect("127.0.0.1", port, &JobToken::empty(), Duration::from_millis(200))
+            .unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
-    assert!(
-        error.to_string().contains(&format!("127.0.0.1:{port}")),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
 }
 
 /// Reads until the other end has nothing more to say.
 #[track_caller]
 fn is_ended(stream: &mut TcpStream) {
-    stream
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut rest = Vec::new();
     // A reset is an end too.
     if let Err(error) = std::io::Read::read_to_end(stream, &mut rest) {
@@ -182,9 +154,8 @@ fn a_thousand_idle_connections_keep_nobody_out() {
     let token = JobToken::random().unwrap();
     let server = serve(&token);
     let before = connect(&server, &token).unwrap();
-    let mut idle: Vec<TcpStream> = (0..1000)
-        .map(|_| TcpStream::connect(server.local_addr()).unwrap())
-        .collect();
+    let mut idle: Vec<TcpStream> =
+        (0..1000).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
     let after = connect(&server, &token).unwrap();
     after.set("k", b"v").unwrap();
     assert_eq!(before.get("k", Duration::from_secs(10)).unwrap(), b"v");
@@ -254,10 +225,7 @@ fn a_thread_that_cannot_be_started_does_not_end_the_store() {
         let name = "store::tests::a_thread_that_cannot_be_started_does_not_end_the_store";
         this.args(["--exact", name, "--nocapture"]);
         // Memory that glibc keeps, a stack of a thread that ended or an arena, would be room for one more thread.
-        this.env(
-            "GLIBC_TUNABLES",
-            "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1",
-        );
+        this.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
         let output = this.env(OWN_PROCESS, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
@@ -275,15 +243,10 @@ fn a_thread_that_cannot_be_started_does_not_end_the_store() {
     };
     // The stack of one more thread does not fit.
     let before = getrlimit(Resource::As);
-    let tight = Rlimit {
-        current: Some(address_space() + (1 << 20)),
-        ..before
-    };
+    let tight = Rlimit { current: Some(address_space() + (1 << 20)), ..before };
     setrlimit(Resource::As, tight).unwrap();
     let mut stranger = TcpStream::connect(server.local_addr()).unwrap();
-    stranger
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
+    stranger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     // The store does not speak first, so all that can come is the end.
     let came = stranger.read(&mut [0]);
     setrlimit(Resource::As, before).unwrap();
@@ -301,10 +264,7 @@ fn a_store_for_other_hosts_is_not_served_on_the_loopback_address_of_a_name() {
         TcpStoreServer::bind_host(host, 0, &token, Tls::Off, clients, timeout)
     };
     let error = serve("127.1", Clients::Hosts).unwrap_err();
-    assert!(
-        matches!(error, StoreError::LoopbackMaster { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, StoreError::LoopbackMaster { .. }), "{error}");
     // On one host it is as good as any other, and so is one that somebody chose.
     serve("127.1", Clients::OneHost).unwrap();
     serve("127.0.0.1", Clients::Hosts).unwrap();

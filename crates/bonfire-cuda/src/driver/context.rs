@@ -53,11 +53,7 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut raw, device.raw())
         })?;
-        let inner = Arc::new(Inner {
-            raw,
-            device: device.clone(),
-            events: ContextEvents::find(),
-        });
+        let inner = Arc::new(Inner { raw, device: device.clone(), events: ContextEvents::find() });
         Ok(Self { inner })
     }
 
@@ -68,9 +64,7 @@ impl Context {
     /// Makes it the context of this thread, as most functions of the driver need it.
     pub(crate) fn bind(&self) -> Result<()> {
         // SAFETY: the context is retained, so the handle is valid.
-        check("cuCtxSetCurrent", unsafe {
-            sys::cuCtxSetCurrent(self.inner.raw)
-        })
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.inner.raw) })
     }
 
     pub(crate) fn raw(&self) -> CUcontext {
@@ -95,9 +89,7 @@ impl Context {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are live integers that the call writes; a context is current.
-        check("cuMemGetInfo", unsafe {
-            sys::cuMemGetInfo_v2(&mut free, &mut total)
-        })?;
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok(MemoryInfo { free, total })
     }
 
@@ -138,14 +130,8 @@ impl Context {
     }
 
     fn events(&self, function: &'static str) -> Result<ContextEvents> {
-        const SINCE: CudaVersion = CudaVersion {
-            major: 12,
-            minor: 5,
-        };
-        self.inner.events.ok_or(CudaError::Missing {
-            function,
-            since: SINCE,
-        })
+        const SINCE: CudaVersion = CudaVersion { major: 12, minor: 5 };
+        self.inner.events.ok_or(CudaError::Missing { function, since: SINCE })
     }
 }
 

@@ -63,18 +63,12 @@ impl Device {
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         let mut raw = 0;
         // SAFETY: `raw` is a live integer that the call writes; the driver is initialised.
-        check("cuDeviceGet", unsafe {
-            sys::cuDeviceGet(&mut raw, ordinal.cast_signed())
-        })?;
+        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut raw, ordinal.cast_signed()) })?;
         let mut memory_bytes = 0;
         // SAFETY: `memory_bytes` is a live integer that the call writes; `raw` is a device.
-        check("cuDeviceTotalMem", unsafe {
-            sys::cuDeviceTotalMem_v2(&mut memory_bytes, raw)
-        })?;
-        let capability = ComputeCapability {
-            major: attribute(raw, MAJOR)?,
-            minor: attribute(raw, MINOR)?,
-        };
+        check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut memory_bytes, raw) })?;
+        let capability =
+            ComputeCapability { major: attribute(raw, MAJOR)?, minor: attribute(raw, MINOR)? };
         Ok(Self {
             raw,
             ordinal,
@@ -183,9 +177,7 @@ fn pci(device: CUdevice) -> Result<String> {
 fn uuid(device: CUdevice) -> Result<[u8; 16]> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: `uuid` is a live struct of 16 bytes that the call writes.
-    check("cuDeviceGetUuid", unsafe {
-        sys::cuDeviceGetUuid_v2(&mut uuid, device)
-    })?;
+    check("cuDeviceGetUuid", unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) })?;
     Ok(uuid.bytes.map(|byte| byte as u8))
 }
 

@@ -44,13 +44,8 @@ impl Event {
         context.bind()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live pointer that the call writes; a context is current.
-        check("cuEventCreate", unsafe {
-            sys::cuEventCreate(&mut raw, flags)
-        })?;
-        Ok(Self {
-            raw,
-            context: context.clone(),
-        })
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { raw, context: context.clone() })
     }
 
     /// Whether it has happened; an event that was never recorded has.
@@ -107,9 +102,7 @@ impl Event {
         // SAFETY: both handles are valid; `milliseconds` is a live float that the call writes.
         let result = unsafe { elapsed(&mut milliseconds, earlier.raw, self.raw) };
         check("cuEventElapsedTime", result)?;
-        Ok(Duration::from_secs_f64(
-            f64::from(milliseconds.max(0.0)) / 1e3,
-        ))
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 
     pub(crate) fn raw(&self) -> CUevent {

@@ -32,19 +32,12 @@ impl FromStr for PciAddress {
     fn from_str(text: &str) -> Result<Self, PciAddressError> {
         let parse = || {
             let (rest, _function) = text.split_once('.')?;
-            let mut numbers = rest
-                .split(':')
-                .map(|digits| u32::from_str_radix(digits, 16).ok());
-            let address = Self {
-                domain: numbers.next()??,
-                bus: numbers.next()??,
-                device: numbers.next()??,
-            };
+            let mut numbers = rest.split(':').map(|digits| u32::from_str_radix(digits, 16).ok());
+            let address =
+                Self { domain: numbers.next()??, bus: numbers.next()??, device: numbers.next()?? };
             numbers.next().is_none().then_some(address)
         };
-        parse().ok_or_else(|| PciAddressError {
-            text: text.to_owned(),
-        })
+        parse().ok_or_else(|| PciAddressError { text: text.to_owned() })
     }
 }
 

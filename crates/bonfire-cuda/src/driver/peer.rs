@@ -25,10 +25,9 @@ impl fmt::Display for PeerAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Same => f.write_str("same device"),
-            Self::Direct {
-                native_atomics: true,
-                ..
-            } => f.write_str("direct, with atomics (NVLink)"),
+            Self::Direct { native_atomics: true, .. } => {
+                f.write_str("direct, with atomics (NVLink)")
+            }
             Self::Direct { .. } => f.write_str("direct (PCIe)"),
             Self::None => f.write_str(
                 "none: not below one PCIe root, or forbidden by the IOMMU or the virtual machine",

@@ -22,10 +22,7 @@ fn gpu(test: &str) -> Option<(Device, Context)> {
 fn a_missing_driver_is_an_error_that_says_what_to_do() {
     match Driver::load() {
         Ok(driver) => {
-            println!(
-                "skipped: this machine has a driver for CUDA {}",
-                driver.version()
-            );
+            println!("skipped: this machine has a driver for CUDA {}", driver.version());
         }
         Err(error) => {
             assert!(matches!(error, CudaError::NoDriver { .. }), "{error:?}");
@@ -66,9 +63,7 @@ fn lost_contexts_are_told_from_refused_calls() {
         error.is_sticky()
     };
     // By their numbers in cuda.h: faults of a kernel, of the device, a context that is gone.
-    for lost in [
-        214, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721,
-    ] {
+    for lost in [214, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721] {
         assert!(is_sticky(lost), "{lost}");
     }
     // Wrong values, no memory, no access between devices, no such operation.
@@ -106,16 +101,10 @@ fn a_stream_waits_for_a_word_that_another_writes() {
     writing.fill(&region.span(), 0).unwrap();
     writing.synchronize().unwrap();
     let event = Event::new(&context).unwrap();
-    StreamOps::new()
-        .wait(&region.span(), 7)
-        .queue(&waiting)
-        .unwrap();
+    StreamOps::new().wait(&region.span(), 7).queue(&waiting).unwrap();
     waiting.record(&event).unwrap();
     assert_eq!(event.state().unwrap(), EventState::Pending);
-    StreamOps::new()
-        .write(&region.span(), 7)
-        .queue(&writing)
-        .unwrap();
+    StreamOps::new().write(&region.span(), 7).queue(&writing).unwrap();
     waiting.synchronize().unwrap();
     assert_eq!(event.state().unwrap(), EventState::Done);
 }
@@ -162,13 +151,9 @@ fn locked_pages_are_copied_and_unlocked() {
         memory.lock_pages(&context).unwrap();
         assert!(memory.is_locked());
         memory[9] = 5;
-        stream
-            .write(&region.span(), bytemuck::cast_slice(&memory))
-            .unwrap();
+        stream.write(&region.span(), bytemuck::cast_slice(&memory)).unwrap();
         memory[9] = 0;
-        stream
-            .read(&region.span(), bytemuck::cast_slice_mut(&mut memory))
-            .unwrap();
+        stream.read(&region.span(), bytemuck::cast_slice_mut(&mut memory)).unwrap();
         assert_eq!(memory[9], 5);
     }
 }

@@ -18,9 +18,6 @@ impl CudaVersion {
     /// From the form 12080 that CUDA's functions return.
     pub(crate) fn from_number(number: i32) -> Self {
         let number = u32::try_from(number).unwrap_or(0);
-        Self {
-            major: number / 1000,
-            minor: number % 1000 / 10,
-        }
+        Self { major: number / 1000, minor: number % 1000 / 10 }
     }
 }

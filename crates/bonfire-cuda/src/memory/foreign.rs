@@ -37,17 +37,9 @@ impl Span {
         len: usize,
         keeper: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        assert!(
-            address != 0 || len == 0,
-            "{len} bytes of device memory at no address"
-        );
+        assert!(address != 0 || len == 0, "{len} bytes of device memory at no address");
         // SAFETY: nothing follows the address here; that others may is the promise of the caller.
-        let region = ForeignRegion {
-            address,
-            len,
-            context: context.clone(),
-            _keeper: keeper,
-        };
+        let region = ForeignRegion { address, len, context: context.clone(), _keeper: keeper };
         Self::of(Memory::Foreign(Arc::new(region)), len)
     }
 }

@@ -48,9 +48,7 @@ impl HostMemory {
         let address = self.as_mut_ptr().cast();
         // SAFETY: the range is memory of this process that stays where it is until `self` is dropped,
         // which tells the driver before (`drop`); locking changes neither its content nor who may use it.
-        check("cuMemHostRegister", unsafe {
-            sys::cuMemHostRegister_v2(address, bytes, PORTABLE)
-        })?;
+        check("cuMemHostRegister", unsafe { sys::cuMemHostRegister_v2(address, bytes, PORTABLE) })?;
         self.locked = Some(context.clone());
         Ok(())
     }
@@ -62,19 +60,13 @@ impl HostMemory {
 
 impl From<Block<u64>> for HostMemory {
     fn from(block: Block<u64>) -> Self {
-        Self {
-            memory: Memory::Shared(block),
-            locked: None,
-        }
+        Self { memory: Memory::Shared(block), locked: None }
     }
 }
 
 impl From<Vec<u64>> for HostMemory {
     fn from(words: Vec<u64>) -> Self {
-        Self {
-            memory: Memory::Own(words.into()),
-            locked: None,
-        }
+        Self { memory: Memory::Own(words.into()), locked: None }
     }
 }
 

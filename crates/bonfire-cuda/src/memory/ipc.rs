@@ -27,17 +27,13 @@ impl IpcHandle {
     /// What the driver says: some containers and virtual machines forbid it.
     pub fn export(region: &DeviceRegion) -> Result<Self> {
         region.context().bind()?;
-        let mut handle = CUipcMemHandle {
-            reserved: [0; Self::BYTES],
-        };
+        let mut handle = CUipcMemHandle { reserved: [0; Self::BYTES] };
         // SAFETY: `handle` is a live struct that the call writes; the address is the base of an
         // allocation of cuMemAlloc that `region` keeps.
         check("cuIpcGetMemHandle", unsafe {
             sys::cuIpcGetMemHandle(&mut handle, region.address())
         })?;
-        Ok(Self {
-            bytes: handle.reserved.map(|byte| byte as u8),
-        })
+        Ok(Self { bytes: handle.reserved.map(|byte| byte as u8) })
     }
 }
 
@@ -65,9 +61,7 @@ impl ImportedRegion {
     pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         context.bind()?;
-        let raw = CUipcMemHandle {
-            reserved: handle.bytes.map(|byte| byte as _),
-        };
+        let raw = CUipcMemHandle { reserved: handle.bytes.map(|byte| byte as _) };
         let mut address = 0;
         // SAFETY: `address` is a live integer that the call writes; a context is current; a handle is
         // plain bytes, which the driver checks.
@@ -105,12 +99,7 @@ impl ImportedRegion {
     }
 
     fn of(context: &Context, backing: Backing, len: usize) -> Arc<Self> {
-        Arc::new(Self {
-            backing,
-            len,
-            context: context.clone(),
-            users: Users::default(),
-        })
+        Arc::new(Self { backing, len, context: context.clone(), users: Users::default() })
     }
 
     pub fn span(self: &Arc<Self>) -> Span {

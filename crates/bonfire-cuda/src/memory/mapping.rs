@@ -113,23 +113,15 @@ impl Mapping {
         })?;
         let addresses = Addresses { start, bytes };
         // SAFETY: the addresses are reserved and nothing is mapped there; the driver refuses an allocation of another size.
-        check("cuMemMap", unsafe {
-            sys::cuMemMap(start, bytes, 0, allocation.handle, 0)
-        })?;
-        let mapping = Self {
-            addresses,
-            allocation,
-        };
+        check("cuMemMap", unsafe { sys::cuMemMap(start, bytes, 0, allocation.handle, 0) })?;
+        let mapping = Self { addresses, allocation };
         mapping.allow(context)?;
         Ok(mapping)
     }
 
     pub(crate) fn allow(&self, context: &Context) -> Result<()> {
         let Addresses { start, bytes } = self.addresses;
-        let access = Access {
-            location: location(context),
-            flags: READ_AND_WRITE,
-        };
+        let access = Access { location: location(context), flags: READ_AND_WRITE };
         // SAFETY: all of the addresses are mapped; `access` is one description, of the layout that the call reads.
         check("cuMemSetAccess", unsafe {
             sys::cuMemSetAccess(start, bytes, (&raw const access).cast(), 1)
@@ -197,8 +189,5 @@ impl Drop for Allocation {
 }
 
 fn location(context: &Context) -> Location {
-    Location {
-        kind: DEVICE,
-        id: context.device().raw(),
-    }
+    Location { kind: DEVICE, id: context.device().raw() }
 }

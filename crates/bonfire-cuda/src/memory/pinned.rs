@@ -42,18 +42,11 @@ impl PinnedRegion {
         let len = len.next_multiple_of(WORD_BYTES);
         let mut base = ptr::null_mut();
         // SAFETY: `base` is a live pointer that the call writes; a context is current.
-        check("cuMemHostAlloc", unsafe {
-            sys::cuMemHostAlloc(&mut base, len, PORTABLE)
-        })?;
+        check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut base, len, PORTABLE) })?;
         let base = NonNull::new(base).expect("cuMemHostAlloc succeeded");
         // SAFETY: the allocation has `len` bytes and nobody else has its address yet.
         unsafe { base.cast::<u8>().write_bytes(0, len) };
-        Ok(Arc::new(Self {
-            base,
-            len,
-            context: context.clone(),
-            users: Users::default(),
-        }))
+        Ok(Arc::new(Self { base, len, context: context.clone(), users: Users::default() }))
     }
 
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]

@@ -47,11 +47,7 @@ impl Span {
                 len: self.len,
             });
         }
-        Ok(Self {
-            memory: self.memory.clone(),
-            start: self.start + range.start,
-            len: range.len(),
-        })
+        Ok(Self { memory: self.memory.clone(), start: self.start + range.start, len: range.len() })
     }
 
     pub fn len(&self) -> usize {

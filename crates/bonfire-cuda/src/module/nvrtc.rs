@@ -19,12 +19,8 @@ pub struct Nvrtc {
 
 /// What NVRTC needs beside `--gpu-architecture`, so that a kernel has the bits of its reference: no product and sum in
 /// one rounding where the source has two, no flushing of denormals, divisions and roots correctly rounded.
-pub const EXACT_OPTIONS: [&str; 4] = [
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-];
+pub const EXACT_OPTIONS: [&str; 4] =
+    ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
 /// Where a toolkit may be besides the paths of the loader.
 const TOOLKIT_VARIABLES: [&str; 3] = ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT"];
@@ -90,11 +86,7 @@ impl Nvrtc {
         source: &str,
     ) -> Result<Cubin> {
         let include = |folder: &Path| format!("--include-path={}", folder.display());
-        let options = [
-            architecture(capability),
-            include(folder),
-            include(&folder.join("cccl")),
-        ];
+        let options = [architecture(capability), include(folder), include(&folder.join("cccl"))];
         Program::build("headers", source, &options)
     }
 }
@@ -143,8 +135,7 @@ fn libraries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     };
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.strip_prefix(prefix)
-            .is_some_and(|version| version.parse::<f64>().is_ok())
+        name.strip_prefix(prefix).is_some_and(|version| version.parse::<f64>().is_ok())
     };
     let paths = entries.flatten().map(|entry| entry.path());
     paths.filter(is_library).collect()
@@ -234,9 +225,5 @@ fn checked(name: &str, result: nvrtcResult, log: impl FnOnce() -> String) -> Res
     if result == nvrtcResult::NVRTC_SUCCESS {
         return Ok(());
     }
-    Err(CudaError::Compile {
-        kernel: name.to_owned(),
-        code: format!("{result:?}"),
-        log: log(),
-    })
+    Err(CudaError::Compile { kernel: name.to_owned(), code: format!("{result:?}"), log: log() })
 }

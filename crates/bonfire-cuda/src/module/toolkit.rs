@@ -33,9 +33,7 @@ impl Toolkit {
     /// # Errors
     /// [`CudaError::NoToolkit`].
     pub fn find() -> Result<Self> {
-        Self::find_with(env::var(VARIABLE).ok(), |path| {
-            fs::exists(path).unwrap_or(false)
-        })
+        Self::find_with(env::var(VARIABLE).ok(), |path| fs::exists(path).unwrap_or(false))
     }
 
     fn find_with(variable: Option<String>, exists: impl Fn(&str) -> bool) -> Result<Self> {

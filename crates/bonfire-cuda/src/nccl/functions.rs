@@ -100,9 +100,7 @@ impl Config {
 fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
     // SAFETY: every use names a function of nccl.h with its type there.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
-    found
-        .map(|function| *function)
-        .map_err(|_| missing(&format!("the library has no {name}")))
+    found.map(|function| *function).map_err(|_| missing(&format!("the library has no {name}")))
 }
 
 /// For calls that may continue in the background.

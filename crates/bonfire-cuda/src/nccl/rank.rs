@@ -195,9 +195,7 @@ impl NcclRank {
     fn together(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.context.bind()?;
         // SAFETY: it takes nothing; the group is ended below on this very thread (nccl.h).
-        checked("ncclGroupStart", unsafe {
-            (self.nccl.functions.group_start)()
-        })?;
+        checked("ncclGroupStart", unsafe { (self.nccl.functions.group_start)() })?;
         let queued = body(self);
         // SAFETY: a group was started on this thread above.
         let ended = begun("ncclGroupEnd", unsafe { (self.nccl.functions.group_end)() });

@@ -79,10 +79,7 @@ fn ranks_do_not_train_on_the_same_samples_nor_on_one_epoch_for_ever() {
             assert_eq!(seen.concat(), dealt(group, Remainder::Pad, epoch));
             assert_eq!(seen.concat().len(), SAMPLES.div_ceil(2), "equally many");
         }
-        assert_ne!(
-            dealt(group, Remainder::Pad, 0),
-            dealt(group, Remainder::Pad, 1)
-        );
+        assert_ne!(dealt(group, Remainder::Pad, 0), dealt(group, Remainder::Pad, 1));
     });
 }
 
@@ -119,10 +116,7 @@ fn a_part_of_a_slice_goes_on_with_the_epoch() {
         let loader = loader(group, whole(SAMPLES), ORDER).with_remainder(Remainder::Exact);
         loader.iter();
         let second = epoch(&loader.slice(0, SAMPLES)).concat();
-        assert_eq!(
-            epoch(&loader.slice(3, 20).slice(1, 9)).concat(),
-            second[4..12]
-        );
+        assert_eq!(epoch(&loader.slice(3, 20).slice(1, 9)).concat(), second[4..12]);
     });
 }
 

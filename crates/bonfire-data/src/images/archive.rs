@@ -169,10 +169,7 @@ impl Listed {
         let mut left = Vec::new();
         for other in std::mem::take(&mut self.others) {
             match file(&other) {
-                Some(&place) => self.files.push(Entry {
-                    path: other.path,
-                    place,
-                }),
+                Some(&place) => self.files.push(Entry { path: other.path, place }),
                 None => left.push(other),
             }
         }

@@ -66,13 +66,7 @@ impl PictureBatches {
         seed: u64,
         device: Device,
     ) -> Self {
-        Self {
-            source,
-            transforms,
-            normalize: Arc::new(normalize),
-            device,
-            seed,
-        }
+        Self { source, transforms, normalize: Arc::new(normalize), device, seed }
     }
 
     /// Returns the pictures at `indices`, transformed as in `epoch`.
@@ -91,25 +85,15 @@ impl PictureBatches {
         let mut values: Vec<f32> = Vec::new();
         for &index in indices {
             let picture = self.source.picture(index)?;
-            let sample = PictureSample {
-                seed: self.seed,
-                epoch,
-                index,
-            };
+            let sample = PictureSample { seed: self.seed, epoch, index };
             let name = || format!("{index} of {}", self.source.name());
-            let picture = self.transforms.apply(picture, sample).map_err(|source| {
-                PictureError::Transform {
-                    name: name(),
-                    source,
-                }
-            })?;
+            let picture = self
+                .transforms
+                .apply(picture, sample)
+                .map_err(|source| PictureError::Transform { name: name(), source })?;
             let (found, expected) = (picture.size(), *size.get_or_insert(picture.size()));
             if found != expected {
-                return Err(PictureError::UnequalSizes {
-                    name: name(),
-                    found,
-                    expected,
-                });
+                return Err(PictureError::UnequalSizes { name: name(), found, expected });
             }
             if values.is_empty() {
                 values.reserve_exact(indices.len() * picture.bytes().len());
@@ -121,10 +105,8 @@ impl PictureBatches {
             return Err(PictureError::EmptyBatch { name });
         };
         let shape = [indices.len(), CHANNELS, size.height, size.width];
-        let labels: Vec<i64> = indices
-            .iter()
-            .map(|&index| self.source.labels()[index] as i64)
-            .collect();
+        let labels: Vec<i64> =
+            indices.iter().map(|&index| self.source.labels()[index] as i64).collect();
         Ok(PictureBatch {
             pictures: Tensor::from_data(TensorData::new(values, shape), (&self.device, DType::F32)),
             labels: Tensor::from_data(TensorData::new(labels, [indices.len()]), &self.device),

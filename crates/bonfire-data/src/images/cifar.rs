@@ -14,18 +14,8 @@ const SIDE: usize = 32;
 const PIXELS: usize = SIDE * SIDE;
 const RECORD_BYTES: usize = 1 + PIXELS * CHANNELS;
 
-const CLASSES: [&str; 10] = [
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-];
+const CLASSES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
 const INNER_FOLDER: &str = "cifar-10-batches-bin";
 
@@ -47,10 +37,7 @@ impl CifarPart {
     }
 
     fn contains(self, path: &Path) -> bool {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy())
-            .unwrap_or_default();
+        let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         match self {
             Self::Train => name.starts_with("data_batch_") && name.ends_with(".bin"),
             Self::Test => name == self.wanted(),
@@ -76,16 +63,10 @@ impl Cifar10 {
     /// [`PictureError::NotCifar`].
     pub fn open(path: impl AsRef<Path>, part: CifarPart) -> Result<Self, PictureError> {
         let path = path.as_ref();
-        let mut files = if path.is_dir() {
-            in_folder(path, part)?
-        } else {
-            in_archive(path, part)?
-        };
+        let mut files =
+            if path.is_dir() { in_folder(path, part)? } else { in_archive(path, part)? };
         if files.is_empty() {
-            return Err(PictureError::NoCifar {
-                path: path.to_path_buf(),
-                wanted: part.wanted(),
-            });
+            return Err(PictureError::NoCifar { path: path.to_path_buf(), wanted: part.wanted() });
         }
         files.sort();
         let mut cifar = Self {
@@ -101,10 +82,8 @@ impl Cifar10 {
     }
 
     fn append(&mut self, name: &Path, bytes: &[u8]) -> Result<(), PictureError> {
-        let other = |cause: String| PictureError::NotCifar {
-            name: name.display().to_string(),
-            cause,
-        };
+        let other =
+            |cause: String| PictureError::NotCifar { name: name.display().to_string(), cause };
         if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD_BYTES) {
             let found = bytes.len();
             return Err(other(format!(
@@ -167,10 +146,7 @@ fn in_folder(folder: &Path, part: CifarPart) -> Result<Found, PictureError> {
 fn in_archive(path: &Path, part: CifarPart) -> Result<Found, PictureError> {
     let (archive, mut entries) = Archive::open(path)?;
     entries.retain(|entry| part.contains(&entry.path));
-    entries
-        .into_iter()
-        .map(|entry| Ok((entry.path, archive.read(entry.place)?)))
-        .collect()
+    entries.into_iter().map(|entry| Ok((entry.path, archive.read(entry.place)?))).collect()
 }
 
 #[cfg(test)]

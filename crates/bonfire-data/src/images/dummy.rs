@@ -34,12 +34,7 @@ impl DummyPictures {
     /// # Panics
     /// If there are no classes, or the pictures have no pixels.
     pub fn new(config: DummyConfig) -> Self {
-        let DummyConfig {
-            count,
-            classes,
-            size,
-            seed,
-        } = config;
+        let DummyConfig { count, classes, size, seed } = config;
         assert!(classes > 0, "pictures of {classes} classes have no labels");
         assert!(size.pixels() > 0, "a picture of {size} has no pixels");
         Self {
@@ -65,11 +60,7 @@ impl Pictures for DummyPictures {
     }
 
     fn picture(&self, index: usize) -> Result<Picture, PictureError> {
-        assert!(
-            index < self.labels.len(),
-            "picture {index} of {}",
-            self.labels.len()
-        );
+        assert!(index < self.labels.len(), "picture {index} of {}", self.labels.len());
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(index as u64);
         let mut bytes = vec![0; self.size.pixels() * CHANNELS];

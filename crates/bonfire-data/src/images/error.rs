@@ -87,10 +87,7 @@ pub enum PictureError {
     },
     /// A picture cannot be transformed as asked.
     #[error("picture {name}: {source}")]
-    Transform {
-        name: String,
-        source: TransformError,
-    },
+    Transform { name: String, source: TransformError },
     /// The pictures of a batch do not have one size.
     #[error(
         "picture {name} is {found} but the batch began with {expected}; end the transforms with a \
@@ -109,10 +106,7 @@ pub enum PictureError {
 
 impl PictureError {
     pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Unreadable {
-            path: path.to_path_buf(),
-            source,
-        }
+        move |source| Self::Unreadable { path: path.to_path_buf(), source }
     }
 }
 

@@ -28,10 +28,7 @@ pub struct ImageFolder {
 #[derive(Debug)]
 enum Files {
     OnDisk(Vec<PathBuf>),
-    InArchive {
-        archive: Archive,
-        files: Vec<(PathBuf, Place)>,
-    },
+    InArchive { archive: Archive, files: Vec<(PathBuf, Place)> },
 }
 
 /// The pictures of each class. Names of folders need not be text, and two may look alike as text.
@@ -53,12 +50,7 @@ impl ImageFolder {
         }
         let name = root.display().to_string();
         let all = flattened(&name, by_class)?;
-        Ok(Self {
-            name,
-            classes: all.classes,
-            labels: all.labels,
-            files: Files::OnDisk(all.files),
-        })
+        Ok(Self { name, classes: all.classes, labels: all.labels, files: Files::OnDisk(all.files) })
     }
 
     /// Lists the pictures below `folder`, a path in a tar archive (not a compressed one), which is
@@ -150,20 +142,12 @@ struct Flattened<F> {
 /// All files, sorted by class, then by path.
 fn flattened<F: Ord>(name: &str, by_class: ByClass<F>) -> Result<Flattened<F>, PictureError> {
     if by_class.is_empty() {
-        return Err(PictureError::NoClasses {
-            name: name.to_owned(),
-        });
+        return Err(PictureError::NoClasses { name: name.to_owned() });
     }
-    let mut all = Flattened {
-        classes: Vec::new(),
-        labels: Vec::new(),
-        files: Vec::new(),
-    };
+    let mut all = Flattened { classes: Vec::new(), labels: Vec::new(), files: Vec::new() };
     for (label, (class, mut files)) in by_class.into_iter().enumerate() {
         if files.is_empty() {
-            return Err(PictureError::EmptyClass {
-                name: format!("{name}/{}", class.display()),
-            });
+            return Err(PictureError::EmptyClass { name: format!("{name}/{}", class.display()) });
         }
         files.sort();
         all.labels.extend(std::iter::repeat_n(label, files.len()));

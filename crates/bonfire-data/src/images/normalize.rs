@@ -43,11 +43,7 @@ impl Normalize {
         let (pixels, rest) = bytes.as_chunks::<CHANNELS>();
         assert!(rest.is_empty(), "{} bytes are not a pixel", rest.len());
         for (channel, values) in self.values.iter().enumerate() {
-            planes.extend(
-                pixels
-                    .iter()
-                    .map(|pixel| values[usize::from(pixel[channel])]),
-            );
+            planes.extend(pixels.iter().map(|pixel| values[usize::from(pixel[channel])]));
         }
     }
 }

@@ -21,10 +21,7 @@ pub struct PictureSize {
 impl PictureSize {
     /// Returns a square size of `side` × `side` pixels.
     pub const fn square(side: usize) -> Self {
-        Self {
-            width: side,
-            height: side,
-        }
+        Self { width: side, height: side }
     }
 
     /// Returns the number of pixels: `width * height`.
@@ -81,10 +78,8 @@ impl Picture {
     /// # Errors
     /// [`PictureError::Undecodable`] or [`PictureError::Truncated`].
     pub fn decode(encoded: &[u8], name: &str) -> Result<Self, PictureError> {
-        let undecodable = |cause: String| PictureError::Undecodable {
-            name: name.to_owned(),
-            cause,
-        };
+        let undecodable =
+            |cause: String| PictureError::Undecodable { name: name.to_owned(), cause };
         let reader = ImageReader::new(Cursor::new(encoded))
             .with_guessed_format()
             .map_err(|error| undecodable(error.to_string()))?;
@@ -93,19 +88,12 @@ impl Picture {
         };
         // The decoder paints missing parts of a JPEG grey, without an error.
         if format == ImageFormat::Jpeg && !jpeg::is_complete(encoded) {
-            return Err(PictureError::Truncated {
-                name: name.to_owned(),
-                bytes: encoded.len(),
-            });
+            return Err(PictureError::Truncated { name: name.to_owned(), bytes: encoded.len() });
         }
-        let decoded = reader
-            .decode()
-            .map_err(|error| undecodable(one_line(&error.to_string())))?;
+        let decoded = reader.decode().map_err(|error| undecodable(one_line(&error.to_string())))?;
         let picture = decoded.into_rgb8();
-        let size = PictureSize {
-            width: picture.width() as usize,
-            height: picture.height() as usize,
-        };
+        let size =
+            PictureSize { width: picture.width() as usize, height: picture.height() as usize };
         if size.pixels() == 0 {
             return Err(undecodable(format!("it is {size}")));
         }
@@ -128,17 +116,9 @@ impl Picture {
     /// If the place is outside.
     pub fn pixel(&self, x: usize, y: usize) -> [u8; 3] {
         let PictureSize { width, height } = self.size;
-        assert!(
-            x < width && y < height,
-            "({x}, {y}) is outside of {}",
-            self.size
-        );
+        assert!(x < width && y < height, "({x}, {y}) is outside of {}", self.size);
         let start = (y * width + x) * CHANNELS;
-        [
-            self.bytes[start],
-            self.bytes[start + 1],
-            self.bytes[start + 2],
-        ]
+        [self.bytes[start], self.bytes[start + 1], self.bytes[start + 2]]
     }
 
     pub(super) fn row(&self, y: usize) -> &[u8] {
@@ -194,21 +174,11 @@ impl Overlap {
 
 fn overlap(start: isize, window: usize, picture: usize) -> Overlap {
     let (source, target) = (start.max(0).unsigned_abs(), (-start).max(0).unsigned_abs());
-    let len = window
-        .saturating_sub(target)
-        .min(picture.saturating_sub(source));
+    let len = window.saturating_sub(target).min(picture.saturating_sub(source));
     match len {
         // Nothing is shared, so the starts may lie outside of either.
-        0 => Overlap {
-            source: 0,
-            target: 0,
-            len,
-        },
-        len => Overlap {
-            source,
-            target,
-            len,
-        },
+        0 => Overlap { source: 0, target: 0, len },
+        len => Overlap { source, target, len },
     }
 }
 

@@ -15,11 +15,7 @@ pub(super) fn resized(picture: Picture, size: PictureSize) -> Picture {
     } else {
         horizontally(&picture, size.width)
     };
-    if size.height == picture.size().height {
-        picture
-    } else {
-        vertically(&picture, size.height)
-    }
+    if size.height == picture.size().height { picture } else { vertically(&picture, size.height) }
 }
 
 fn horizontally(picture: &Picture, width: usize) -> Picture {
@@ -76,17 +72,11 @@ struct Taps {
 
 impl Taps {
     fn new(source: usize, target: usize) -> Self {
-        assert!(
-            source > 0 && target > 0,
-            "{source} places cannot become {target}"
-        );
+        assert!(source > 0 && target > 0, "{source} places cannot become {target}");
         let scale = source as f64 / target as f64;
         // The triangle covers all that one target place stands for, and at least its neighbours.
         let support = scale.max(1.0);
-        let mut taps = Self {
-            spans: Vec::with_capacity(target),
-            weights: Vec::new(),
-        };
+        let mut taps = Self { spans: Vec::with_capacity(target), weights: Vec::new() };
         for place in 0..target {
             let centre = (place as f64 + 0.5) * scale;
             // The casts cut towards zero and end at it.

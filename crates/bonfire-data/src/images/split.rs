@@ -22,15 +22,8 @@ impl Subset {
     /// # Panics
     /// If an index is outside.
     pub fn new(source: Arc<dyn Pictures>, indices: Vec<usize>) -> Self {
-        let labels = indices
-            .iter()
-            .map(|&index| source.labels()[index])
-            .collect();
-        Self {
-            source,
-            indices,
-            labels,
-        }
+        let labels = indices.iter().map(|&index| source.labels()[index]).collect();
+        Self { source, indices, labels }
     }
 
     /// Returns the indices of its pictures in their source.
@@ -69,10 +62,8 @@ pub fn split_pictures(
     held_out: f64,
     seed: u64,
 ) -> Result<(Subset, Subset), PictureError> {
-    let unsplittable = |cause: String| PictureError::Unsplittable {
-        name: source.name().to_owned(),
-        cause,
-    };
+    let unsplittable =
+        |cause: String| PictureError::Unsplittable { name: source.name().to_owned(), cause };
     if !(held_out > 0.0 && held_out < 1.0) {
         return Err(unsplittable(format!(
             "{held_out} is not a share to hold out; give a number between 0 and 1"

@@ -67,11 +67,7 @@ const ATTEMPTS: usize = 10;
 impl Transform {
     /// Returns the random part with the usual bounds: 8% to 100% of the area, 3:4 to 4:3.
     pub const fn random_resized_crop(size: usize) -> Self {
-        Self::RandomResizedCrop {
-            size,
-            scale: (0.08, 1.0),
-            ratio: (3.0 / 4.0, 4.0 / 3.0),
-        }
+        Self::RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
     }
 
     fn is_sensible(&self) -> bool {
@@ -124,10 +120,7 @@ impl Transforms {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn training(size: usize) -> Result<Self, TransformError> {
-        Self::new([
-            Transform::random_resized_crop(size),
-            Transform::RandomHorizontalFlip,
-        ])
+        Self::new([Transform::random_resized_crop(size), Transform::RandomHorizontalFlip])
     }
 
     /// Returns the usual transforms for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
@@ -135,10 +128,7 @@ impl Transforms {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn evaluation(shorter: usize, size: usize) -> Result<Self, TransformError> {
-        Self::new([
-            Transform::Resize { shorter },
-            Transform::CenterCrop { size },
-        ])
+        Self::new([Transform::Resize { shorter }, Transform::CenterCrop { size }])
     }
 
     /// Transforms a picture. The same sample gives the same result wherever and whenever it is applied.
@@ -177,15 +167,9 @@ fn random_crop(
     rng: &mut ChaCha8Rng,
 ) -> Result<Picture, TransformError> {
     let PictureSize { width, height } = picture.size();
-    let padded = PictureSize {
-        width: width + 2 * padding,
-        height: height + 2 * padding,
-    };
+    let padded = PictureSize { width: width + 2 * padding, height: height + 2 * padding };
     if padded.width < size || padded.height < size {
-        return Err(TransformError::TooSmall {
-            size,
-            found: padded,
-        });
+        return Err(TransformError::TooSmall { size, found: padded });
     }
     let mut place = |side: usize| signed(draw(rng, side - size)) - signed(padding);
     let top = place(padded.height);
@@ -229,10 +213,8 @@ fn middle_part(whole: PictureSize, ratio: (f64, f64)) -> (Corner, PictureSize) {
     } else if form > ratio.1 {
         part.width = rounded(height as f64 * ratio.1).min(width);
     }
-    let corner = Corner {
-        left: signed((width - part.width) / 2),
-        top: signed((height - part.height) / 2),
-    };
+    let corner =
+        Corner { left: signed((width - part.width) / 2), top: signed((height - part.height) / 2) };
     (corner, part)
 }
 
@@ -257,10 +239,7 @@ fn center_crop(picture: &Picture, size: usize) -> Picture {
             ((side - size) as f64 / 2.0).round_ties_even() as isize
         }
     };
-    let corner = Corner {
-        left: place(width),
-        top: place(height),
-    };
+    let corner = Corner { left: place(width), top: place(height) };
     picture.window(corner, PictureSize::square(size))
 }
 

@@ -80,10 +80,7 @@ impl<A, B> Ahead<A, B> {
         let (reply, answer) = sync_channel(1);
         self.pending.push_back(Ordered { about, answer });
         // Workers end only when this sender is gone.
-        let _ = jobs.send(Job {
-            indices,
-            answer: reply,
-        });
+        let _ = jobs.send(Job { indices, answer: reply });
     }
 
     pub(crate) fn close(&mut self) {

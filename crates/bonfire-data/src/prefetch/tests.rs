@@ -17,11 +17,7 @@ fn loader(len: usize, batch_size: usize) -> Loader {
 }
 
 fn config(workers: usize, depth: usize) -> Prefetch {
-    Prefetch {
-        workers,
-        depth,
-        timeout: Duration::from_secs(60),
-    }
+    Prefetch { workers, depth, timeout: Duration::from_secs(60) }
 }
 
 #[test]
@@ -40,11 +36,7 @@ fn batches_keep_their_order_and_their_state() {
             .unwrap();
         assert_eq!(prefetched.len(), plain.len());
         for prepared in prefetched {
-            let Prepared {
-                batch,
-                indices,
-                state,
-            } = prepared.unwrap();
+            let Prepared { batch, indices, state } = prepared.unwrap();
             assert_eq!(indices, plain.next().unwrap());
             assert_eq!(batch, indices.iter().sum::<usize>());
             assert_eq!(state, plain.state());
@@ -67,10 +59,7 @@ fn batches_are_prepared_ahead_but_not_further_than_asked() {
     let wait_for = |expected: usize| {
         let started = Instant::now();
         while prepared.load(Ordering::SeqCst) < expected {
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "nothing is prepared"
-            );
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing is prepared");
             thread::yield_now();
         }
     };
@@ -104,10 +93,7 @@ fn an_error_and_a_panic_of_a_worker_come_with_their_batch() {
 
 #[test]
 fn a_batch_that_hangs_is_an_error() {
-    let short = Prefetch {
-        timeout: Duration::from_millis(50),
-        ..config(1, 1)
-    };
+    let short = Prefetch { timeout: Duration::from_millis(50), ..config(1, 1) };
     let (release, held) = channel::<()>();
     let held = Mutex::new(held);
     let mut batches = loader(4, 1)

@@ -29,17 +29,11 @@ impl SamplerState {
         let order = match order {
             Order::Sequential => OrderState::Sequential,
             Order::Shuffled { seed } => OrderState::Shuffled { seed: *seed },
-            Order::Weighted { seed, weights } => OrderState::Weighted {
-                seed: *seed,
-                weights: weights.digest(),
-            },
+            Order::Weighted { seed, weights } => {
+                OrderState::Weighted { seed: *seed, weights: weights.digest() }
+            }
         };
-        Self {
-            epoch,
-            offset,
-            len,
-            order,
-        }
+        Self { epoch, offset, len, order }
     }
 
     /// Compares data set and order, not progress.

@@ -11,9 +11,7 @@ fn sampler(len: usize, world: u32, rank: u32, order: Order, rest: Remainder) -> 
 }
 
 fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) -> Vec<Vec<usize>> {
-    (0..world)
-        .map(|rank| sampler(len, world, rank, order.clone(), rest).indices(epoch))
-        .collect()
+    (0..world).map(|rank| sampler(len, world, rank, order.clone(), rest).indices(epoch)).collect()
 }
 
 #[test]
@@ -75,23 +73,14 @@ fn draws_are_as_frequent_as_their_weights() {
     let draws = 40_000;
     let shares = all_ranks(draws, 4, order.clone(), Remainder::Exact, 0);
     let mut counts = [0_usize; 4];
-    shares
-        .iter()
-        .flatten()
-        .for_each(|&index| counts[index] += 1);
+    shares.iter().flatten().for_each(|&index| counts[index] += 1);
     assert_eq!((counts[1], counts[3]), (0, 0));
     // Five standard deviations of a binomial count; the seed is fixed.
     let deviation = (draws as f64 * 0.25 * 0.75).sqrt();
-    assert!(
-        (counts[0] as f64 - 10_000.0).abs() < 5.0 * deviation,
-        "{counts:?}"
-    );
+    assert!((counts[0] as f64 - 10_000.0).abs() < 5.0 * deviation, "{counts:?}");
     // Draws are dealt like samples: the ranks do not draw the same.
     assert_ne!(shares[0], shares[1]);
-    assert_ne!(
-        shares,
-        all_ranks(draws, 4, order.clone(), Remainder::Exact, 1)
-    );
+    assert_ne!(shares, all_ranks(draws, 4, order.clone(), Remainder::Exact, 1));
     let alone = all_ranks(draws, 1, order, Remainder::Exact, 0).remove(0);
     let dealt: Vec<usize> = (0..draws).map(|draw| shares[draw % 4][draw / 4]).collect();
     assert_eq!(alone, dealt);
@@ -112,21 +101,12 @@ fn balanced_weights_draw_all_classes_alike() {
 fn weights_that_say_nothing_are_errors() {
     use UnusableWeights::{NoSum, NotAWeight};
     let of = |weights: &[f64]| SampleWeights::new(weights).unwrap_err();
-    assert_eq!(
-        of(&[1.0, -1.0]),
-        NotAWeight {
-            index: 1,
-            weight: -1.0
-        }
-    );
+    assert_eq!(of(&[1.0, -1.0]), NotAWeight { index: 1, weight: -1.0 });
     assert!(matches!(of(&[f64::NAN]), NotAWeight { index: 0, .. }));
     assert_eq!(of(&[0.0, 0.0]), NoSum { sum: 0.0 });
     assert_eq!(of(&[]), NoSum { sum: 0.0 });
     assert_eq!(of(&[f64::MAX, f64::MAX]), NoSum { sum: f64::INFINITY });
-    assert_eq!(
-        SampleWeights::balanced(&[]).unwrap_err(),
-        NoSum { sum: 0.0 }
-    );
+    assert_eq!(SampleWeights::balanced(&[]).unwrap_err(), NoSum { sum: 0.0 });
 }
 
 /// A rank's share fits where the whole order would not.

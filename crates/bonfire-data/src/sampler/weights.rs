@@ -52,9 +52,7 @@ impl SampleWeights {
         if !(sum.is_finite() && sum > 0.0) {
             return Err(UnusableWeights::NoSum { sum });
         }
-        Ok(Self {
-            cumulative: cumulative.into(),
-        })
+        Ok(Self { cumulative: cumulative.into() })
     }
 
     /// Weights every sample so that all classes are drawn equally often. `classes` has the class of every sample.
@@ -64,10 +62,7 @@ impl SampleWeights {
     pub fn balanced(classes: &[usize]) -> Result<Self, UnusableWeights> {
         let mut counts = vec![0_usize; classes.iter().max().map_or(0, |most| most + 1)];
         classes.iter().for_each(|&class| counts[class] += 1);
-        let weights: Vec<f64> = classes
-            .iter()
-            .map(|&class| 1.0 / counts[class] as f64)
-            .collect();
+        let weights: Vec<f64> = classes.iter().map(|&class| 1.0 / counts[class] as f64).collect();
         Self::new(&weights)
     }
 
@@ -76,9 +71,7 @@ impl SampleWeights {
         let sum = self.cumulative[self.cumulative.len() - 1];
         let point = unit(rng) * sum;
         // Below the sum but for rounding, which must not draw a last sample of weight 0.
-        self.cumulative
-            .partition_point(|&until| until <= point)
-            .min(self.last())
+        self.cumulative.partition_point(|&until| until <= point).min(self.last())
     }
 
     /// A hash that tells these weights from others.
@@ -87,11 +80,7 @@ impl SampleWeights {
         for until in self.cumulative.iter() {
             hash.update(&until.to_le_bytes());
         }
-        hash.finish()
-            .as_ref()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The last sample whose weight is not 0.

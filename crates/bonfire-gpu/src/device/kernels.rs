@@ -73,9 +73,8 @@ impl Kernels {
         let capability = self.context.device().capability();
         let reduce = key.reduce()?;
         let reductions = &self.neighbours.inner.reductions;
-        let code = reductions.get(key.clone(), capability, || {
-            ReduceCode::compile(reduce, self.nvrtc, capability)
-        })?;
+        let code = reductions
+            .get(key.clone(), capability, || ReduceCode::compile(reduce, self.nvrtc, capability))?;
         let kernel = code.load(&self.context)?;
         self.reductions.insert(key.clone(), kernel);
         Ok(())
@@ -95,9 +94,11 @@ impl Kernels {
 
     pub(crate) fn signals(&self) -> Result<SignalKernel, CudaError> {
         let capability = self.context.device().capability();
-        let cubin = self.neighbours.inner.signals.get((), capability, || {
-            SignalKernel::compile(self.nvrtc, capability)
-        })?;
+        let cubin = self
+            .neighbours
+            .inner
+            .signals
+            .get((), capability, || SignalKernel::compile(self.nvrtc, capability))?;
         SignalKernel::load(&self.context, &cubin)
     }
 
@@ -124,11 +125,7 @@ impl ReduceKey {
             (true, _) => Role::Source,
             (false, _) => Role::Target,
         };
-        Self {
-            element,
-            fold: how,
-            roles: fold.buffers().map(role).collect(),
-        }
+        Self { element, fold: how, roles: fold.buffers().map(role).collect() }
     }
 
     pub(crate) fn writes(&self) -> bool {
@@ -143,11 +140,7 @@ impl ReduceKey {
 
 /// The kernel that exchanges and folds the buffers of that many ranks.
 pub(crate) fn one_shot_key(dtype: DType, reduce: ReduceOp, ranks: usize) -> OneShotKey {
-    OneShotKey {
-        element: element(dtype),
-        fold: how(reduce, Stage::Partial),
-        ranks,
-    }
+    OneShotKey { element: element(dtype), fold: how(reduce, Stage::Partial), ranks }
 }
 
 pub(crate) fn divisor(reduce: ReduceOp, world_size: usize) -> u32 {

@@ -56,9 +56,7 @@ impl<K: Eq + Hash, C: Clone> Compiled<K, C> {
 
 impl<K, C> Default for Compiled<K, C> {
     fn default() -> Self {
-        Self {
-            by_device: Mutex::default(),
-        }
+        Self { by_device: Mutex::default() }
     }
 }
 
@@ -69,9 +67,7 @@ impl Neighbours {
     /// If the operating system has no random bytes.
     pub fn new() -> Self {
         let mut id = [0; 16];
-        SystemRandom::new()
-            .fill(&mut id)
-            .expect("the operating system has random bytes");
+        SystemRandom::new().fill(&mut id).expect("the operating system has random bytes");
         Self {
             inner: Arc::new(Inner {
                 id,
@@ -101,10 +97,7 @@ impl Neighbours {
     pub(crate) fn put(&self, share: u64, rank: Rank, region: Arc<DeviceRegion>) {
         let mut shelf = self.inner.shelf.lock();
         let before = shelf.insert((share, rank), region);
-        assert!(
-            before.is_none(),
-            "rank {rank} shared twice as number {share}"
-        );
+        assert!(before.is_none(), "rank {rank} shared twice as number {share}");
     }
 
     /// The region that a rank of this process opened.

@@ -55,10 +55,7 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     pub(crate) const fn new() -> Self {
-        Self {
-            last: 0,
-            packets: u32::MAX,
-        }
+        Self { last: 0, packets: u32::MAX }
     }
 
     /// Whether the number of the next one-shot kernel may be that of a packet which is in the inboxes already.
@@ -108,11 +105,7 @@ impl Flags {
 
     /// This rank, as its kernels know it.
     pub(crate) fn waiter(&self) -> Waiter<'_> {
-        Waiter {
-            abort: &self.waiting.abort,
-            pages: &self.pages,
-            me: self.me.index(),
-        }
+        Waiter { abort: &self.waiting.abort, pages: &self.pages, me: self.me.index() }
     }
 
     /// Gives up all pages; nothing can be queued any more.
@@ -250,10 +243,7 @@ fn note(noted: &mut Vec<Signal>, signal: Signal) {
     let word = |signal: &Signal| match signal {
         Signal::Set(word, _) | Signal::Wait(word, _) => word.address(),
     };
-    let mut run = noted
-        .iter_mut()
-        .rev()
-        .take_while(|other| std::mem::discriminant(*other) == kind);
+    let mut run = noted.iter_mut().rev().take_while(|other| std::mem::discriminant(*other) == kind);
     match run.find(|other| word(other) == word(&signal)) {
         Some(before) => *before = signal,
         None => noted.push(signal),

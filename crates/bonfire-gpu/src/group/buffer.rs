@@ -21,10 +21,7 @@ pub struct CudaBuffer {
 
 impl CudaBuffer {
     pub(crate) fn new(memory: Shared, owner: &Arc<Inner>) -> Self {
-        Self {
-            memory,
-            owner: Arc::clone(owner),
-        }
+        Self { memory, owner: Arc::clone(owner) }
     }
 
     /// Takes the memory out, to be freed by the caller.

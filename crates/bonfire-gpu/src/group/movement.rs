@@ -59,10 +59,7 @@ impl CudaGroup {
         if matches!(state.path, Path::Host(_)) {
             return self.inner.core.through_host(&mut state, collective, job);
         }
-        let key = Key {
-            count: elements.count() * ranks,
-            ..job.key(collective, Layout::Direct)
-        };
+        let key = Key { count: elements.count() * ranks, ..job.key(collective, Layout::Direct) };
         let place = state.place();
         let programs = state.programs.get(key, place)?;
         // Its own block is not a message of the plan.

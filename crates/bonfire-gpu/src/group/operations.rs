@@ -124,11 +124,7 @@ impl CudaGroup {
     }
 
     fn queue_barrier(&self, state: &mut State) -> Result<()> {
-        let key = Key {
-            collective: Collective::Barrier,
-            layout: Layout::Direct,
-            count: 0,
-        };
+        let key = Key { collective: Collective::Barrier, layout: Layout::Direct, count: 0 };
         let place = state.place();
         let programs = state.programs.get(key, place)?;
         state.has_queued = true;
@@ -153,17 +149,9 @@ impl CudaGroup {
             return Ok(None);
         }
         let mut state = self.inner.state();
-        state.last = Last {
-            collective,
-            elements: elements.clone(),
-        };
+        state.last = Last { collective, elements: elements.clone() };
         state.has_queued = true;
-        let job = Job {
-            memory: buffer.memory(),
-            elements,
-            reduce,
-            moves: Moves::Kernel,
-        };
+        let job = Job { memory: buffer.memory(), elements, reduce, moves: Moves::Kernel };
         Ok(Some((state, job)))
     }
 
@@ -207,10 +195,7 @@ impl CudaGroup {
             // Of as many elements that no rank's shard is empty: all ranks load together, so which kernels
             // there are may not depend on what falls to one.
             let lanes = programs.len();
-            let full = Key {
-                count: lanes * place.world_size.len(),
-                ..key
-            };
+            let full = Key { count: lanes * place.world_size.len(), ..key };
             let full = state.programs.get(full, place)?;
             let folds = full.iter().flat_map(|program| program.folds());
             let kernels: Vec<_> = folds

@@ -14,9 +14,7 @@ fn context(test: &str) -> Option<Context> {
         Nvrtc::load()?;
         Ok(context)
     };
-    ready()
-        .inspect_err(|error| println!("{test} skipped: {error}"))
-        .ok()
+    ready().inspect_err(|error| println!("{test} skipped: {error}")).ok()
 }
 
 /// Something that a stream waits for, as if it computed for so long.
@@ -125,11 +123,7 @@ fn cuda_who_gives_up_says_so_before_it_goes_on() {
     let Some(context) = context("cuda_who_gives_up_says_so_before_it_goes_on") else {
         return;
     };
-    for algorithm in [
-        CudaAlgorithm::Direct,
-        CudaAlgorithm::OneShot,
-        CudaAlgorithm::TwoShot,
-    ] {
+    for algorithm in [CudaAlgorithm::Direct, CudaAlgorithm::OneShot, CudaAlgorithm::TwoShot] {
         let freed = ProcessGroup::local(WorldSize::new(2).unwrap(), GroupOptions::default());
         let freed = Mutex::new(freed.unwrap());
         on_ranks(3, &context, |group| {
@@ -227,9 +221,7 @@ fn cuda_what_is_told_late_holds_nobody_who_was_freed() {
                 assert!(
                     matches!(
                         failed,
-                        Err(CudaGroupError::Collective(
-                            CollectiveError::PeerFailed { .. }
-                        ))
+                        Err(CudaGroupError::Collective(CollectiveError::PeerFailed { .. }))
                     ),
                     "{failed:?}"
                 );
@@ -239,11 +231,7 @@ fn cuda_what_is_told_late_holds_nobody_who_was_freed() {
             }
             // Now, and not when its guard has looked after it as well.
             let state = done.state();
-            assert!(
-                matches!(state, Ok(EventState::Done)),
-                "rank {}: {state:?}",
-                group.rank()
-            );
+            assert!(matches!(state, Ok(EventState::Done)), "rank {}: {state:?}", group.rank());
         });
     };
     let body = &body;
@@ -278,10 +266,8 @@ fn sums(context: &Context, elements: &Elements, algorithm: Option<CudaAlgorithm>
     };
     let body = &body;
     thread::scope(|scope| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || body(group)))
-            .collect();
+        let ranks: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || body(group))).collect();
         let ends = ranks.into_iter().map(|rank| rank.join().unwrap());
         ends.collect()
     })
@@ -294,10 +280,7 @@ fn cuda_a_two_shot_has_the_bits_of_the_direct_plan() {
     };
     // Shards that are empty, that have no packs, and that several blocks share; aligned and not.
     for range in [0..2, 3..12, 3..1006, 1..70_002] {
-        let elements = Elements {
-            dtype: DType::F32,
-            range,
-        };
+        let elements = Elements { dtype: DType::F32, range };
         let of = |algorithm| sums(&context, &elements, Some(algorithm));
         let (two_shot, direct) = (of(CudaAlgorithm::TwoShot), of(CudaAlgorithm::Direct));
         assert!(two_shot == direct, "{elements:?}");
@@ -348,9 +331,7 @@ fn cuda_a_one_shot_has_the_bits_of_a_two_shot() {
         return;
     };
     let pairs = DType::ALL.iter().flat_map(|dtype| {
-        let all = ReduceOp::ALL
-            .iter()
-            .filter(|reduce| reduce.supports(*dtype));
+        let all = ReduceOp::ALL.iter().filter(|reduce| reduce.supports(*dtype));
         all.map(|reduce| (*dtype, *reduce))
     });
     let pairs: Vec<(DType, ReduceOp)> = pairs.collect();
@@ -375,10 +356,7 @@ fn cuda_a_one_shot_has_the_bits_of_a_two_shot() {
                     };
                     let one_shot = by(&buffers[0], CudaAlgorithm::OneShot);
                     let two_shot = by(&buffers[1], CudaAlgorithm::TwoShot);
-                    assert!(
-                        one_shot == two_shot,
-                        "{ranks} ranks: {reduce} of {elements:?}"
-                    );
+                    assert!(one_shot == two_shot, "{ranks} ranks: {reduce} of {elements:?}");
                 }
             }
         });
@@ -401,10 +379,7 @@ fn cuda_a_number_that_comes_again_finds_no_packets_of_before() {
             group.synchronize().unwrap();
             let mut sums = vec![0_u32; count];
             group.read(&buffer, 0, &mut sums).unwrap();
-            assert!(
-                sums.iter().all(|sum| *sum == 2 * number),
-                "{number}: {sums:?}"
-            );
+            assert!(sums.iter().all(|sum| *sum == 2 * number), "{number}: {sums:?}");
         };
         let last = || group.inner.state().flags.numbers.last;
         sum(10, 1000);

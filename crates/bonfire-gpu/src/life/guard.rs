@@ -22,17 +22,12 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = channel();
-        let thread = Builder::new()
-            .name("bonfire-cuda-guard".to_owned())
-            .spawn(move || {
-                while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                    look();
-                }
-            })?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = Builder::new().name("bonfire-cuda-guard".to_owned()).spawn(move || {
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                look();
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 

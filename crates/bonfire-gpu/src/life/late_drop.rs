@@ -5,12 +5,10 @@ use std::time::Duration;
 
 /// Drops it when some time has passed; at once where no thread is to be had.
 pub(crate) fn drop_later<T: Send + 'static>(memory: T, time: Duration) {
-    let _ = thread::Builder::new()
-        .name("bonfire-cuda-free".to_owned())
-        .spawn(move || {
-            thread::sleep(time);
-            drop(memory);
-        });
+    let _ = thread::Builder::new().name("bonfire-cuda-free".to_owned()).spawn(move || {
+        thread::sleep(time);
+        drop(memory);
+    });
 }
 
 #[cfg(test)]

@@ -62,18 +62,11 @@ mod tests {
     #[test]
     fn a_wait_ends_when_it_is_done() {
         let group = alone();
-        let wait = Wait {
-            group: &group,
-            timeout: Duration::from_secs(60),
-        };
+        let wait = Wait { group: &group, timeout: Duration::from_secs(60) };
         let mut looks = 0;
         let waited = wait.until_done(|_| {
             looks += 1;
-            Ok(if looks == 3 {
-                EventState::Done
-            } else {
-                EventState::Pending
-            })
+            Ok(if looks == 3 { EventState::Done } else { EventState::Pending })
         });
         assert!(matches!(waited, Ok(Waited::Done)), "{waited:?}");
         assert_eq!(looks, 3);
@@ -82,10 +75,7 @@ mod tests {
     #[test]
     fn a_wait_has_an_end() {
         let group = alone();
-        let wait = Wait {
-            group: &group,
-            timeout: Duration::ZERO,
-        };
+        let wait = Wait { group: &group, timeout: Duration::ZERO };
         let waited = wait.until_done(|_| Ok(EventState::Pending));
         assert!(matches!(waited, Ok(Waited::TimedOut(_))), "{waited:?}");
         // What is done already is done, however short the time.
@@ -98,18 +88,12 @@ mod tests {
     fn a_wait_ends_with_the_group_whatever_is_done() {
         for state in [EventState::Pending, EventState::Done] {
             let group = alone();
-            let wait = Wait {
-                group: &group,
-                timeout: Duration::from_secs(60),
-            };
+            let wait = Wait { group: &group, timeout: Duration::from_secs(60) };
             let waited = wait.until_done(|_| {
                 group.abort("the test says so");
                 Ok(state)
             });
-            assert!(
-                matches!(waited, Ok(Waited::Failed(_))),
-                "{state:?}: {waited:?}"
-            );
+            assert!(matches!(waited, Ok(Waited::Failed(_))), "{state:?}: {waited:?}");
         }
     }
 }

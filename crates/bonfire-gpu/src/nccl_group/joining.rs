@@ -24,10 +24,7 @@ pub(crate) struct Ticket<'a> {
 impl Ticket<'_> {
     /// Joins, or says why that cannot be; `None` if `group` ended meanwhile.
     pub(crate) fn join(&self, group: &ProcessGroup) -> Result<Option<NcclRank>, String> {
-        let place = NcclPlace {
-            rank: group.rank().get(),
-            world_size: group.world_size().get(),
-        };
+        let place = NcclPlace { rank: group.rank().get(), world_size: group.world_size().get() };
         let timeout = self.timeout;
         let wait = Wait { group, timeout };
         let joined = NcclRank::join(self.nccl, self.context, self.id, place)
@@ -89,10 +86,7 @@ mod tests {
                 if refused.is_none_or(|refused| refused == me) {
                     return refused.map_or(Ok(Some(me)), |_| Err("it has no network".to_owned()));
                 }
-                let wait = Wait {
-                    group: joining,
-                    timeout: Duration::from_secs(60),
-                };
+                let wait = Wait { group: joining, timeout: Duration::from_secs(60) };
                 match wait.until_done(|_| Ok(EventState::Pending)) {
                     Ok(Waited::Failed(_)) => Ok(None),
                     other => Err(format!("{other:?}")),
@@ -103,10 +97,8 @@ mod tests {
         };
         thread::scope(|scope| {
             let one = &one;
-            let ranks: Vec<_> = groups
-                .into_iter()
-                .map(|group| scope.spawn(move || one(group)))
-                .collect();
+            let ranks: Vec<_> =
+                groups.into_iter().map(|group| scope.spawn(move || one(group))).collect();
             let ends = ranks.into_iter().map(|rank| rank.join());
             ends.map(|end| end.expect("no rank panics")).collect()
         })

@@ -49,22 +49,14 @@ pub(crate) fn legs(
         }
         Collective::Transfer { source, .. } => vec![leg(Way::Recv, source, all)],
         Collective::Exchange { first, second } => {
-            let halves = [
-                ElemRange::up_to(count / 2),
-                ElemRange::new(count / 2, count),
-            ];
-            let (peer, [own, other]) = if me == first {
-                (second, halves)
-            } else {
-                (first, [halves[1], halves[0]])
-            };
+            let halves = [ElemRange::up_to(count / 2), ElemRange::new(count / 2, count)];
+            let (peer, [own, other]) =
+                if me == first { (second, halves) } else { (first, [halves[1], halves[0]]) };
             vec![leg(Way::Send, peer, own), leg(Way::Recv, peer, other)]
         }
         other => unreachable!("{other} is not an exchange of messages"),
     };
-    legs.into_iter()
-        .filter(|leg| !leg.range.is_empty())
-        .collect()
+    legs.into_iter().filter(|leg| !leg.range.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -106,9 +98,7 @@ mod tests {
 
     /// The one message of `legs` to `target`.
     fn counterpart(legs: &[Leg], target: Rank) -> ElemRange {
-        let mut sent = legs
-            .iter()
-            .filter(|leg| leg.way == Way::Send && leg.peer == target);
+        let mut sent = legs.iter().filter(|leg| leg.way == Way::Send && leg.peer == target);
         let found = sent.next().expect("what is received is sent");
         assert!(sent.next().is_none(), "one message to a peer");
         found.range
@@ -118,13 +108,7 @@ mod tests {
     fn shards_come_to_the_root_and_go_back() {
         for ranks in 1..=5 {
             let world_size = WorldSize::new(ranks).unwrap();
-            for count in [
-                0,
-                1,
-                ranks as usize - 1,
-                ranks as usize,
-                4 * ranks as usize + 3,
-            ] {
+            for count in [0, 1, ranks as usize - 1, ranks as usize, 4 * ranks as usize + 3] {
                 let root = Rank::new(ranks / 2);
                 let gathered = after(Collective::Gather { root }, ranks, count);
                 let scattered = after(Collective::Scatter { root }, ranks, count);

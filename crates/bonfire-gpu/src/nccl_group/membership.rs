@@ -60,10 +60,7 @@ impl Inner {
     }
 
     pub(crate) fn wait(&self) -> Wait<'_> {
-        Wait {
-            group: &self.group,
-            timeout: self.timeout,
-        }
+        Wait { group: &self.group, timeout: self.timeout }
     }
 
     pub(crate) fn wait_idle(&self, state: &mut State) -> Result<()> {
@@ -192,9 +189,7 @@ mod tests {
     use super::*;
 
     fn broken() -> CudaError {
-        CudaError::NoNccl {
-            reason: "a cable".to_owned(),
-        }
+        CudaError::NoNccl { reason: "a cable".to_owned() }
     }
 
     #[test]
@@ -215,9 +210,7 @@ mod tests {
 
     #[test]
     fn what_nccl_says_ends_the_wait_unless_the_group_fails_before() {
-        let mut health = Health {
-            wrong: Some((Instant::now() - NEWS, broken())),
-        };
+        let mut health = Health { wrong: Some((Instant::now() - NEWS, broken())) };
         let error = health.after(Ok(EventState::Pending)).unwrap_err();
         assert!(error.to_string().contains("a cable"), "{error}");
     }

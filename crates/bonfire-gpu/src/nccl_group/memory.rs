@@ -30,10 +30,7 @@ impl NcclGroup {
             stream.synchronize()?;
             Ok(region.span())
         });
-        Ok(NcclBuffer {
-            span: Some(self.inner.local(made)?),
-            owner: Arc::clone(&self.inner),
-        })
+        Ok(NcclBuffer { span: Some(self.inner.local(made)?), owner: Arc::clone(&self.inner) })
     }
 
     /// Frees a buffer. Every rank calls it together: it waits for the device and for the other ranks.
@@ -67,8 +64,7 @@ impl NcclGroup {
         let span = buffer.part(&self.inner, &Elements::at::<T>(start, values.len()))?;
         self.synchronize()?;
         let mut bytes = vec![0; span.len()];
-        self.inner
-            .local(self.inner.stream.read(&span, &mut bytes))?;
+        self.inner.local(self.inner.stream.read(&span, &mut bytes))?;
         decode(&bytes, values)
     }
 }
@@ -93,10 +89,7 @@ impl NcclBuffer {
 
     #[track_caller]
     pub(crate) fn assert_of(&self, owner: &Arc<Inner>) {
-        assert!(
-            Arc::ptr_eq(owner, &self.owner),
-            "the buffer belongs to another group or rank"
-        );
+        assert!(Arc::ptr_eq(owner, &self.owner), "the buffer belongs to another group or rank");
     }
 }
 

@@ -39,23 +39,13 @@ impl NcclGroup {
     /// first time the call waits for the other rank's.
     pub fn send(&self, buffer: &NcclBuffer, elements: &Elements, target: Rank) -> Result<()> {
         let source = self.rank();
-        self.send_legs(
-            Collective::Transfer { source, target },
-            buffer,
-            buffer,
-            elements,
-        )
+        self.send_legs(Collective::Transfer { source, target }, buffer, buffer, elements)
     }
 
     /// Does [`CudaGroup::recv`](crate::CudaGroup::recv).
     pub fn recv(&self, buffer: &NcclBuffer, elements: &Elements, source: Rank) -> Result<()> {
         let target = self.rank();
-        self.send_legs(
-            Collective::Transfer { source, target },
-            buffer,
-            buffer,
-            elements,
-        )
+        self.send_legs(Collective::Transfer { source, target }, buffer, buffer, elements)
     }
 
     /// Does [`CudaGroup::exchange`](crate::CudaGroup::exchange).
@@ -94,8 +84,6 @@ impl NcclGroup {
         if messages.is_empty() {
             return Ok(());
         }
-        self.run(request.to_string(), |member| {
-            member.messages(&inner.stream, &messages)
-        })
+        self.run(request.to_string(), |member| member.messages(&inner.stream, &messages))
     }
 }

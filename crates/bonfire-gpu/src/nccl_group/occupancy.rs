@@ -27,10 +27,7 @@ impl Occupancy {
         let name = |bytes: &[u8]| Name::try_from(bytes).expect("each rank sends two names");
         let places = all.chunks_exact(own.len()).map(|place| {
             let (process, device) = place.split_at(size_of::<Name>());
-            Place {
-                process: name(process),
-                device: name(device),
-            }
+            Place { process: name(process), device: name(device) }
         });
         Ok(Self(places.collect()))
     }
@@ -58,10 +55,7 @@ mod tests {
     use super::*;
 
     fn places(places: &[(u8, u8)]) -> Occupancy {
-        let place = |&(process, device)| Place {
-            process: [process; 16],
-            device: [device; 16],
-        };
+        let place = |&(process, device)| Place { process: [process; 16], device: [device; 16] };
         Occupancy(places.iter().map(place).collect())
     }
 

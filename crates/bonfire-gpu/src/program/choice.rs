@@ -116,10 +116,7 @@ impl CudaChoice {
         };
         let (chain_from, ring_from) = match &ground {
             Ground::Measured(pairs) if !is_even(pairs) => {
-                let estimate = Estimate {
-                    pairs,
-                    lanes: lanes as usize,
-                };
+                let estimate = Estimate { pairs, lanes: lanes as usize };
                 (
                     from(|bytes| estimate.chain(bytes) * MARGIN <= estimate.direct(bytes)),
                     from(|bytes| estimate.ring(bytes) * MARGIN <= estimate.direct(bytes)),
@@ -127,12 +124,7 @@ impl CudaChoice {
             }
             _ => (None, None),
         };
-        Self {
-            ground,
-            chain_from,
-            ring_from,
-            two_shot_from,
-        }
+        Self { ground, chain_from, ring_from, two_shot_from }
     }
 
     /// How fast the ranks read each other's memory, where that was measured: not if all share a device, data
@@ -209,9 +201,7 @@ impl fmt::Display for CudaChoice {
 
 /// Whether no pair is much faster than another.
 fn is_even(pairs: &PairBandwidths) -> bool {
-    pairs
-        .extremes()
-        .is_none_or(|[slowest, fastest]| fastest.2 <= EVEN * slowest.2)
+    pairs.extremes().is_none_or(|[slowest, fastest]| fastest.2 <= EVEN * slowest.2)
 }
 
 /// The smallest power of two of bytes from which on it holds for all.

@@ -18,10 +18,7 @@ impl PairBandwidths {
     pub(crate) fn new(world_size: WorldSize, gigabytes: Vec<f64>) -> Self {
         let ranks = world_size.len();
         assert_eq!(gigabytes.len(), ranks * ranks, "a row for each of {ranks}");
-        let this = Self {
-            world_size,
-            gigabytes,
-        };
+        let this = Self { world_size, gigabytes };
         for (reader, owner, figure) in this.pairs() {
             let is_rate = figure.is_finite() && figure > 0.0;
             assert!(is_rate, "rank {reader} reads rank {owner} at {figure} GB/s");
@@ -66,8 +63,7 @@ impl PairBandwidths {
 
     /// Seconds for a byte that `reader` copies from `owner`; none from its own memory.
     pub(crate) fn seconds_per_byte(&self, reader: Rank, owner: Rank) -> f64 {
-        self.of(reader, owner)
-            .map_or(0.0, |gigabytes| 1e-9 / gigabytes)
+        self.of(reader, owner).map_or(0.0, |gigabytes| 1e-9 / gigabytes)
     }
 }
 
@@ -103,15 +99,9 @@ mod tests {
         let [first, second, third] = [0, 1, 2].map(Rank::new);
         assert_eq!(pairs.of(second, third), Some(40.0));
         assert_eq!(pairs.of(third, third), None);
-        assert_eq!(
-            pairs.extremes(),
-            Some([(first, third, 5.0), (second, third, 40.0)])
-        );
+        assert_eq!(pairs.extremes(), Some([(first, third, 5.0), (second, third, 40.0)]));
         let text = pairs.to_string();
-        assert!(
-            text.contains("rank 2  reads     6.25     22.0        -"),
-            "{text}"
-        );
+        assert!(text.contains("rank 2  reads     6.25     22.0        -"), "{text}");
     }
 
     #[test]

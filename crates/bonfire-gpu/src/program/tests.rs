@@ -5,33 +5,22 @@ use std::collections::{BTreeMap, HashSet};
 use super::*;
 
 fn place(world: u32, me: u32) -> Place {
-    Place {
-        me: Rank::new(me),
-        world_size: WorldSize::new(world).unwrap(),
-    }
+    Place { me: Rank::new(me), world_size: WorldSize::new(world).unwrap() }
 }
 
 fn key(collective: Collective, layout: Layout, count: usize) -> Key {
-    Key {
-        collective,
-        layout,
-        count,
-    }
+    Key { collective, layout, count }
 }
 
 /// The programs of all ranks, for each lane.
 fn all(world: u32, key: Key) -> Vec<Arc<[Program]>> {
-    (0..world)
-        .map(|me| Programs::default().get(key, place(world, me)).unwrap())
-        .collect()
+    (0..world).map(|me| Programs::default().get(key, place(world, me)).unwrap()).collect()
 }
 
 /// The same, lane by lane: the programs of all ranks.
 fn by_lane(programs: &[Arc<[Program]>]) -> Vec<Vec<&Program>> {
     let lanes = 0..programs[0].len();
-    lanes
-        .map(|lane| programs.iter().map(|own| &own[lane]).collect())
-        .collect()
+    lanes.map(|lane| programs.iter().map(|own| &own[lane]).collect()).collect()
 }
 
 #[test]
@@ -44,18 +33,11 @@ fn a_direct_program_is_the_zero_copy_schedule_step_by_step() {
         Collective::Broadcast { root },
         Collective::Reduce { root },
     ] {
-        let whole = schedule(
-            collective,
-            Algorithm::ZeroCopy,
-            WorldSize::new(5).unwrap(),
-            23,
-            23,
-        )
-        .unwrap();
+        let whole =
+            schedule(collective, Algorithm::ZeroCopy, WorldSize::new(5).unwrap(), 23, 23).unwrap();
         for me in 0..5 {
-            let programs = Programs::default()
-                .get(key(collective, Layout::Direct, 23), place(5, me))
-                .unwrap();
+            let programs =
+                Programs::default().get(key(collective, Layout::Direct, 23), place(5, me)).unwrap();
             let expected: Vec<Action> = whole
                 .steps_in_place(Rank::new(me))
                 .into_iter()
@@ -103,9 +85,8 @@ fn what_a_rank_tells_a_peer_hears() {
 /// ranks in an order that the messages allow.
 fn folded(programs: &[Arc<[Program]>], count: usize) -> Vec<Vec<Vec<u32>>> {
     let ranks = programs.len();
-    let mut values: Vec<Vec<Vec<u32>>> = (0..ranks as u32)
-        .map(|rank| vec![vec![rank]; count])
-        .collect();
+    let mut values: Vec<Vec<Vec<u32>>> =
+        (0..ranks as u32).map(|rank| vec![vec![rank]; count]).collect();
     for lane in by_lane(programs) {
         let mut next = vec![0; ranks];
         let mut words: BTreeMap<(u32, usize), usize> = BTreeMap::new();
@@ -179,14 +160,9 @@ fn a_direct_all_reduce_folds_in_the_canonical_order() {
 #[test]
 fn chains_beside_each_other_fold_in_the_canonical_order() {
     // A chain of one piece, chains that are empty, and chains of several pieces.
-    for (world, count, lanes) in [
-        (2, 10, 1),
-        (3, 300, 4),
-        (4, 3, 2),
-        (8, 1001, 4),
-        (4, 400_000, 1),
-        (3, 700_001, 2),
-    ] {
+    for (world, count, lanes) in
+        [(2, 10, 1), (3, 300, 4), (4, 3, 2), (8, 1001, 4), (4, 400_000, 1), (3, 700_001, 2)]
+    {
         let shape = key(Collective::AllReduce, Layout::Chains(lanes), count);
         let order: Vec<u32> = (0..world).collect();
         for values in folded(&all(world, shape), count) {
@@ -233,10 +209,7 @@ fn a_barrier_is_one_hop_in_which_all_tell_all() {
         let programs = all(world, key(Collective::Barrier, Layout::Direct, 0));
         for program in &programs {
             let (told, heard) = program[0].actions.split_at(world as usize - 1);
-            assert!(
-                told.iter()
-                    .all(|action| matches!(action, Action::Signal(_)))
-            );
+            assert!(told.iter().all(|action| matches!(action, Action::Signal(_))));
             assert!(heard.iter().all(|action| matches!(action, Action::Wait(_))));
             assert_eq!(told.len(), heard.len(), "{world} ranks");
         }

@@ -20,18 +20,12 @@ pub struct Elements {
 impl Elements {
     /// Returns the first `count` elements of a buffer.
     pub fn first(dtype: DType, count: usize) -> Self {
-        Self {
-            dtype,
-            range: 0..count,
-        }
+        Self { dtype, range: 0..count }
     }
 
     /// Returns `count` elements of this type from element `start` on.
     pub fn at<T: Element>(start: usize, count: usize) -> Self {
-        Self {
-            dtype: T::DTYPE,
-            range: start..start.saturating_add(count),
-        }
+        Self { dtype: T::DTYPE, range: start..start.saturating_add(count) }
     }
 
     /// How many elements there are.
@@ -48,16 +42,9 @@ impl Elements {
     pub(crate) fn fit(&self, bytes: usize) -> Result<()> {
         let Range { start, end } = self.range;
         let dtype_bytes = self.dtype.size_bytes();
-        let fits = end
-            .checked_mul(dtype_bytes)
-            .is_some_and(|needed| needed <= bytes);
+        let fits = end.checked_mul(dtype_bytes).is_some_and(|needed| needed <= bytes);
         if start > end || !fits {
-            return Err(CudaGroupError::TooSmall {
-                start,
-                end,
-                dtype_bytes,
-                bytes,
-            });
+            return Err(CudaGroupError::TooSmall { start, end, dtype_bytes, bytes });
         }
         Ok(())
     }

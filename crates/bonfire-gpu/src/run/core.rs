@@ -66,10 +66,7 @@ impl Core {
         let started = Instant::now();
         let has_marks = self.local(state.flags.copy_marks(&state.stream, &self.marks))?;
         self.local(state.stream.record(&state.done))?;
-        let wait = Wait {
-            group: &self.group,
-            timeout: self.timeout,
-        };
+        let wait = Wait { group: &self.group, timeout: self.timeout };
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
             Waited::Done if has_marks && is_marked(&self.marks) => {
@@ -172,9 +169,7 @@ impl Core {
     fn words(&self, page: &FlagPage) -> Result<Vec<u32>, CudaError> {
         self.control.copy_to_pinned(&self.page_copy, page.span())?;
         self.control.record(&self.copied)?;
-        let _ = self
-            .copied
-            .wait_until(Instant::now() + Duration::from_secs(5))?;
+        let _ = self.copied.wait_until(Instant::now() + Duration::from_secs(5))?;
         let words = self.page_copy.words().iter();
         Ok(words.map(|word| word.load(Ordering::Acquire)).collect())
     }

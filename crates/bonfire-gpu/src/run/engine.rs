@@ -53,19 +53,11 @@ pub(crate) struct Need {
 
 impl Job<'_> {
     pub(crate) fn need(&self, shape: Shape) -> Need {
-        Need {
-            shape,
-            dtype: self.elements.dtype,
-            reduce: self.reduce,
-        }
+        Need { shape, dtype: self.elements.dtype, reduce: self.reduce }
     }
 
     pub(crate) fn key(&self, collective: Collective, layout: Layout) -> Key {
-        Key {
-            collective,
-            layout,
-            count: self.elements.count(),
-        }
+        Key { collective, layout, count: self.elements.count() }
     }
 
     pub(crate) fn kernel(&self, fold: &Fold) -> ReduceKey {

@@ -39,9 +39,7 @@ const BYTES_MIN: usize = 1 << 20;
 
 impl HostPath {
     pub(crate) fn new() -> Self {
-        Self {
-            memory: HostMemory::from(Vec::new()),
-        }
+        Self { memory: HostMemory::from(Vec::new()) }
     }
 
     /// Makes room for that many bytes. Grows by doubling, so that a program with buckets of one size does it once.
@@ -96,9 +94,7 @@ impl HostPath {
             Moves::Transpose(output) => output.own_part(elements),
             Moves::Kernel | Moves::Copy => data,
         };
-        let written = target
-            .part(range)
-            .and_then(|part| stream.write(&part, memory));
+        let written = target.part(range).and_then(|part| stream.write(&part, memory));
         core.local(written)
     }
 }

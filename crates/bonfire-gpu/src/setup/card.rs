@@ -124,10 +124,7 @@ impl Cards {
         } else {
             CudaSync::Kernel
         };
-        SyncChoice {
-            sync: asked.unwrap_or(safe),
-            limited,
-        }
+        SyncChoice { sync: asked.unwrap_or(safe), limited }
     }
 
     /// Whether streams that wait for other ranks could stand in a queue before those that the
@@ -139,11 +136,7 @@ impl Cards {
         for (rank, card) in self.cards.iter().enumerate() {
             let ranks = self.in_context_of(card);
             if queues_of(ranks) > card.queues {
-                return Err(Crowd {
-                    rank: Rank::new(rank as u32),
-                    ranks,
-                    queues: card.queues,
-                });
+                return Err(Crowd { rank: Rank::new(rank as u32), ranks, queues: card.queues });
             }
         }
         Ok(())
@@ -168,8 +161,7 @@ impl Cards {
     }
 
     fn processes_share_a_device(&self) -> bool {
-        self.pairs()
-            .any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
+        self.pairs().any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
     }
 
     pub(crate) fn share_a_process(&self) -> bool {
@@ -193,10 +185,7 @@ impl Cards {
     /// other with at most one per multiprocessor.
     pub(crate) fn waiting_blocks_max(&self) -> u32 {
         let share = |card: &Card| {
-            let on_it = self
-                .cards
-                .iter()
-                .filter(|other| other.device == card.device);
+            let on_it = self.cards.iter().filter(|other| other.device == card.device);
             card.multiprocessors / (on_it.count().max(1) as u32)
         };
         self.cards.iter().map(share).min().unwrap_or(1).max(1)

@@ -42,10 +42,8 @@ pub(super) fn exchange(
         offer.extend((bytes as u64).to_le_bytes());
     }
     let offers = group.all_gather_bytes(&offer)?;
-    let calls: Vec<io::Result<(UnixStream, usize)>> = others
-        .iter()
-        .map(|peer| call(&offers[peer.index()]))
-        .collect();
+    let calls: Vec<io::Result<(UnixStream, usize)>> =
+        others.iter().map(|peer| call(&offers[peer.index()])).collect();
     // Who has called whom; then nobody waits for a call that never comes.
     let mut called = vec![0u8; group.world_size().len()];
     for (peer, call) in others.iter().zip(&calls) {
@@ -73,11 +71,7 @@ impl Door {
         let (name, secret) = (random()?, random()?);
         let listener = listen_abstract(&text(name))?;
         listener.set_nonblocking(true)?;
-        Ok(Self {
-            name,
-            secret,
-            listener,
-        })
+        Ok(Self { name, secret, listener })
     }
 
     /// Gives the descriptor to `callers` callers.

@@ -50,10 +50,7 @@ enum ShareError {
          Neighbours"
     )]
     Absent { peer: Rank },
-    #[error(
-        "rank {peer} sent {bytes} bytes where a handle has {}",
-        IpcHandle::BYTES
-    )]
+    #[error("rank {peer} sent {bytes} bytes where a handle has {}", IpcHandle::BYTES)]
     Handle { peer: Rank, bytes: usize },
 }
 
@@ -99,10 +96,7 @@ impl Peers {
     pub(crate) fn share(&mut self, stream: &Stream, len: usize) -> Result<Shared> {
         self.try_share(stream, len)?.map_err(|refusals| {
             let first = refusals.first().expect("somebody has refused");
-            CudaGroupError::SetUp {
-                rank: first.by(),
-                reason: first.to_string(),
-            }
+            CudaGroupError::SetUp { rank: first.by(), reason: first.to_string() }
         })
     }
 

@@ -81,9 +81,8 @@ impl Probe<'_> {
     }
 
     fn fill(&self, me: Rank) -> Result<(), ProbeError> {
-        let bytes: Vec<u8> = (0..READ_BYTES / 4)
-            .flat_map(|word| pattern(me, word).to_ne_bytes())
-            .collect();
+        let bytes: Vec<u8> =
+            (0..READ_BYTES / 4).flat_map(|word| pattern(me, word).to_ne_bytes()).collect();
         let own = self.memory.own().part(0..READ_BYTES)?;
         Ok(self.stream.write(&own, &bytes)?)
     }
@@ -103,8 +102,7 @@ impl Probe<'_> {
     fn write_to_peers(&self, me: Rank) -> Result<(), ProbeError> {
         let own = self.memory.own().part(0..WRITE_BYTES)?;
         for peer in self.group.world_size().ranks() {
-            self.stream
-                .copy(&self.memory.of(peer).part(inbox(me))?, &own)?;
+            self.stream.copy(&self.memory.of(peer).part(inbox(me))?, &own)?;
         }
         self.finish("writing to the other ranks")
     }
@@ -126,12 +124,7 @@ impl Probe<'_> {
         for (word, found) in pinned.words().iter().enumerate() {
             let (found, expected) = (found.load(Ordering::Acquire), pattern(from, word));
             if found != expected {
-                return Ok(Err(Wrong {
-                    how: how.to_owned(),
-                    word,
-                    found,
-                    expected,
-                }));
+                return Ok(Err(Wrong { how: how.to_owned(), word, found, expected }));
             }
         }
         Ok(Ok(()))
@@ -146,9 +139,7 @@ impl Probe<'_> {
         stream.record(&event)?;
         match event.wait_until(Instant::now() + DEADLINE)? {
             EventState::Done => Ok(()),
-            EventState::Pending => Err(ProbeError::Stuck {
-                how: how.to_owned(),
-            }),
+            EventState::Pending => Err(ProbeError::Stuck { how: how.to_owned() }),
         }
     }
 }

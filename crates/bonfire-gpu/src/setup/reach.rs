@@ -22,11 +22,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(by: Rank, of: Rank, reason: impl fmt::Display) -> Self {
-        Self {
-            by: by.get(),
-            of: of.get(),
-            reason: reason.to_string(),
-        }
+        Self { by: by.get(), of: of.get(), reason: reason.to_string() }
     }
 
     pub(crate) fn by(&self) -> Rank {
@@ -37,10 +33,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, of, reason } = self;
-        write!(
-            f,
-            "rank {by} does not reach the memory of rank {of}: {reason}"
-        )
+        write!(f, "rank {by} does not reach the memory of rank {of}: {reason}")
     }
 }
 

@@ -17,17 +17,11 @@ impl Shared {
     /// Of all ranks, in their order.
     pub(crate) fn of_ranks(spans: Vec<Span>, me: Rank) -> Self {
         assert!(me.index() < spans.len(), "rank {me} of {}", spans.len());
-        Self {
-            spans,
-            own: me.index(),
-        }
+        Self { spans, own: me.index() }
     }
 
     pub(crate) fn alone(span: Span) -> Self {
-        Self {
-            spans: vec![span],
-            own: 0,
-        }
+        Self { spans: vec![span], own: 0 }
     }
 
     pub(crate) fn own(&self) -> &Span {

@@ -140,10 +140,7 @@ impl Agents {
         match self.gather(attempt, bad, graces, signals) {
             Ok(ends) => {
                 let flights = self.gather_flights(attempt);
-                End {
-                    flights,
-                    ..self.judge(end, ends)
-                }
+                End { flights, ..self.judge(end, ends) }
             }
             Err(error) => self.without(end, error),
         }
@@ -281,11 +278,7 @@ impl Agents {
             (None, Some(other)) => Err(other),
             (None, None) => Ok(()),
         };
-        End {
-            result,
-            is_last,
-            flights: Vec::new(),
-        }
+        End { result, is_last, flights: Vec::new() }
     }
 
     /// The last end of this host's ranks, where those of others will not be known for a reason. A rank that failed by
@@ -305,11 +298,7 @@ impl Agents {
             }
             other => other,
         };
-        End {
-            result,
-            is_last: true,
-            flights: own.flights,
-        }
+        End { result, is_last: true, flights: own.flights }
     }
 
     fn lost(&self, node: u32, error: &dyn std::error::Error) -> LaunchError {
@@ -335,20 +324,11 @@ impl Card {
             return Err(disagree("version", &self.version, theirs.version));
         }
         if let Some((ours, theirs)) = Build::differ(self.build.as_ref(), theirs.build.as_ref()) {
-            return Err(LaunchError::LaunchersDiffer {
-                node_rank,
-                ours,
-                other,
-                theirs,
-            });
+            return Err(LaunchError::LaunchersDiffer { node_rank, ours, other, theirs });
         }
         for (what, ours, theirs) in [
             ("--nnodes", self.nnodes, theirs.nnodes),
-            (
-                "--nproc-per-node",
-                self.nproc_per_node,
-                theirs.nproc_per_node,
-            ),
+            ("--nproc-per-node", self.nproc_per_node, theirs.nproc_per_node),
         ] {
             if ours != theirs {
                 return Err(disagree(what, &ours, theirs.to_string()));

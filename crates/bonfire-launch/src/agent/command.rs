@@ -53,17 +53,12 @@ pub(super) fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> 
     match source.kind() {
         // The kernel says the same of a file that is there and names a missing one to run it.
         io::ErrorKind::NotFound => match found(&path) {
-            Some(program) => LaunchError::NoInterpreter {
-                interpreter: interpreter(&program),
-                program,
-            },
+            Some(program) => {
+                LaunchError::NoInterpreter { interpreter: interpreter(&program), program }
+            }
             None => LaunchError::NoProgram { program: path },
         },
-        _ => LaunchError::Spawn {
-            program: path,
-            rank: rank.get(),
-            source,
-        },
+        _ => LaunchError::Spawn { program: path, rank: rank.get(), source },
     }
 }
 
@@ -85,10 +80,7 @@ fn interpreter(program: &Path) -> String {
     });
     match line.strip_prefix(b"#!").filter(|_| read.is_ok()) {
         // Quoted as in Rust, where a carriage return of Windows can be seen.
-        Some(rest) => format!(
-            "{:?}",
-            String::from_utf8_lossy(rest).trim_matches([' ', '\n'])
-        ),
+        Some(rest) => format!("{:?}", String::from_utf8_lossy(rest).trim_matches([' ', '\n'])),
         None => "or dynamic loader".to_owned(),
     }
 }
@@ -108,15 +100,9 @@ mod tests {
         assert!(said(&script).starts_with("there is no program "), "no file");
         std::fs::write(&script, "#!/bin/bash\r\necho hi\r\n").unwrap();
         let text = said(&script);
-        assert!(
-            text.contains(r#"its interpreter "/bin/bash\r" is not"#),
-            "{text}"
-        );
+        assert!(text.contains(r#"its interpreter "/bin/bash\r" is not"#), "{text}");
         std::fs::write(&script, b"\x7fELF").unwrap();
         let text = said(&script);
-        assert!(
-            text.contains("its interpreter or dynamic loader is not"),
-            "{text}"
-        );
+        assert!(text.contains("its interpreter or dynamic loader is not"), "{text}");
     }
 }

@@ -43,10 +43,7 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn new(graces: Graces) -> Self {
-        Self {
-            graces,
-            phase: Phase::Running,
-        }
+        Self { graces, phase: Phase::Running }
     }
 
     /// When to call [`time_passed`](Self::time_passed) next.
@@ -66,9 +63,7 @@ impl Ending {
 
     pub(super) fn rank_failed(&mut self, now: Instant) {
         if self.phase == Phase::Running {
-            self.phase = Phase::Failing {
-                until: now + self.graces.after_failure,
-            };
+            self.phase = Phase::Failing { until: now + self.graces.after_failure };
         }
     }
 
@@ -97,9 +92,7 @@ impl Ending {
     pub(super) fn interrupted(&mut self, now: Instant) -> Order {
         match self.phase {
             Phase::Running | Phase::Failing { .. } => {
-                self.phase = Phase::Terminating {
-                    until: now + self.graces.after_interrupt,
-                };
+                self.phase = Phase::Terminating { until: now + self.graces.after_interrupt };
                 Order::Terminate
             }
             Phase::Terminating { .. } => self.kill(now),
@@ -114,9 +107,7 @@ impl Ending {
         match self.phase {
             Phase::Running | Phase::Abandoned => Order::Wait,
             Phase::Failing { .. } => {
-                self.phase = Phase::Terminating {
-                    until: now + self.graces.after_terminate,
-                };
+                self.phase = Phase::Terminating { until: now + self.graces.after_terminate };
                 Order::Terminate
             }
             Phase::Terminating { .. } => self.kill(now),
@@ -128,9 +119,7 @@ impl Ending {
     }
 
     fn kill(&mut self, now: Instant) -> Order {
-        self.phase = Phase::Killing {
-            until: now + KILL_WAIT,
-        };
+        self.phase = Phase::Killing { until: now + KILL_WAIT };
         Order::Kill
     }
 }
@@ -155,11 +144,7 @@ mod tests {
         assert!(!ending.has_signalled());
         assert_eq!(ending.deadline(), Some(at(1)));
         ending.rank_failed(at(1));
-        assert_eq!(
-            ending.deadline(),
-            Some(at(1)),
-            "a second failure gives no second grace"
-        );
+        assert_eq!(ending.deadline(), Some(at(1)), "a second failure gives no second grace");
         assert_eq!(ending.time_passed(at(0)), Order::Wait);
         assert_eq!(ending.time_passed(at(1)), Order::Terminate);
         assert!(ending.has_signalled());

@@ -41,12 +41,9 @@ impl Meeting {
     pub(super) fn open(options: &AgentOptions) -> Result<Self, LaunchError> {
         match &options.nodes {
             Nodes::One { port } => Self::on_one_host(options, *port),
-            Nodes::Several {
-                nnodes,
-                node_rank,
-                master_addr,
-                master_port,
-            } => Self::on_several_hosts(options, *nnodes, *node_rank, master_addr, *master_port),
+            Nodes::Several { nnodes, node_rank, master_addr, master_port } => {
+                Self::on_several_hosts(options, *nnodes, *node_rank, master_addr, *master_port)
+            }
         }
     }
 
@@ -148,11 +145,7 @@ impl Meeting {
     }
 
     pub(super) fn job_name(&self) -> &str {
-        if self.job_id.is_empty() {
-            "none"
-        } else {
-            &self.job_id
-        }
+        if self.job_id.is_empty() { "none" } else { &self.job_id }
     }
 
     /// Has `on_failure` called when a rank of another host fails.
@@ -198,10 +191,7 @@ impl Meeting {
             restart_count: self.restart_count,
             host_id: None,
             launcher_id: Some(std::process::id()),
-            settings: EnvSettings {
-                tls: self.tls,
-                ..EnvSettings::default()
-            },
+            settings: EnvSettings { tls: self.tls, ..EnvSettings::default() },
         })
     }
 
@@ -225,8 +215,5 @@ fn world_size(nnodes: NonZeroU32, nproc_per_node: NonZeroU32) -> Result<WorldSiz
     nnodes
         .checked_mul(nproc_per_node)
         .and_then(|ranks| WorldSize::new(ranks.get()).ok())
-        .ok_or(LaunchError::WorldTooLarge {
-            nnodes,
-            nproc_per_node,
-        })
+        .ok_or(LaunchError::WorldTooLarge { nnodes, nproc_per_node })
 }

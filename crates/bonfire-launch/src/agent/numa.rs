@@ -34,9 +34,7 @@ impl NumaBinding {
     /// The cores for a rank that is started by `command`; nothing where there is no choice.
     pub(super) fn cores(self, command: &Command, place: &RankEnv) -> Option<Vec<usize>> {
         let Self::Node = self;
-        let mut set = command
-            .get_envs()
-            .filter(|(name, _)| *name == VISIBLE_DEVICES);
+        let mut set = command.get_envs().filter(|(name, _)| *name == VISIBLE_DEVICES);
         let visible = match set.next() {
             Some((_, value)) => value.map(ToOwned::to_owned),
             None => env::var_os(VISIBLE_DEVICES),
@@ -44,9 +42,7 @@ impl NumaBinding {
         let visible = visible.as_ref().map(|list| list.to_string_lossy());
         let (rank, count) = (place.local_rank as usize, place.local_world_size as usize);
         let topology = Topology::below(Path::new("/"));
-        topology
-            .cores(rank, count, visible.as_deref())
-            .map(<[usize]>::to_vec)
+        topology.cores(rank, count, visible.as_deref()).map(<[usize]>::to_vec)
     }
 }
 
@@ -77,10 +73,7 @@ impl Topology {
             // -1 where the firmware does not say.
             text(&device.join("numa_node")).trim().parse().ok()
         };
-        Self {
-            nodes,
-            gpus: buses.iter().map(node).collect(),
-        }
+        Self { nodes, gpus: buses.iter().map(node).collect() }
     }
 
     /// The cores for one of `count` ranks, of which each has one of the `visible` GPUs if there are enough.
@@ -90,10 +83,7 @@ impl Topology {
             return None;
         }
         let visible: Vec<usize> = match visible {
-            Some(list) => list
-                .split(',')
-                .map_while(|gpu| gpu.trim().parse().ok())
-                .collect(),
+            Some(list) => list.split(',').map_while(|gpu| gpu.trim().parse().ok()).collect(),
             None => (0..self.gpus.len()).collect(),
         };
         let gpu = visible.get(local_rank).filter(|_| visible.len() >= count);
@@ -113,10 +103,7 @@ pub(super) fn on_cores<T>(cores: Option<&[usize]>, action: impl FnOnce() -> T) -
     };
     let before = sched_getaffinity(None)?;
     let mut bound = CpuSet::new();
-    for &core in cores
-        .iter()
-        .filter(|&&core| core < CpuSet::MAX_CPU && before.is_set(core))
-    {
+    for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU && before.is_set(core)) {
         bound.set(core);
     }
     if bound.count() == 0 {
@@ -161,10 +148,7 @@ mod tests {
         for (gpu, node) in [1, 1, 0, 0].iter().enumerate() {
             let bus = format!("0000:0{gpu}:00.0");
             write(&format!("proc/driver/nvidia/gpus/{bus}/information"), "");
-            write(
-                &format!("sys/bus/pci/devices/{bus}/numa_node"),
-                &format!("{node}\n"),
-            );
+            write(&format!("sys/bus/pci/devices/{bus}/numa_node"), &format!("{node}\n"));
         }
         let topology = Topology::below(root.path());
         (root, topology)
@@ -191,9 +175,7 @@ mod tests {
     #[test]
     fn what_is_started_inherits_the_cores_and_this_thread_keeps_its_own() {
         let before = sched_getaffinity(None).unwrap();
-        let one = (0..CpuSet::MAX_CPU)
-            .find(|&core| before.is_set(core))
-            .unwrap();
+        let one = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
         let seen = on_cores(Some(&[one]), || {
             let mut command = std::process::Command::new("cat");
             command.arg("/proc/self/status").output().unwrap()

@@ -47,16 +47,8 @@ struct Duty {
 impl Pulse {
     /// Of host `node_rank` of `nnodes`, over a connection of its own.
     pub(super) fn start(store: TcpStore, node_rank: u32, nnodes: u32) -> io::Result<Self> {
-        let post = Arc::new(Post {
-            stop: AtomicBool::new(false),
-            duty: Mutex::default(),
-        });
-        let heart = Heart {
-            store,
-            node_rank,
-            nnodes,
-            post: Arc::clone(&post),
-        };
+        let post = Arc::new(Post { stop: AtomicBool::new(false), duty: Mutex::default() });
+        let heart = Heart { store, node_rank, nnodes, post: Arc::clone(&post) };
         let thread = thread::Builder::new().name("bonfire-agents".to_owned());
         let thread = thread.spawn(move || {
             if let Err(error) = heart.beat() {
@@ -66,10 +58,7 @@ impl Pulse {
                 duty.report_failure();
             }
         })?;
-        Ok(Self {
-            post,
-            thread: Some(thread),
-        })
+        Ok(Self { post, thread: Some(thread) })
     }
 
     /// Calls `on_failure` once another host has reported the failure of this attempt, or is lost.
@@ -80,9 +69,7 @@ impl Pulse {
         if duty.is_lost {
             duty.report_failure();
         }
-        Watch {
-            post: Arc::clone(&self.post),
-        }
+        Watch { post: Arc::clone(&self.post) }
     }
 }
 
@@ -155,10 +142,7 @@ impl Heart {
     fn look_for_the_lost(&self, attempt: u32) -> Result<(), StoreError> {
         for node in 1..self.nnodes {
             if is_silent(&self.store, node)
-                && self
-                    .store
-                    .get(&end_key(attempt, node), Duration::ZERO)
-                    .is_err()
+                && self.store.get(&end_key(attempt, node), Duration::ZERO).is_err()
             {
                 tracing::warn!(
                     "node {node} is lost: its launcher has been silent for {SILENCE_MAX} s"

@@ -39,10 +39,7 @@ pub(crate) struct Listening {
 
 impl Signals {
     pub(crate) fn watch() -> io::Result<Self> {
-        let state = Arc::new(Mutex::new(State {
-            listener: None,
-            echoes: Echoes::default(),
-        }));
+        let state = Arc::new(Mutex::new(State { listener: None, echoes: Echoes::default() }));
         let (ends, stops) = (Arc::clone(&state), Arc::clone(&state));
         Ok(Self {
             state,
@@ -54,9 +51,7 @@ impl Signals {
     /// Hands wishes to a function until what this returns is dropped.
     pub(crate) fn listen(&self, listener: impl FnMut(Wish) + Send + 'static) -> Listening {
         self.state.lock().listener = Some(Box::new(listener));
-        Listening {
-            state: Arc::clone(&self.state),
-        }
+        Listening { state: Arc::clone(&self.state) }
     }
 }
 

@@ -59,11 +59,7 @@ pub(super) struct End {
 impl End {
     /// An end after which nothing is started anew.
     pub(super) fn last(error: LaunchError) -> Self {
-        Self {
-            result: Err(error),
-            is_last: true,
-            flights: Vec::new(),
-        }
+        Self { result: Err(error), is_last: true, flights: Vec::new() }
     }
 }
 
@@ -166,11 +162,7 @@ impl Supervisor {
                 End {
                     is_last: self.interrupted.is_some(),
                     result: self.verdict(),
-                    flights: if has_failed {
-                        flights.read()
-                    } else {
-                        Vec::new()
-                    },
+                    flights: if has_failed { flights.read() } else { Vec::new() },
                 }
             }
             Err(error) => End::last(error),
@@ -242,12 +234,7 @@ impl Supervisor {
 
     fn start_rank(
         &self,
-        Setup {
-            options,
-            logs,
-            flights,
-            ..
-        }: Setup<'_>,
+        Setup { options, logs, flights, .. }: Setup<'_>,
         place: &RankEnv,
         mut command: Command,
         events: SyncSender<Event>,
@@ -264,9 +251,7 @@ impl Supervisor {
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
-        let cores = options
-            .numa_binding
-            .and_then(|binding| binding.cores(&command, place));
+        let cores = options.numa_binding.and_then(|binding| binding.cores(&command, place));
         let terminal = self.terminal.as_ref();
         let spawn = || output::spawn(command, place.rank, terminal, &self.guard);
         let mut child = on_cores(cores.as_deref(), spawn)?
@@ -286,11 +271,7 @@ impl Supervisor {
             let is_bare = options.nproc_per_node.get() == 1
                 || (options.labels == OutputLabels::Errors && channel == Channel::Output);
             let sink = logs.sink(channel, log_place).map_err(LaunchError::Logs)?;
-            let prefix = if is_bare {
-                String::new()
-            } else {
-                format!("[rank {}] ", place.rank)
-            };
+            let prefix = if is_bare { String::new() } else { format!("[rank {}] ", place.rank) };
             Ok::<_, LaunchError>(Relay {
                 rank: place.rank,
                 prefix,
@@ -309,13 +290,7 @@ impl Supervisor {
         if let Some(error) = child.take_stderr() {
             relays.push(relay(Channel::Error, tail.clone())?.start(error)?);
         }
-        Ok(RankProcess {
-            rank: place.rank,
-            child,
-            tail,
-            waiter,
-            relays,
-        })
+        Ok(RankProcess { rank: place.rank, child, tail, waiter, relays })
     }
 
     /// The next event, or nothing when the deadline comes first.
@@ -340,11 +315,7 @@ impl Supervisor {
             self.running
         );
         let status = self.ranks[local_rank].child.reap()?;
-        let end = |exit| BadEnd {
-            local_rank,
-            exit,
-            at,
-        };
+        let end = |exit| BadEnd { local_rank, exit, at };
         // What ends after our signals ended because of them.
         if self.ending.has_signalled() {
             return Ok(());
@@ -371,11 +342,7 @@ impl Supervisor {
         let at = Instant::now();
         for &local_rank in &self.running {
             if self.ranks[local_rank].child.is_stopped() {
-                self.bad_ends.push(BadEnd {
-                    local_rank,
-                    exit: Exit::Stopped,
-                    at,
-                });
+                self.bad_ends.push(BadEnd { local_rank, exit: Exit::Stopped, at });
             }
         }
     }

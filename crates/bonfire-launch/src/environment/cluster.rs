@@ -161,21 +161,14 @@ impl Cluster {
         }
         let rank = source.required_number(words.rank, 0..=u32::MAX - 1)?;
         let world_size = source.required_number(words.world_size, 1..=u32::MAX)?;
-        let local_world_size = source
-            .number(words.local_world_size, 1..=u32::MAX)?
-            .unwrap_or(world_size);
-        let local_rank = source
-            .number(words.local_rank, 0..=u32::MAX - 1)?
-            .unwrap_or(rank % local_world_size);
+        let local_world_size =
+            source.number(words.local_world_size, 1..=u32::MAX)?.unwrap_or(world_size);
+        let local_rank =
+            source.number(words.local_rank, 0..=u32::MAX - 1)?.unwrap_or(rank % local_world_size);
         Ok(Some(Self {
             launcher,
             words,
-            place: Place {
-                rank,
-                world_size,
-                local_rank,
-                local_world_size,
-            },
+            place: Place { rank, world_size, local_rank, local_world_size },
         }))
     }
 
@@ -195,12 +188,8 @@ impl Cluster {
     /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank reaches all.
     pub(super) fn agree_with(&self, source: &Source<'_>) -> Result<(), EnvError> {
         let mut said = Vec::new();
-        for (variable, min) in [
-            (RANK, 0),
-            (WORLD_SIZE, 1),
-            (LOCAL_RANK, 0),
-            (LOCAL_WORLD_SIZE, 1),
-        ] {
+        for (variable, min) in [(RANK, 0), (WORLD_SIZE, 1), (LOCAL_RANK, 0), (LOCAL_WORLD_SIZE, 1)]
+        {
             if let Some(value) = source.number(variable, min..=u32::MAX)? {
                 said.push((variable, value));
             }
@@ -243,10 +232,7 @@ impl Cluster {
         };
         let nodes = source.required(SLURM_STEP_NODELIST)?;
         let Some(first) = first_host(&nodes) else {
-            return Err(EnvError::Unintelligible {
-                variable: SLURM_STEP_NODELIST,
-                value: nodes,
-            });
+            return Err(EnvError::Unintelligible { variable: SLURM_STEP_NODELIST, value: nodes });
         };
         let node = source.number(SLURM_NODEID, 0..=u32::MAX)?.unwrap_or(0);
         if self.place.rank == 0 && node > 0 {

@@ -21,12 +21,7 @@ pub enum EnvError {
     )]
     Missing { variable: &'static str },
     #[error("{variable} must be a whole number from {min} to {max}, not \"{value}\"")]
-    NotANumber {
-        variable: &'static str,
-        value: String,
-        min: u32,
-        max: u32,
-    },
+    NotANumber { variable: &'static str, value: String, min: u32, max: u32 },
     #[error("{variable} is {rank}, but {count_variable} is {count}: ranks count from 0")]
     RankOutOfRange {
         /// The variable: `RANK` or `LOCAL_RANK`.
@@ -39,10 +34,7 @@ pub enum EnvError {
     #[error(
         "{LOCAL_WORLD_SIZE} is {local_world_size}, more than {WORLD_SIZE}, which is {world_size}"
     )]
-    LocalWorldTooLarge {
-        local_world_size: u32,
-        world_size: u32,
-    },
+    LocalWorldTooLarge { local_world_size: u32, world_size: u32 },
     #[error(
         "two launchers disagree: {first} is {first_value}, but {second} is {second_value}; unset \
          what does not belong to this job"
@@ -65,17 +57,11 @@ pub enum EnvError {
     )]
     NotOnFirstHost { first: String },
     #[error("{variable} makes no sense: \"{value}\"")]
-    Unintelligible {
-        variable: &'static str,
-        value: String,
-    },
+    Unintelligible { variable: &'static str, value: String },
     #[error("{MASTER_ADDR} is empty; it must be a host name or an address")]
     NoAddress,
     #[error("{variable} must be 0, 1, nearby or torchrun, not \"{value}\"")]
-    NotASwitch {
-        variable: &'static str,
-        value: String,
-    },
+    NotASwitch { variable: &'static str, value: String },
     #[error("{RUN_ID} has {bytes} bytes; at most {JOB_ID_BYTES_MAX} are allowed")]
     JobIdTooLong { bytes: usize },
     #[error("{HOST_ID} has {bytes} bytes; at most {HOST_ID_BYTES_MAX} are allowed")]

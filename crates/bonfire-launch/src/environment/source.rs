@@ -65,8 +65,7 @@ impl Source<'_> {
         variable: &'static str,
         range: RangeInclusive<u32>,
     ) -> Result<u32, EnvError> {
-        self.number(variable, range)?
-            .ok_or(EnvError::Missing { variable })
+        self.number(variable, range)?.ok_or(EnvError::Missing { variable })
     }
 
     pub(super) fn job_token(&self) -> Result<JobToken, EnvError> {
@@ -102,21 +101,14 @@ impl Source<'_> {
     pub(super) fn store_host(&self) -> Result<StoreHost, EnvError> {
         let Some(value) = self.text(AGENT_STORE) else {
             let torchrun_serves = self.text(TORCHRUN_STORE).as_deref() == Some("True");
-            return Ok(if torchrun_serves {
-                StoreHost::Torchrun
-            } else {
-                StoreHost::RankZero
-            });
+            return Ok(if torchrun_serves { StoreHost::Torchrun } else { StoreHost::RankZero });
         };
         match value.trim() {
             "1" | "true" => Ok(StoreHost::Agent),
             "" | "0" | "false" => Ok(StoreHost::RankZero),
             "nearby" => Ok(StoreHost::Nearby),
             "torchrun" => Ok(StoreHost::Torchrun),
-            _ => Err(EnvError::NotASwitch {
-                variable: AGENT_STORE,
-                value,
-            }),
+            _ => Err(EnvError::NotASwitch { variable: AGENT_STORE, value }),
         }
     }
 }

@@ -98,30 +98,18 @@ fn a_missing_variable_is_named() {
     refused(&format!("RANK=0 {MEETING}"), "WORLD_SIZE is not set");
     refused(&format!("WORLD_SIZE=1 {MEETING}"), "RANK is not set");
     refused(&format!("LOCAL_RANK=0 {MEETING}"), "RANK is not set");
-    refused(
-        "RANK=0 WORLD_SIZE=1 MASTER_PORT=1",
-        "MASTER_ADDR is not set",
-    );
-    refused(
-        "RANK=0 WORLD_SIZE=1 MASTER_ADDR=a",
-        "MASTER_PORT is not set",
-    );
+    refused("RANK=0 WORLD_SIZE=1 MASTER_PORT=1", "MASTER_ADDR is not set");
+    refused("RANK=0 WORLD_SIZE=1 MASTER_ADDR=a", "MASTER_PORT is not set");
 }
 
 #[test]
 fn a_world_of_zero_is_refused() {
-    refused(
-        &format!("RANK=0 WORLD_SIZE=0 {MEETING}"),
-        "WORLD_SIZE must be a whole number from 1",
-    );
+    refused(&format!("RANK=0 WORLD_SIZE=0 {MEETING}"), "WORLD_SIZE must be a whole number from 1");
 }
 
 #[test]
 fn a_rank_outside_its_world_is_refused() {
-    refused(
-        &format!("RANK=4 WORLD_SIZE=4 {MEETING}"),
-        "RANK is 4, but WORLD_SIZE is 4",
-    );
+    refused(&format!("RANK=4 WORLD_SIZE=4 {MEETING}"), "RANK is 4, but WORLD_SIZE is 4");
     refused(
         &format!("RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 {MEETING}"),
         "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2",
@@ -134,16 +122,10 @@ fn a_rank_outside_its_world_is_refused() {
 
 #[test]
 fn text_that_is_no_number_is_shown() {
-    refused(
-        &format!("RANK=one WORLD_SIZE=4 {MEETING}"),
-        "RANK must be a whole number",
-    );
+    refused(&format!("RANK=one WORLD_SIZE=4 {MEETING}"), "RANK must be a whole number");
     refused(&format!("RANK=-1 WORLD_SIZE=4 {MEETING}"), "not \"-1\"");
     refused(&format!("RANK= WORLD_SIZE=4 {MEETING}"), "not \"\"");
-    refused(
-        &format!("RANK=0 WORLD_SIZE=99999999999 {MEETING}"),
-        "not \"99999999999\"",
-    );
+    refused(&format!("RANK=0 WORLD_SIZE=99999999999 {MEETING}"), "not \"99999999999\"");
 }
 
 #[test]
@@ -158,19 +140,13 @@ fn a_port_outside_its_range_is_refused() {
 
 #[test]
 fn an_empty_address_is_refused() {
-    refused(
-        "RANK=0 WORLD_SIZE=1 MASTER_ADDR= MASTER_PORT=1",
-        "MASTER_ADDR is empty",
-    );
+    refused("RANK=0 WORLD_SIZE=1 MASTER_ADDR= MASTER_PORT=1", "MASTER_ADDR is empty");
 }
 
 #[test]
 fn a_bad_token_or_switch_is_refused() {
     let base = format!("RANK=0 WORLD_SIZE=1 {MEETING}");
-    refused(
-        &format!("{base} BONFIRE_JOB_TOKEN=secret"),
-        "BONFIRE_JOB_TOKEN is wrong",
-    );
+    refused(&format!("{base} BONFIRE_JOB_TOKEN=secret"), "BONFIRE_JOB_TOKEN is wrong");
     refused(
         &format!("{base} BONFIRE_JOB_TOKEN_FILE=/none/such"),
         "BONFIRE_JOB_TOKEN_FILE is wrong",
@@ -184,10 +160,7 @@ fn a_bad_token_or_switch_is_refused() {
 #[test]
 fn a_bad_name_count_or_setting_is_refused() {
     let base = format!("RANK=0 WORLD_SIZE=1 {MEETING}");
-    refused(
-        &format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)),
-        "BONFIRE_HOST_ID has 65 bytes",
-    );
+    refused(&format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)), "BONFIRE_HOST_ID has 65 bytes");
     refused(
         &format!("{base} TORCHELASTIC_RUN_ID={}", "j".repeat(257)),
         "TORCHELASTIC_RUN_ID has 257 bytes",
@@ -196,10 +169,7 @@ fn a_bad_name_count_or_setting_is_refused() {
         &format!("{base} TORCHELASTIC_RESTART_COUNT=twice"),
         "TORCHELASTIC_RESTART_COUNT must be a whole number",
     );
-    refused(
-        &format!("{base} BONFIRE_ALGORITHM=fast"),
-        "BONFIRE_ALGORITHM is wrong",
-    );
+    refused(&format!("{base} BONFIRE_ALGORITHM=fast"), "BONFIRE_ALGORITHM is wrong");
 }
 
 const SLURM: &str = "SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=5 \
@@ -211,12 +181,7 @@ const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 \
 const MPICH: &str = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=9";
 
 fn place(worker: &RankEnv) -> [u32; 4] {
-    [
-        worker.rank.get(),
-        worker.world_size.get(),
-        worker.local_rank,
-        worker.local_world_size,
-    ]
+    [worker.rank.get(), worker.world_size.get(), worker.local_rank, worker.local_world_size]
 }
 
 #[test]
@@ -231,15 +196,9 @@ fn a_step_of_slurm_is_understood() {
     let other = accepted(&SLURM.replace("STEP_ID=0", "STEP_ID=1"));
     assert_ne!(other.master_port, worker.master_port);
     let told = accepted(&format!("{SLURM} {MEETING}"));
-    assert_eq!(
-        (told.master_addr.as_str(), told.master_port),
-        ("127.0.0.1", 29500)
-    );
+    assert_eq!((told.master_addr.as_str(), told.master_port), ("127.0.0.1", 29500));
     let port = accepted(&format!("{SLURM} MASTER_PORT=4000"));
-    assert_eq!(
-        (port.master_addr.as_str(), port.master_port),
-        ("gpu07", 4000)
-    );
+    assert_eq!((port.master_addr.as_str(), port.master_port), ("gpu07", 4000));
     let one_host = accepted(
         &SLURM
             .replace("TASKS_PER_NODE=4,2", "TASKS_PER_NODE=6")
@@ -261,9 +220,7 @@ fn a_rank_0_that_slurm_put_elsewhere_says_what_to_export() {
 
 #[test]
 fn the_script_of_a_batch_job_is_no_rank() {
-    let script = SLURM
-        .replace("SLURM_STEP_ID=0", "")
-        .replace("SLURM_STEP_NUM_TASKS=6", "");
+    let script = SLURM.replace("SLURM_STEP_ID=0", "").replace("SLURM_STEP_NUM_TASKS=6", "");
     assert!(parse(&script).unwrap().is_none());
 }
 
@@ -285,18 +242,12 @@ fn ranks_of_mpirun_are_understood() {
         assert_eq!(place(&worker), [1, 2, 1, 2]);
         assert_eq!(worker.agent_store, StoreHost::Nearby);
         assert!(worker.job_id.starts_with(job), "{worker:?}");
-        let hosts = variables
-            .replace("LOCAL_SIZE=2", "LOCAL_SIZE=1")
-            .replace("NRANKS=2", "NRANKS=1");
-        let hosts = hosts
-            .replace("LOCAL_RANK=1", "LOCAL_RANK=0")
-            .replace("RANKID=1", "RANKID=0");
+        let hosts =
+            variables.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("NRANKS=2", "NRANKS=1");
+        let hosts = hosts.replace("LOCAL_RANK=1", "LOCAL_RANK=0").replace("RANKID=1", "RANKID=0");
         refused(&hosts, "export MASTER_ADDR, the host of rank 0");
         let told = accepted(&format!("{hosts} {MEETING}"));
-        assert_eq!(
-            (told.agent_store, told.master_port),
-            (StoreHost::RankZero, 29500)
-        );
+        assert_eq!((told.agent_store, told.master_port), (StoreHost::RankZero, 29500));
     }
 }
 
@@ -307,10 +258,7 @@ fn a_pod_of_an_indexed_job_is_understood() {
     let worker = accepted(&pod);
     assert_eq!(place(&worker), [2, 3, 0, 1]);
     assert_eq!(worker.master_port, 29500);
-    assert!(
-        parse("JOB_COMPLETION_INDEX=2").unwrap().is_none(),
-        "a job of its own"
-    );
+    assert!(parse("JOB_COMPLETION_INDEX=2").unwrap().is_none(), "a job of its own");
     refused("JOB_COMPLETION_INDEX=2 WORLD_SIZE=3", "export MASTER_ADDR");
 }
 
@@ -343,10 +291,7 @@ fn the_innermost_launcher_counts() {
     let agent = format!("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 BONFIRE_AGENT_STORE=1 {MEETING}");
     for outer in [SLURM, OPEN_MPI, MPICH] {
         let worker = accepted(&format!("{agent} {outer}"));
-        assert_eq!(
-            (worker.rank.get(), worker.agent_store),
-            (0, StoreHost::Agent)
-        );
+        assert_eq!((worker.rank.get(), worker.agent_store), (0, StoreHost::Agent));
     }
     // mpirun starts a daemon per host as a step of Slurm, and the ranks inherit its numbers.
     for inner in [OPEN_MPI, MPICH] {
@@ -359,18 +304,9 @@ fn the_innermost_launcher_counts() {
 
 #[test]
 fn two_launchers_that_disagree_are_refused() {
-    refused(
-        &format!("RANK=0 {SLURM}"),
-        "RANK is 0, but SLURM_PROCID is 5",
-    );
-    refused(
-        &format!("WORLD_SIZE=4 {OPEN_MPI}"),
-        "WORLD_SIZE is 4, but OMPI_COMM_WORLD_SIZE is 2",
-    );
-    refused(
-        &format!("LOCAL_RANK=0 {MPICH}"),
-        "LOCAL_RANK is 0, but MPI_LOCALRANKID is 1",
-    );
+    refused(&format!("RANK=0 {SLURM}"), "RANK is 0, but SLURM_PROCID is 5");
+    refused(&format!("WORLD_SIZE=4 {OPEN_MPI}"), "WORLD_SIZE is 4, but OMPI_COMM_WORLD_SIZE is 2");
+    refused(&format!("LOCAL_RANK=0 {MPICH}"), "LOCAL_RANK is 0, but MPI_LOCALRANKID is 1");
     refused(
         &format!("{OPEN_MPI} PMI_RANK=0 PMI_SIZE=2"),
         "PMI_RANK is 0, but OMPI_COMM_WORLD_RANK is 1",
@@ -401,7 +337,5 @@ fn a_rank_that_slurm_shows_one_device_has_it_for_itself() {
     assert!(!sees(SLURM));
     assert!(!sees("CUDA_VISIBLE_DEVICES=0"));
     // A program that launches its ranks itself inside of a step of one task.
-    assert!(!sees(&format!(
-        "{SLURM} CUDA_VISIBLE_DEVICES=0 BONFIRE_AGENT_STORE=1"
-    )));
+    assert!(!sees(&format!("{SLURM} CUDA_VISIBLE_DEVICES=0 BONFIRE_AGENT_STORE=1")));
 }

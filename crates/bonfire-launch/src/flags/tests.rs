@@ -29,13 +29,7 @@ fn both_spellings_mean_the_same() {
     ];
     for line in lines {
         let seen = options(line).unwrap();
-        let Nodes::Several {
-            nnodes,
-            node_rank,
-            master_addr,
-            master_port,
-        } = seen.nodes
-        else {
+        let Nodes::Several { nnodes, node_rank, master_addr, master_port } = seen.nodes else {
             panic!("{:?}", seen.nodes);
         };
         assert_eq!((nnodes.get(), node_rank, master_port), (2, 1, 9));
@@ -51,10 +45,7 @@ fn both_spellings_mean_the_same() {
 #[test]
 fn every_letter_is_the_programs_own() {
     let command = LaunchFlags::augment_args(Command::new(""));
-    let letters: Vec<char> = command
-        .get_arguments()
-        .filter_map(clap::Arg::get_short)
-        .collect();
+    let letters: Vec<char> = command.get_arguments().filter_map(clap::Arg::get_short).collect();
     assert!(letters.is_empty(), "{letters:?}");
 }
 
@@ -79,11 +70,7 @@ fn contradictions_are_refused() {
 #[test]
 fn the_endpoint_of_torchrun_says_where_host_0_is() {
     let of = |line| match options(line).unwrap().nodes {
-        Nodes::Several {
-            master_addr,
-            master_port,
-            ..
-        } => (master_addr, master_port),
+        Nodes::Several { master_addr, master_port, .. } => (master_addr, master_port),
         Nodes::One { port } => (String::new(), port),
     };
     for line in [
@@ -92,10 +79,7 @@ fn the_endpoint_of_torchrun_says_where_host_0_is() {
     ] {
         assert_eq!(of(line), ("node0".to_owned(), 29500), "{line}");
     }
-    assert_eq!(
-        of("--nnodes 2 --rdzv-endpoint [fe80::1]:9"),
-        ("fe80::1".to_owned(), 9)
-    );
+    assert_eq!(of("--nnodes 2 --rdzv-endpoint [fe80::1]:9"), ("fe80::1".to_owned(), 9));
     assert_eq!(of("--rdzv-endpoint localhost:9"), (String::new(), 9));
 }
 

@@ -88,10 +88,7 @@ impl HostsOfFile {
         }
         let result = watch(&mut remotes, &events);
         let deadline = Instant::now() + OUTPUT_WAIT;
-        for relay in remotes
-            .iter_mut()
-            .flat_map(|remote| remote.relays.drain(..))
-        {
+        for relay in remotes.iter_mut().flat_map(|remote| remote.relays.drain(..)) {
             while !relay.is_finished() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -109,17 +106,10 @@ impl HostsOfFile {
         screen: &Arc<Screen>,
     ) -> Result<Remote, LaunchError> {
         let mut command = self.shell(&host.name);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_owned();
-        let mut child =
-            ChildProcess::spawn(command, guard).map_err(|source| LaunchError::Spawn {
-                program: program.into(),
-                rank: 0,
-                source,
-            })?;
+        let mut child = ChildProcess::spawn(command, guard)
+            .map_err(|source| LaunchError::Spawn { program: program.into(), rank: 0, source })?;
         let mut input = child.take_stdin().expect("it was asked for");
         // One that has ended already says so by its end.
         let _ = input.write_all(script);
@@ -130,10 +120,7 @@ impl HostsOfFile {
             screen: Arc::clone(screen),
             dedup: Arc::new(ErrorDedup::default()),
             tail: Tail::default(),
-            sink: Sink {
-                file: None,
-                is_shown: true,
-            },
+            sink: Sink { file: None, is_shown: true },
         };
         let (output, error) = (child.take_stdout(), child.take_stderr());
         let relays = [
@@ -141,19 +128,12 @@ impl HostsOfFile {
             relay(Channel::Error).start(error.expect("it was asked for"))?,
         ];
         let (watch, events) = (child.exit_watch(), events.clone());
-        thread::Builder::new()
-            .name(format!("bonfire-wait-{node}"))
-            .spawn(move || {
-                if watch.wait().is_ok() {
-                    let _ = events.send(Event::Ended(node));
-                }
-            })?;
-        Ok(Remote {
-            host: host.name.clone(),
-            child,
-            input: Some(input),
-            relays: relays.into(),
-        })
+        thread::Builder::new().name(format!("bonfire-wait-{node}")).spawn(move || {
+            if watch.wait().is_ok() {
+                let _ = events.send(Event::Ended(node));
+            }
+        })?;
+        Ok(Remote { host: host.name.clone(), child, input: Some(input), relays: relays.into() })
     }
 
     /// A shell of a host, which reads what it is to do.
@@ -199,14 +179,8 @@ impl HostsOfFile {
         export(STARTED_OVER_SSH, "1".as_ref());
         export("PET_NNODES", self.hosts.len().to_string().as_ref());
         export("PET_NODE_RANK", node.to_string().as_ref());
-        export(
-            "PET_MASTER_ADDR",
-            &of_this_host("PET_MASTER_ADDR", self.hosts[0].name.clone()),
-        );
-        export(
-            "PET_MASTER_PORT",
-            &of_this_host("PET_MASTER_PORT", PORT.to_owned()),
-        );
+        export("PET_MASTER_ADDR", &of_this_host("PET_MASTER_ADDR", self.hosts[0].name.clone()));
+        export("PET_MASTER_PORT", &of_this_host("PET_MASTER_PORT", PORT.to_owned()));
         export("BONFIRE_NPROC", host.slots.len().to_string().as_ref());
         if let Some(devices) = host.visible_devices() {
             export(VISIBLE_DEVICES, devices.as_ref());
@@ -242,9 +216,8 @@ fn watch(remotes: &mut [Remote], events: &Receiver<Event>) -> Result<(), LaunchE
     let mut interrupted: Option<Interrupt> = None;
     let mut deadline: Option<Instant> = None;
     while running > 0 {
-        let left = deadline.map_or(Duration::MAX, |at| {
-            at.saturating_duration_since(Instant::now())
-        });
+        let left =
+            deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
         match events.recv_timeout(left) {
             Ok(Event::Ended(node)) => {
                 running -= 1;
@@ -294,8 +267,7 @@ fn hang_up(remotes: &mut [Remote]) {
 
 /// Whether a shell can export it.
 fn is_name(name: &str) -> bool {
-    name.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// A word that a shell takes as it is.

@@ -81,15 +81,9 @@ mod tests {
         assert!(dedup.is_known(rank(3), b"error: no such file"));
         assert!(dedup.is_known(rank(0), b"error: no such file"));
         assert!(!dedup.is_known(rank(1), b"error: disk full"));
-        assert_eq!(
-            dedup.take_notes(),
-            ["ranks 0 and 3 had the same error as rank 2"]
-        );
+        assert_eq!(dedup.take_notes(), ["ranks 0 and 3 had the same error as rank 2"]);
         assert!(dedup.take_notes().is_empty());
-        assert!(
-            !dedup.is_known(rank(0), b"error: no such file"),
-            "forgotten"
-        );
+        assert!(!dedup.is_known(rank(0), b"error: no such file"), "forgotten");
     }
 
     #[test]
@@ -117,9 +111,6 @@ mod tests {
     fn notes_name_all_ranks() {
         let named = |ranks: &[u32]| note(&ranks.iter().copied().map(rank).collect::<Vec<_>>());
         assert_eq!(named(&[1, 0]), "rank 0 had the same error as rank 1");
-        assert_eq!(
-            named(&[3, 2, 0, 1]),
-            "ranks 0, 1 and 2 had the same error as rank 3"
-        );
+        assert_eq!(named(&[3, 2, 0, 1]), "ranks 0, 1 and 2 had the same error as rank 3");
     }
 }

@@ -71,11 +71,7 @@ impl Lines {
                 }
             }
         }
-        debug_assert!(
-            self.pending.len() < LINE_BYTES_MAX,
-            "{} bytes",
-            self.pending.len()
-        );
+        debug_assert!(self.pending.len() < LINE_BYTES_MAX, "{} bytes", self.pending.len());
     }
 }
 

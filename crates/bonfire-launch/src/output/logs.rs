@@ -190,10 +190,7 @@ impl Logs {
             }
             _ => None,
         };
-        Ok(Sink {
-            file,
-            is_shown: self.show(channel, place.local_rank),
-        })
+        Ok(Sink { file, is_shown: self.show(channel, place.local_rank) })
     }
 
     pub(crate) fn show(&self, channel: Channel, local_rank: u32) -> bool {
@@ -220,11 +217,7 @@ pub(crate) struct LogPlace {
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).expect("the flags of open are an int");
-    options
-        .append(true)
-        .create(true)
-        .custom_flags(flags)
-        .open(path)
+    options.append(true).create(true).custom_flags(flags).open(path)
 }
 
 /// This user's folder for logs among the temporary files, where others write, too, and can guess its name.
@@ -254,11 +247,7 @@ const FOLDER_NAME_BYTES_MAX: usize = 200;
 fn folder_name(job: &str) -> String {
     let name = job.replace('/', "_");
     let name = &name[..name.floor_char_boundary(FOLDER_NAME_BYTES_MAX)];
-    if name.bytes().all(|byte| byte == b'.') {
-        format!("_{name}")
-    } else {
-        name.to_owned()
-    }
+    if name.bytes().all(|byte| byte == b'.') { format!("_{name}") } else { name.to_owned() }
 }
 
 fn attempt(job: &Path, restart_count: u32) -> PathBuf {

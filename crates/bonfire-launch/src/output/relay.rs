@@ -59,9 +59,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Relays until the stream ends, which is when every process that holds its other end has ended.
     pub(crate) fn start(self, source: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
-        thread::Builder::new()
-            .name("bonfire-relay".to_owned())
-            .spawn(move || self.run(source))
+        thread::Builder::new().name("bonfire-relay".to_owned()).spawn(move || self.run(source))
     }
 
     fn run(mut self, mut source: impl Read) {

@@ -66,9 +66,7 @@ impl Screen {
     }
 
     fn new(streams: Streams) -> Self {
-        Self {
-            streams: Mutex::new(streams),
-        }
+        Self { streams: Mutex::new(streams) }
     }
 
     /// What the ranks are to know about it.
@@ -278,10 +276,7 @@ mod tests {
         screen.line(Channel::Error, "[1] ", b"one");
         screen.line(Channel::Error, "[0] ", b"100%");
         screen.line(Channel::Error, "[0] ", b"end");
-        assert_eq!(
-            text(&paper),
-            "[0] 10%\r\x1b[K[1] one\n[0] 10%\r\x1b[K[0] 100%\n[0] end\n"
-        );
+        assert_eq!(text(&paper), "[0] 10%\r\x1b[K[1] one\n[0] 10%\r\x1b[K[0] 100%\n[0] end\n");
     }
 
     #[test]

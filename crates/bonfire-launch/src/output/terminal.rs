@@ -90,12 +90,8 @@ impl Terminal {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let device = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
         let before = tcgetattr(&device).ok()?;
-        let terminal = Self {
-            path: path.into_bytes(),
-            device,
-            before,
-            was_drawn_on: AtomicBool::new(false),
-        };
+        let terminal =
+            Self { path: path.into_bytes(), device, before, was_drawn_on: AtomicBool::new(false) };
         (!terminal.is_drawn_on()).then_some(terminal)
     }
 
@@ -158,9 +154,8 @@ impl TerminalWatch {
     fn start(terminal: Arc<Terminal>, screen: Arc<Screen>) -> io::Result<Self> {
         let (open, closed) = channel::<()>();
         let watched = Arc::clone(&terminal);
-        let thread = thread::Builder::new()
-            .name("bonfire-terminal".to_owned())
-            .spawn(move || {
+        let thread =
+            thread::Builder::new().name("bonfire-terminal".to_owned()).spawn(move || {
                 while closed.recv_timeout(LOOK_PAUSE) == Err(RecvTimeoutError::Timeout) {
                     let is_drawn_on = watched.is_drawn_on();
                     let was_drawn_on = watched.was_drawn_on.swap(is_drawn_on, Ordering::Relaxed);
@@ -172,11 +167,7 @@ impl TerminalWatch {
                     }
                 }
             })?;
-        Ok(Self {
-            terminal,
-            open: Some(open),
-            thread: Some(thread),
-        })
+        Ok(Self { terminal, open: Some(open), thread: Some(thread) })
     }
 }
 

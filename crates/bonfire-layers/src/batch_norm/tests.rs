@@ -35,20 +35,9 @@ fn exact(shape: [usize; 3], offset: f32) -> [Vec<f64>; 4] {
     let [samples, features, positions] = shape;
     let elems = samples * features * positions;
     let wide = |values: Vec<f32>| -> Vec<f64> { values.into_iter().map(f64::from).collect() };
-    let (x, g) = (
-        wide(numbers(elems, 1, offset)),
-        wide(numbers(elems, 2, 0.0)),
-    );
-    let (gamma, beta) = (
-        wide(numbers(features, 3, 0.0)),
-        wide(numbers(features, 4, 0.0)),
-    );
-    let mut found = [
-        vec![0.0; elems],
-        vec![0.0; elems],
-        vec![0.0; features],
-        vec![0.0; features],
-    ];
+    let (x, g) = (wide(numbers(elems, 1, offset)), wide(numbers(elems, 2, 0.0)));
+    let (gamma, beta) = (wide(numbers(features, 3, 0.0)), wide(numbers(features, 4, 0.0)));
+    let mut found = [vec![0.0; elems], vec![0.0; elems], vec![0.0; features], vec![0.0; features]];
     for feature in 0..features {
         let of_feature = |i: &usize| i / positions % features == feature;
         let places: Vec<usize> = (0..elems).filter(of_feature).collect();
@@ -70,14 +59,8 @@ fn exact(shape: [usize; 3], offset: f32) -> [Vec<f64>; 4] {
     found
 }
 
-const SHAPES: [[usize; 3]; 6] = [
-    [5, 3, 49],
-    [7, 18, 16],
-    [33, 20, 4],
-    [9, 33, 1],
-    [1, 2, 40],
-    [4, 1, 3],
-];
+const SHAPES: [[usize; 3]; 6] =
+    [[5, 3, 49], [7, 18, 16], [33, 20, 4], [9, 33, 1], [1, 2, 40], [4, 1, 3]];
 
 /// Values are up to 2 off the offset, as gamma, beta and gradients; deviations are near 1. What is rounded is at most as
 /// large as gamma times gradient times offset; sums of 32 bits have as many terms as positions over lanes, and lanes.
@@ -88,12 +71,7 @@ fn values_and_gradients_are_those_of_64_bits() {
             let terms = (shape[2] / LANES + LANES) as f64;
             let size = 8.0 * (4.0 + f64::from(offset)) * f64::from(f32::EPSILON);
             let count = (shape[0] * shape[2]) as f64;
-            let tolerances = [
-                size,
-                size * terms,
-                size * terms * count,
-                size * terms * count,
-            ];
+            let tolerances = [size, size * terms, size * terms * count, size * terms * count];
             let pairs = found(shape, offset).into_iter().zip(exact(shape, offset));
             for (index, (found, exact)) in pairs.enumerate() {
                 assert_eq!(found.len(), exact.len());
@@ -121,10 +99,7 @@ fn a_constant_feature_has_no_variance() {
 #[test]
 fn bits_do_not_depend_on_threads() {
     let on = |threads| {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| SHAPES.map(|shape| found(shape, 1.0)))
     };
     assert_eq!(on(1), on(3));

@@ -50,10 +50,7 @@ impl Fold {
             groups: 1,
         };
         let channels = channels * columns;
-        let (input, weight) = (
-            [samples, channels, height, width],
-            [targets, channels, rows, 1],
-        );
+        let (input, weight) = ([samples, channels, height, width], [targets, channels, rows, 1]);
         Some((fold, input, weight, window))
     }
 

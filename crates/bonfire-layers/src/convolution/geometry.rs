@@ -43,10 +43,7 @@ impl Links {
             *end += list.len();
             Some(*end)
         }));
-        Self {
-            starts,
-            links: lists.concat(),
-        }
+        Self { starts, links: lists.concat() }
     }
 }
 
@@ -54,12 +51,7 @@ impl Geometry {
     pub(super) fn new(input: [usize; 4], weight: [usize; 4], window: Window) -> Self {
         let [samples, channels, height, width] = input;
         let [targets, source_channels, rows, columns] = weight;
-        let Window {
-            stride,
-            dilation,
-            padding,
-            groups,
-        } = window;
+        let Window { stride, dilation, padding, groups } = window;
         let (kernel, source) = ([rows, columns], [height, width]);
         assert_eq!(
             channels,

@@ -25,30 +25,15 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn source(geometry: &Geometry, group: usize) -> Self {
-        Self::of(
-            geometry,
-            geometry.source_channels,
-            group,
-            geometry.source_pixels(),
-        )
+        Self::of(geometry, geometry.source_channels, group, geometry.source_pixels())
     }
 
     pub(super) fn target(geometry: &Geometry, group: usize) -> Self {
-        Self::of(
-            geometry,
-            geometry.target_channels,
-            group,
-            geometry.target_pixels(),
-        )
+        Self::of(geometry, geometry.target_channels, group, geometry.target_pixels())
     }
 
     fn of(geometry: &Geometry, count: usize, group: usize, pixels: usize) -> Self {
-        Self {
-            all: count * geometry.groups,
-            first: group * count,
-            count,
-            pixels,
-        }
+        Self { all: count * geometry.groups, first: group * count, count, pixels }
     }
 
     fn panels(self) -> usize {
@@ -106,10 +91,7 @@ pub(super) fn scatter(
                 for (block, rows) in block.iter_mut().zip(rows).take(width) {
                     let row = rows[begin + sample].iter().zip(shift);
                     let shifted = row.map(|(value, shift)| value + shift);
-                    block
-                        .iter_mut()
-                        .zip(shifted)
-                        .for_each(|(to, from)| *to = from);
+                    block.iter_mut().zip(shifted).for_each(|(to, from)| *to = from);
                 }
                 let lines = &mut target[sample * len + first..][..depth * pixels];
                 let lines = lines.chunks_exact_mut(pixels);

@@ -22,11 +22,7 @@ pub(super) struct Side<'a> {
 impl<'a> Side<'a> {
     /// Some channels of a tensor, as [`gathered`](super::panels::gathered) gives them.
     pub(super) fn new(rows: &'a [Row], channels: Channels) -> Self {
-        Self {
-            rows,
-            channels: channels.count,
-            pixels: channels.pixels,
-        }
+        Self { rows, channels: channels.count, pixels: channels.pixels }
     }
 }
 
@@ -97,11 +93,7 @@ impl LinkedSum<'_> {
     #[inline(always)]
     fn block<S: Simd, const V: usize, const R: usize>(&mut self, simd: S, sample: usize) -> usize {
         let samples = self.target.len();
-        let Side {
-            rows,
-            channels,
-            pixels,
-        } = self.source;
+        let Side { rows, channels, pixels } = self.source;
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
         for link in self.links {
             for panel in 0..channels.div_ceil(SIDE) {
@@ -123,10 +115,7 @@ impl LinkedSum<'_> {
         }
         for (target, sums) in self.target[sample..].iter_mut().zip(sums) {
             let target = S::as_mut_simd_f32s(target).0;
-            target
-                .iter_mut()
-                .zip(sums)
-                .for_each(|(target, sum)| *target = sum);
+            target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum);
         }
         R
     }

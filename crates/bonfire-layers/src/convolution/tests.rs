@@ -5,11 +5,7 @@ use rayon::ThreadPoolBuilder;
 
 use super::*;
 
-const ALL: Wanted = Wanted {
-    input: true,
-    weight: true,
-    bias: true,
-};
+const ALL: Wanted = Wanted { input: true, weight: true, bias: true };
 
 /// What a convolution is about.
 #[derive(Clone, Copy, Debug)]
@@ -66,12 +62,7 @@ fn found(case: &Case) -> [Vec<f32>; 4] {
     let slopes = numbers(convolution.output(), 4);
     let gradients = convolution.backward(&input, &weight, &slopes, ALL);
     let [of_input, of_weight, of_bias] = [gradients.input, gradients.weight, gradients.bias];
-    [
-        output,
-        of_input.unwrap(),
-        of_weight.unwrap(),
-        of_bias.unwrap(),
-    ]
+    [output, of_input.unwrap(), of_weight.unwrap(), of_bias.unwrap()]
 }
 
 /// A sum, that of the magnitudes of its terms, and how many they are.
@@ -91,32 +82,16 @@ fn exact(case: &Case) -> [Vec<Sum>; 4] {
         values.map(f64::from).collect()
     };
     let ([_, channels, height, width], [targets, depth, rows, columns]) = (case.input, case.weight);
-    let (x, w, b) = (
-        wide(&case.input, 1),
-        wide(&case.weight, 2),
-        wide(&[targets], 3),
-    );
+    let (x, w, b) = (wide(&case.input, 1), wide(&case.weight, 2), wide(&[targets], 3));
     let shape = case.convolution().output();
     let slopes = wide(&shape, 4);
     let sums = |count: usize| vec![Sum::default(); count];
-    let mut found = [
-        sums(slopes.len()),
-        sums(x.len()),
-        sums(w.len()),
-        sums(targets),
-    ];
-    let Window {
-        stride,
-        dilation,
-        padding,
-        groups,
-    } = case.window;
+    let mut found = [sums(slopes.len()), sums(x.len()), sums(w.len()), sums(targets)];
+    let Window { stride, dilation, padding, groups } = case.window;
     for (at, &slope) in slopes.iter().enumerate() {
         let (right, down) = (at % shape[3], at / shape[3] % shape[2]);
-        let (target, sample) = (
-            at / shape[3] / shape[2] % targets,
-            at / shape[3] / shape[2] / targets,
-        );
+        let (target, sample) =
+            (at / shape[3] / shape[2] % targets, at / shape[3] / shape[2] / targets);
         found[0][at].add(b[target]);
         found[3][target].add(slope);
         for tap in 0..depth * rows * columns {
@@ -145,10 +120,7 @@ fn check(case: &Case) {
         for (i, (&value, &Sum(sum, magnitude, terms))) in found.iter().zip(exact).enumerate() {
             let tolerance = terms * f64::from(f32::EPSILON) * magnitude;
             let error = (f64::from(value) - sum).abs();
-            assert!(
-                error <= tolerance,
-                "{name} {i} of {case:?}: {value} for {sum}"
-            );
+            assert!(error <= tolerance, "{name} {i} of {case:?}: {value} for {sum}");
         }
     }
 }
@@ -206,10 +178,7 @@ fn a_map_of_one_pixel_has_gradients_of_all_taps() {
 fn bits_do_not_depend_on_threads() {
     let case = Case::square(37, [19, 40], 3, 1, 6);
     let on = |threads| {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| found(&case))
     };
     assert_eq!(on(1), on(3));
@@ -226,11 +195,7 @@ fn no_samples_give_no_values_and_gradients_of_zero() {
 #[test]
 fn only_wanted_gradients_are_computed() {
     let case = Case::square(3, [4, 5], 3, 1, 3);
-    let none = Wanted {
-        input: false,
-        weight: false,
-        bias: false,
-    };
+    let none = Wanted { input: false, weight: false, bias: false };
     let (input, weight) = (numbers(108, 1), numbers(180, 2));
     let slopes = numbers(135, 4);
     let gradients = case.convolution().backward(&input, &weight, &slopes, none);

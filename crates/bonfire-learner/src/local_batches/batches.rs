@@ -79,12 +79,7 @@ pub(crate) struct Turn<O> {
 
 impl<'a, O> Split<'a, O> {
     pub(crate) fn of(local: &'a LocalBatches<O>) -> Self {
-        Self {
-            batches: Batches::of(local),
-            processed: 0,
-            total: local.total,
-            iteration: 0,
-        }
+        Self { batches: Batches::of(local), processed: 0, total: local.total, iteration: 0 }
     }
 
     pub(crate) fn advance(&mut self, samples: usize) {

@@ -30,11 +30,8 @@ impl StepAgreement {
     pub(crate) fn of(group: &ProcessGroup, own: OwnStep) -> Result<Self, LearnerError> {
         let sent = [own.samples as i64, own.more.into(), own.stop.into()];
         let all = group.all_gather(&sent)?;
-        let mut agreement = Self {
-            samples: Vec::with_capacity(group.world_size().len()),
-            more: false,
-            stop: None,
-        };
+        let mut agreement =
+            Self { samples: Vec::with_capacity(group.world_size().len()), more: false, stop: None };
         for (rank, sent) in group.world_size().ranks().zip(all.chunks_exact(sent.len())) {
             agreement.samples.push(sent[0] as usize);
             agreement.more |= sent[1] != 0;

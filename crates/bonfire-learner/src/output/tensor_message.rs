@@ -66,11 +66,8 @@ impl TensorMessage {
 
     /// The length of a description, the description (shapes and types), then the values.
     pub(crate) fn into_bytes(self) -> Result<Vec<u8>, LearnerError> {
-        let description: Vec<(Vec<usize>, DType)> = self
-            .tensors
-            .iter()
-            .map(|data| (data.shape().to_vec(), data.dtype()))
-            .collect();
+        let description: Vec<(Vec<usize>, DType)> =
+            self.tensors.iter().map(|data| (data.shape().to_vec(), data.dtype())).collect();
         let description = serde_json::to_vec(&description)
             .map_err(|cause| LearnerError::Output(cause.to_string()))?;
         let values: usize = self.tensors.iter().map(|data| data.as_bytes().len()).sum();
@@ -97,11 +94,7 @@ impl TensorMessage {
             tensors.push_back(TensorData::from_bytes_vec(values.to_vec(), shape, dtype));
             rest = after;
         }
-        if rest.is_empty() {
-            Ok(Self { tensors })
-        } else {
-            Err(torn())
-        }
+        if rest.is_empty() { Ok(Self { tensors }) } else { Err(torn()) }
     }
 }
 

@@ -28,10 +28,7 @@ impl<M: DistributedModel> Run<'_, M> {
     }
 
     pub(crate) fn compresses(&self) -> bool {
-        matches!(
-            self.config.ddp.compression,
-            GradientCompression::PowerSgd(_)
-        )
+        matches!(self.config.ddp.compression, GradientCompression::PowerSgd(_))
     }
 
     pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
@@ -54,10 +51,9 @@ impl<M: DistributedModel> Run<'_, M> {
             }
         }
         let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp.clone())?;
-        if let (Some(checkpoints), Some(epoch)) = (
-            &self.config.compression_checkpoints,
-            self.components.checkpoint,
-        ) {
+        if let (Some(checkpoints), Some(epoch)) =
+            (&self.config.compression_checkpoints, self.components.checkpoint)
+        {
             checkpoints.restore(epoch, &mut ddp, &group)?;
         }
         Ok(ddp)

@@ -9,9 +9,7 @@ use bonfire_train::PowerSgdConfig;
 
 /// Both matrices of the net travel as factors of rank 1, from the first step on.
 fn power_sgd() -> DdpConfig {
-    let power_sgd = PowerSgdConfig::default()
-        .with_start_step(0)
-        .with_compression_rate_min(0.1);
+    let power_sgd = PowerSgdConfig::default().with_start_step(0).with_compression_rate_min(0.1);
     DdpConfig::default().with_compression(GradientCompression::PowerSgd(power_sgd))
 }
 
@@ -63,12 +61,7 @@ fn epochs_kept(folder: &Path, rank: u32) -> Vec<String> {
 /// Two epochs on `first` ranks and two more on `then`: the bits of each of these, which must be the same.
 #[track_caller]
 fn in_two_parts(folder: &Path, keeps: bool, first: u32, then: u32) -> Vec<u32> {
-    let part = |from, epochs| Part {
-        folder,
-        keeps,
-        from,
-        epochs,
-    };
+    let part = |from, epochs| Part { folder, keeps, from, epochs };
     on_ranks(first, |world| part(None, 2).bits(&world));
     let bits = on_ranks(then, |world| part(Some(2), 4).bits(&world));
     for (rank, own) in bits.iter().enumerate() {
@@ -82,12 +75,7 @@ fn a_resumed_training_goes_on_with_what_compression_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
     let whole = on_ranks(2, |world| {
-        let part = Part {
-            folder: &whole,
-            keeps: false,
-            from: None,
-            epochs: 4,
-        };
+        let part = Part { folder: &whole, keeps: false, from: None, epochs: 4 };
         part.bits(&world)
     });
     let kept = folder.path().join("kept");
@@ -115,12 +103,7 @@ fn an_epoch_without_a_state_is_gone_on_from_without_one() {
     let lost = in_two_parts(&folder.path().join("lost"), false, 2, 2);
     // The first two epochs kept nothing; the rest would.
     let none = folder.path().join("none");
-    let part = |keeps, from, epochs| Part {
-        folder: &none,
-        keeps,
-        from,
-        epochs,
-    };
+    let part = |keeps, from, epochs| Part { folder: &none, keeps, from, epochs };
     on_ranks(2, |world| part(false, None, 2).bits(&world));
     let bits = on_ranks(2, |world| part(true, Some(2), 4).bits(&world));
     assert_eq!(bits[0], lost);
@@ -130,12 +113,7 @@ fn an_epoch_without_a_state_is_gone_on_from_without_one() {
 #[test]
 fn a_damaged_state_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let part = |from| Part {
-        folder: folder.path(),
-        keeps: true,
-        from,
-        epochs: 2,
-    };
+    let part = |from| Part { folder: folder.path(), keeps: true, from, epochs: 2 };
     on_ranks(2, |world| part(None).bits(&world));
     let file = kept_in(&folder.path().join("0")).join("step-000000002/compression.cbor");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -165,9 +143,8 @@ fn a_strategy_that_is_not_followed_is_an_error() {
     let errors = on_ranks(2, |world| {
         let folder = tempfile::tempdir().unwrap();
         let kept = CompressionCheckpoints::new(kept_in(folder.path()));
-        let training = training(&world, folder.path(), 1)
-            .with_default_checkpointers()
-            .distributed_with(
+        let training =
+            training(&world, folder.path(), 1).with_default_checkpointers().distributed_with(
                 &world,
                 LearnerConfig::from(power_sgd()).with_compression_checkpoints(&kept),
             );

@@ -8,10 +8,7 @@ fn slices_are_contiguous_complete_and_even() {
     for items in [0, 1, 4, 5, 23] {
         for world in [1, 2, 5] {
             let world = WorldSize::new(world).unwrap();
-            let ranges: Vec<_> = world
-                .ranks()
-                .map(|rank| range_of(items, rank, world))
-                .collect();
+            let ranges: Vec<_> = world.ranks().map(|rank| range_of(items, rank, world)).collect();
             let all: Vec<usize> = ranges.iter().cloned().flatten().collect();
             assert_eq!(all, (0..items).collect::<Vec<_>>());
             let lengths = ranges.iter().map(ExactSizeIterator::len);
@@ -83,20 +80,13 @@ fn seen(
         all
     };
     let trained = sorted(seen.iter().flat_map(|(train, _)| train.clone()).collect());
-    assert_eq!(
-        trained,
-        (0..SAMPLES).collect::<Vec<_>>(),
-        "each sample once"
-    );
+    assert_eq!(trained, (0..SAMPLES).collect::<Vec<_>>(), "each sample once");
     let validated = sorted(seen.iter().flat_map(|(_, valid)| valid.clone()).collect());
     assert_eq!(validated, (0..VALID_SAMPLES).collect::<Vec<_>>());
 }
 
 fn of_burn(_: &World, batcher: ToPoints, len: usize) -> Arc<dyn DataLoader<Points>> {
-    DataLoaderBuilder::new(batcher)
-        .batch_size(BATCH)
-        .shuffle(3)
-        .build(whole(len))
+    DataLoaderBuilder::new(batcher).batch_size(BATCH).shuffle(3).build(whole(len))
 }
 
 #[test]

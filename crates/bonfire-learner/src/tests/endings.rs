@@ -7,10 +7,8 @@ fn a_sample_that_cannot_be_read_on_one_rank_ends_all() {
     let errors = on_ranks(3, |world| {
         let folder = tempfile::tempdir().unwrap();
         // In order, the elements 1, 4, 7, 10 and so on are rank 1's.
-        let numbers = Numbers {
-            len: SAMPLES,
-            broken: (world.rank() == Rank::new(1)).then_some(10),
-        };
+        let numbers =
+            Numbers { len: SAMPLES, broken: (world.rank() == Rank::new(1)).then_some(10) };
         let train = dealt(&world, numbers, Order::Sequential, Remainder::Exact);
         let training = training_of(folder.path(), 2, train, valid_loader(&world));
         let result = training.distributed(&world).launch(learner(&world));
@@ -97,12 +95,7 @@ fn a_resumed_training_ends_like_one_that_was_not_interrupted() {
         assert_eq!(whole, rest);
         assert_eq!(*whole, results[0].0);
     }
-    let files = |rank: u32| {
-        folder
-            .path()
-            .join(rank.to_string())
-            .join("parts/checkpoint")
-    };
+    let files = |rank: u32| folder.path().join(rank.to_string()).join("parts/checkpoint");
     let count = |rank: u32| files(rank).read_dir().unwrap().count();
     assert!(count(0) > 0);
     assert_eq!(count(1), 0, "only rank 0 writes");
@@ -118,9 +111,7 @@ fn models_that_differ_are_told_apart() {
         }
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let training = training(&world, folder.path(), 1);
-        let result = training
-            .distributed(&world)
-            .launch(Learner::new(model, optimizer, RATE));
+        let result = training.distributed(&world).launch(Learner::new(model, optimizer, RATE));
         result.error.unwrap().to_string()
     });
     for error in errors {
@@ -135,9 +126,7 @@ fn a_model_without_gradients_is_an_error() {
         let model = Net::new(0, &world.device());
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let training = training(&world, folder.path(), 1);
-        let result = training
-            .distributed(&world)
-            .launch(Learner::new(model, optimizer, RATE));
+        let result = training.distributed(&world).launch(Learner::new(model, optimizer, RATE));
         result.error.unwrap().to_string()
     });
     assert!(errors[0].contains("Module::train"), "{}", errors[0]);

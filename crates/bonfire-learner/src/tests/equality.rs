@@ -54,9 +54,7 @@ fn check_with(config: DdpConfig, ranks: u32, remainder: Remainder, accumulation:
         if accumulation > 1 {
             training = training.grads_accumulation(accumulation);
         }
-        let learned = training
-            .distributed_with(&world, config.clone())
-            .launch(learner(&world));
+        let learned = training.distributed_with(&world, config.clone()).launch(learner(&world));
         let learned = finished(learned).bits();
         let own = own_loop(&world, config.clone(), remainder, epochs, accumulation).bits();
         assert_eq!(learned, own, "rank {}", world.rank());

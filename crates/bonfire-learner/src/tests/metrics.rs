@@ -70,12 +70,8 @@ fn outputs_arrive_as_they_were() {
         });
         let outputs = gathered(&world, Sent::Output, output, &[2, 0, 2]).unwrap();
         let read = |output: ClassificationOutput| {
-            let targets: Vec<i64> = output
-                .targets
-                .into_data()
-                .convert::<i64>()
-                .try_to_vec()
-                .unwrap();
+            let targets: Vec<i64> =
+                output.targets.into_data().convert::<i64>().try_to_vec().unwrap();
             let loss: Vec<f32> = output.loss.into_data().try_to_vec().unwrap();
             let output: Vec<f32> = output.output.into_data().try_to_vec().unwrap();
             (loss, output, targets)
@@ -85,11 +81,7 @@ fn outputs_arrive_as_they_were() {
     let of = |rank: u8| {
         let value = f32::from(rank);
         // The loss counts for both samples.
-        (
-            vec![value; 2],
-            vec![0.5, value, 1.0, 0.0],
-            vec![1, i64::from(rank)],
-        )
+        (vec![value; 2], vec![0.5, value, 1.0, 0.0], vec![1, i64::from(rank)])
     };
     assert_eq!(values[0], [of(0), of(2)]);
     assert!(values[1].is_empty() && values[2].is_empty());
@@ -129,29 +121,18 @@ fn a_message_keeps_shapes_types_and_values() {
     let truth = Tensor::<1, Bool>::from_data([true, false, true], &device);
     message.put_float(half.clone()).unwrap();
     message.put_bool(truth.clone()).unwrap();
-    message
-        .put_int(Tensor::<3, Int>::zeros([2, 0, 1], &device))
-        .unwrap();
+    message.put_int(Tensor::<3, Int>::zeros([2, 0, 1], &device)).unwrap();
     let bytes = message.into_bytes().unwrap();
     let mut message = TensorMessage::from_bytes(&bytes).unwrap();
     let arrived = message.take_float::<2>(&device).unwrap();
     assert_eq!(arrived.dtype(), DType::F16);
     assert_eq!(arrived.into_data(), half.into_data());
-    assert_eq!(
-        message.take_bool::<1>(&device).unwrap().into_data(),
-        truth.into_data()
-    );
+    assert_eq!(message.take_bool::<1>(&device).unwrap().into_data(), truth.into_data());
     assert_eq!(message.take_int::<3>(&device).unwrap().dims(), [2, 0, 1]);
     assert!(message.is_empty());
-    assert!(matches!(
-        message.take_float::<1>(&device),
-        Err(LearnerError::Output(_))
-    ));
+    assert!(matches!(message.take_float::<1>(&device), Err(LearnerError::Output(_))));
     for cut in 0..bytes.len() {
-        assert!(
-            TensorMessage::from_bytes(&bytes[..cut]).is_err(),
-            "{cut} bytes"
-        );
+        assert!(TensorMessage::from_bytes(&bytes[..cut]).is_err(), "{cut} bytes");
     }
 }
 
@@ -159,14 +140,9 @@ fn a_message_keeps_shapes_types_and_values() {
 fn a_message_says_when_dimensions_differ() {
     let device = Device::flex();
     let mut message = TensorMessage::default();
-    message
-        .put_float(Tensor::<2>::zeros([1, 1], &device))
-        .unwrap();
+    message.put_float(Tensor::<2>::zeros([1, 1], &device)).unwrap();
     let error = message.take_float::<3>(&device).unwrap_err();
-    assert!(
-        error.to_string().contains("2 dimensions instead of 3"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("2 dimensions instead of 3"), "{error}");
 }
 
 #[test]

@@ -28,10 +28,7 @@ pub(super) fn step<const D: usize, const M: usize>(
     factors: [f64; Factors::MAX],
     moments: [Offloaded<D>; M],
 ) -> (Weights<D>, [Offloaded<D>; M]) {
-    let gradient = Gradient {
-        tensor: primitive(gradient).to_contiguous(),
-        factors,
-    };
+    let gradient = Gradient { tensor: primitive(gradient).to_contiguous(), factors };
     let mut moments = moments.map(Own::from);
     let mut parameter = Own::from(weights.parameter);
     let mut master = weights.master.map(Own::from);
@@ -46,10 +43,7 @@ pub(super) fn step<const D: usize, const M: usize>(
         }
         (other, _) => panic!("parameters on Flex are never of type {other:?}"),
     }
-    let weights = Weights {
-        parameter: parameter.kept(),
-        master: master.map(Own::idle),
-    };
+    let weights = Weights { parameter: parameter.kept(), master: master.map(Own::idle) };
     (weights, moments.map(Own::idle))
 }
 

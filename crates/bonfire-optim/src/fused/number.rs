@@ -48,11 +48,7 @@ macro_rules! real {
 
             #[inline(always)]
             fn sign(self) -> Self {
-                if self.is_nan() || self == 0.0 {
-                    0.0
-                } else {
-                    self.signum()
-                }
+                if self.is_nan() || self == 0.0 { 0.0 } else { self.signum() }
             }
         }
     };

@@ -50,17 +50,11 @@ impl Arithmetic for SgdConfig {
     const MOMENTS: &'static [&'static str] = &["momentum.velocity"];
 
     fn step<const D: usize>(&self, step: Step<'_, Self, D>) -> Stepped<Self, D> {
-        let descent = Descent {
-            penalty: f64::from(self.weight_decay),
-            rate: step.lr,
-        };
+        let descent = Descent { penalty: f64::from(self.weight_decay), rate: step.lr };
         if self.momentum == 0.0 {
             return step.with(descent);
         }
-        let is_first = step
-            .state
-            .as_ref()
-            .is_none_or(|state| state.moments.is_empty());
+        let is_first = step.state.as_ref().is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
             descent,
             momentum: f64::from(self.momentum as f32),

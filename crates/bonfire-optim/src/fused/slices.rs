@@ -54,12 +54,10 @@ pub(crate) fn step<T: Real, const M: usize>(
     }
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS);
     let pieces = parameters.zip(gradients.values.par_chunks(PIECE_ELEMS));
-    pieces
-        .zip(cut(moments, gradients.values.len()))
-        .for_each(|((parameters, values), moments)| {
-            let gradients = gradients.part(values);
-            step_piece(rule, parameters, gradients, moments);
-        });
+    pieces.zip(cut(moments, gradients.values.len())).for_each(|((parameters, values), moments)| {
+        let gradients = gradients.part(values);
+        step_piece(rule, parameters, gradients, moments);
+    });
 }
 
 /// [`step`] for parameters of 16 bits with `masters`, which take part in 32 bits and are rounded once. Gradients have
@@ -99,11 +97,8 @@ fn assert_lengths<T, U, const M: usize>(elems: usize, gradients: &[T], moments: 
 
 fn cut<T, const M: usize>(moments: [&mut [T]; M], elems: usize) -> Vec<[&mut [T]; M]> {
     let mut pieces = moments.map(|moment| moment.chunks_mut(PIECE_ELEMS));
-    let next = |_| {
-        pieces
-            .each_mut()
-            .map(|pieces| pieces.next().expect("as long as the parameters"))
-    };
+    let next =
+        |_| pieces.each_mut().map(|pieces| pieces.next().expect("as long as the parameters"));
     (0..elems.div_ceil(PIECE_ELEMS)).map(next).collect()
 }
 
@@ -176,10 +171,7 @@ fn update_half<H: Stored, G: Stored, const M: usize>(
             follow(masters, parameters, narrow);
         }
         G::widen(&gradients.values[block.clone()], wide);
-        let wide = Multiplied {
-            values: &*wide,
-            factors: gradients.factors,
-        };
+        let wide = Multiplied { values: &*wide, factors: gradients.factors };
         let moments = moments.each_mut().map(|moment| &mut moment[block.clone()]);
         update(rule, masters, wide, moments);
         H::narrow(masters, parameters);

@@ -30,13 +30,7 @@ impl<N, const D: usize> State<N, D> {
         moments: Vec<Offloaded<D>>,
         master: Option<Offloaded<D>>,
     ) -> Self {
-        Self {
-            time,
-            moments,
-            master,
-            parameter: None,
-            names: PhantomData,
-        }
+        Self { time, moments, master, parameter: None, names: PhantomData }
     }
 
     pub(super) fn with_parameter(self, parameter: Option<FileTensor>) -> Self {
@@ -88,9 +82,5 @@ impl<N: Arithmetic, const D: usize> RecordState for State<N, D> {
 /// The device of a record's values until a step places them: the host. Burn passes its default device, which may be
 /// another rank's, or missing.
 fn resting_place(said: &Device) -> Device {
-    if cfg!(feature = "flex") {
-        host()
-    } else {
-        said.clone()
-    }
+    if cfg!(feature = "flex") { host() } else { said.clone() }
 }

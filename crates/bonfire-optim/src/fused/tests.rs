@@ -62,9 +62,7 @@ fn penalty(penalty: f32) -> Option<burn_optim::decay::WeightDecayConfig> {
 #[test]
 fn adamw_has_the_bits_of_burns() {
     for (dtype, decay) in [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)] {
-        let ours = AdamWConfig::new()
-            .with_weight_decay(decay)
-            .with_beta_2(0.99);
+        let ours = AdamWConfig::new().with_weight_decay(decay).with_beta_2(0.99);
         let theirs = burn_optim::AdamWConfig::new().with_epsilon(1e-8);
         let theirs = theirs.with_weight_decay(decay).with_beta_2(0.99);
         check(&ours.build(), &theirs.build(), dtype);
@@ -100,11 +98,7 @@ fn sgd_has_the_bits_of_burns() {
             let momentum = MomentumConfig::new().with_nesterov(nesterov);
             let ours = ours.with_momentum(0.9).with_dampening(0.1);
             let theirs = theirs.clone().with_momentum(Some(momentum));
-            check(
-                &ours.with_nesterov(nesterov).build(),
-                &theirs.build(),
-                dtype,
-            );
+            check(&ours.with_nesterov(nesterov).build(), &theirs.build(), dtype);
         }
     }
 }
@@ -122,17 +116,10 @@ fn sixteen_bits_are_those_of_thirty_two_rounded_once_per_step() {
             for step in 0..STEPS {
                 let gradient = numbers(2 + step as u64, [37, 89], dtype);
                 let wide = gradient.clone().cast(DType::F32);
-                let gradient = if wide_gradients {
-                    wide.clone()
-                } else {
-                    gradient
-                };
+                let gradient = if wide_gradients { wide.clone() } else { gradient };
                 (one, state) = ours.step(rate(step), one, gradient, state);
                 (master, other_state) = theirs.step(rate(step), master, wide, other_state);
-                assert!(
-                    bits(&one) == bits(&master.clone().cast(dtype)),
-                    "{dtype:?}, {step}"
-                );
+                assert!(bits(&one) == bits(&master.clone().cast(dtype)), "{dtype:?}, {step}");
             }
         }
     }
@@ -210,10 +197,7 @@ fn a_step_of_rows_is_the_rows_of_the_step() {
         for cuts in [vec![150], vec![1, 2, 300], vec![100, 101, 201]] {
             let starts = [0].into_iter().chain(cuts.clone());
             let ends = cuts.iter().copied().chain([rows]);
-            let parts: Vec<u8> = starts
-                .zip(ends)
-                .flat_map(|(from, to)| train(from..to))
-                .collect();
+            let parts: Vec<u8> = starts.zip(ends).flat_map(|(from, to)| train(from..to)).collect();
             assert!(parts == whole, "{dtype:?}, cut at {cuts:?}");
         }
     }
@@ -225,20 +209,14 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         let step = || {
             let [parameter, gradient] = [1, 2].map(|seed| numbers(seed, [1000, 333], dtype));
-            let (parameter, _) = LionConfig::new()
-                .build()
-                .step(0.01, parameter, gradient, None);
+            let (parameter, _) = LionConfig::new().build().step(0.01, parameter, gradient, None);
             bits(&parameter)
         };
         pool.build().unwrap().install(step)
     };
     for dtype in [DType::F32, DType::BF16] {
         let one = train(1, dtype);
-        assert!(
-            [2, 3, 8]
-                .into_iter()
-                .all(|threads| train(threads, dtype) == one)
-        );
+        assert!([2, 3, 8].into_iter().all(|threads| train(threads, dtype) == one));
     }
 }
 
@@ -320,16 +298,11 @@ fn records_continue_and_burns_optimizers_continue_with_them() {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     type Make<'a> = &'a dyn Fn() -> ModuleOptimizer;
     let pairs: [(Make<'_>, Make<'_>); 4] = [
-        (
-            &|| AdamWConfig::new().with_weight_decay(1e-4).init(),
-            &|| burn_optim::AdamWConfig::new().with_epsilon(1e-8).init(),
-        ),
-        (&|| AdamConfig::new().init(), &|| {
-            burn_optim::AdamConfig::new().with_epsilon(1e-8).init()
+        (&|| AdamWConfig::new().with_weight_decay(1e-4).init(), &|| {
+            burn_optim::AdamWConfig::new().with_epsilon(1e-8).init()
         }),
-        (&|| LionConfig::new().init(), &|| {
-            burn_optim::LionConfig::new().init()
-        }),
+        (&|| AdamConfig::new().init(), &|| burn_optim::AdamConfig::new().with_epsilon(1e-8).init()),
+        (&|| LionConfig::new().init(), &|| burn_optim::LionConfig::new().init()),
         (&|| SgdConfig::new().with_momentum(0.9).init(), &|| {
             let config = burn_optim::SgdConfig::new();
             config.with_momentum(Some(momentum.clone())).init()
@@ -344,14 +317,8 @@ fn records_continue_and_burns_optimizers_continue_with_them() {
     // What has no moments yet, or has some no longer, begins anew.
     let plain = || SgdConfig::new().init();
     let momentum = || SgdConfig::new().with_momentum(0.9).init();
-    assert_ne!(
-        handed_over(plain(), momentum()),
-        handed_over(plain(), plain())
-    );
-    assert_ne!(
-        handed_over(momentum(), plain()),
-        handed_over(plain(), plain())
-    );
+    assert_ne!(handed_over(plain(), momentum()), handed_over(plain(), plain()));
+    assert_ne!(handed_over(momentum(), plain()), handed_over(plain(), plain()));
 }
 
 #[test]
@@ -408,18 +375,9 @@ fn groups_have_numbers_of_their_own() {
 fn configurations_are_read_with_defaults() {
     let read: AdamWConfig = serde_json::from_str(r#"{"beta_2": 0.95}"#).unwrap();
     assert_eq!(read, AdamWConfig::new().with_beta_2(0.95));
-    assert_eq!(
-        serde_json::from_str::<AdamConfig>("{}").unwrap(),
-        AdamConfig::new()
-    );
-    assert_eq!(
-        serde_json::from_str::<LionConfig>("{}").unwrap(),
-        LionConfig::new()
-    );
-    assert_eq!(
-        serde_json::from_str::<SgdConfig>("{}").unwrap(),
-        SgdConfig::new()
-    );
+    assert_eq!(serde_json::from_str::<AdamConfig>("{}").unwrap(), AdamConfig::new());
+    assert_eq!(serde_json::from_str::<LionConfig>("{}").unwrap(), LionConfig::new());
+    assert_eq!(serde_json::from_str::<SgdConfig>("{}").unwrap(), SgdConfig::new());
 }
 
 #[test]

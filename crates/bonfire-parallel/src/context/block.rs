@@ -54,10 +54,7 @@ impl<const D: usize> Found<D> {
         let largest = scores.clone().max_dim(D - 1);
         let weights = (scores - largest.clone()).exp();
         let sum = weights.clone().sum_dim(D - 1);
-        Self {
-            output: weights.matmul(values) / sum.clone(),
-            log_sum: largest + sum.log(),
-        }
+        Self { output: weights.matmul(values) / sum.clone(), log_sum: largest + sum.log() }
     }
 
     /// Combines it with the attention of some of the queries to other keys.
@@ -107,10 +104,6 @@ impl<const D: usize> Known<D> {
         let weights = (scores - self.log_sum).exp();
         let of_values = weights.clone().transpose().matmul(self.gradient.clone());
         let of_scores = weights * (self.gradient.matmul(values.transpose()) - self.inner);
-        [
-            of_scores.clone().matmul(keys),
-            of_scores.transpose().matmul(self.queries),
-            of_values,
-        ]
+        [of_scores.clone().matmul(keys), of_scores.transpose().matmul(self.queries), of_values]
     }
 }

@@ -56,12 +56,7 @@ pub fn ring_attention<const D: usize>(
     const { assert!(D >= 2, "tokens and their features") };
     let shapes = [&query, &key, &value].map(Tensor::dims);
     assert_eq!(shapes, [shapes[0]; 3], "shapes of query, key and value");
-    let ring = Ring {
-        cp: cp.clone(),
-        attend,
-        shape: shapes[0],
-        dtype: query.dtype(),
-    };
+    let ring = Ring { cp: cp.clone(), attend, shape: shapes[0], dtype: query.dtype() };
     ring.agree()?;
     // One tensor, so that there is one operation with one gradient.
     let all = Tensor::cat(vec![query, key, value], 0);
@@ -207,11 +202,7 @@ impl<const D: usize> Ring<D> {
     fn next(&self, block: &Tensor<D>, source: Rank) -> Result<Option<Shift<D>>, ParallelError> {
         let (own, ranks) = (self.cp.rank().get(), self.cp.world_size().get());
         let is_last = (own + 1) % ranks == source.get();
-        if is_last {
-            Ok(None)
-        } else {
-            Shift::begin(block.clone(), &self.cp).map(Some)
-        }
+        if is_last { Ok(None) } else { Shift::begin(block.clone(), &self.cp).map(Some) }
     }
 
     fn sight(&self, source: Rank) -> Sight {
@@ -225,11 +216,7 @@ impl<const D: usize> Ring<D> {
             // Both chunks of a rank behind are between these two.
             AttentionMask::Causal => [tokens / 2..tokens, all],
         };
-        Sight {
-            queries,
-            keys,
-            only_past: self.attend == AttentionMask::Causal && source == own,
-        }
+        Sight { queries, keys, only_past: self.attend == AttentionMask::Causal && source == own }
     }
 
     /// The queries, scaled because that is less work than to scale the scores.
@@ -301,11 +288,7 @@ impl<const D: usize> Shift<D> {
             *arrived = group.all_to_all_v(data.as_bytes(), &lengths)?.into_vec();
             Ok(())
         });
-        Ok(Self {
-            work,
-            shape,
-            options,
-        })
+        Ok(Self { work, shape, options })
     }
 
     fn wait(self) -> Result<Tensor<D>, ParallelError> {

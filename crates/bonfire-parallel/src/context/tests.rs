@@ -70,17 +70,12 @@ fn list<const D: usize>(x: Tensor<D>) -> Vec<f64> {
 /// first order; relative to the largest, because what is added may cancel.
 fn assert_close(found: &[f64], expected: &[f64], (epsilon, what): (f64, &str)) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let largest = expected
-        .iter()
-        .fold(0.0, |largest: f64, x| largest.max(x.abs()));
+    let largest = expected.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
     let tolerance = TERMS as f64 * epsilon / 2.0 * largest;
     assert!(largest > 0.0 && largest.is_finite(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
         let apart = (found - expected).abs();
-        assert!(
-            apart <= tolerance,
-            "{what}: {found} and {expected}, {apart} > {tolerance}"
-        );
+        assert!(apart <= tolerance, "{what}: {found} and {expected}, {apart} > {tolerance}");
     }
 }
 
@@ -88,10 +83,7 @@ const NAMES: [&str; 4] = ["output", "query", "key", "value"];
 
 #[test]
 fn outputs_and_gradients_are_those_of_all_tokens_on_one_rank() {
-    let types = [
-        (DType::F64, f64::EPSILON),
-        (DType::F32, f64::from(f32::EPSILON)),
-    ];
+    let types = [(DType::F64, f64::EPSILON), (DType::F32, f64::from(f32::EPSILON))];
     for (dtype, epsilon) in types {
         for attend in BOTH {
             let whole = found(inputs(dtype, 1.0), |[q, k, v]| dense(q, k, v, attend));
@@ -131,11 +123,7 @@ fn scores_of_any_size_are_right() {
             let expected = list(own(whole[0].clone()));
             // A score of about a million is rounded, and its exponential by as much.
             let epsilon = 1e6 * f64::EPSILON;
-            assert_close(
-                &list(output[0].clone()),
-                &expected,
-                (epsilon, "large scores"),
-            );
+            assert_close(&list(output[0].clone()), &expected, (epsilon, "large scores"));
         });
     }
 }
@@ -164,18 +152,10 @@ fn ranks_have_chunks_from_both_ends() {
     let all = on_ranks(3, |cp| zigzag_ranges(24, &cp).unwrap());
     assert_eq!(all, [[0..4, 20..24], [4..8, 16..20], [8..12, 12..16]]);
     // How many tokens the tokens of a rank look at.
-    let seen = all
-        .iter()
-        .flatten()
-        .map(|chunk| chunk.clone().map(|token| token + 1));
+    let seen = all.iter().flatten().map(|chunk| chunk.clone().map(|token| token + 1));
     let seen: Vec<usize> = seen.map(Iterator::sum).collect();
-    assert!(
-        seen.chunks(2)
-            .all(|of_rank| of_rank.iter().sum::<usize>() == 100)
-    );
-    on_ranks(1, |cp| {
-        assert_eq!(zigzag_ranges(7, &cp).unwrap(), [0..3, 3..7])
-    });
+    assert!(seen.chunks(2).all(|of_rank| of_rank.iter().sum::<usize>() == 100));
+    on_ranks(1, |cp| assert_eq!(zigzag_ranges(7, &cp).unwrap(), [0..3, 3..7]));
     on_ranks(2, |cp| {
         let tokens = Tensor::<1, Int>::arange(0..8, &Device::flex());
         let own = zigzag_split(tokens, 0, &cp).unwrap().into_data();
@@ -192,10 +172,7 @@ fn what_does_not_fit_is_refused_on_all_ranks_and_ends_nothing() {
         assert!(error.to_string().contains(words), "{error}");
         let attend = |x: Tensor<2>, attend| ring_attention(x.clone(), x.clone(), x, attend, &cp);
         let error = attend(values([5, 2], 0, &autodiff()), AttentionMask::Causal).unwrap_err();
-        assert!(
-            error.to_string().contains("15 tokens on 3 ranks"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("15 tokens on 3 ranks"), "{error}");
         let tokens = if cp.rank() == Rank::new(1) { 4 } else { 6 };
         let error = attend(values([tokens, 2], 0, &autodiff()), AttentionMask::All).unwrap_err();
         let words = "rank 1 attends with F32 [4, 2] to all tokens, and rank 0 with F32 [6, 2]";
@@ -217,10 +194,7 @@ fn a_dead_rank_is_named() {
     });
     assert_eq!(errors.iter().flatten().count(), 3);
     for error in errors.into_iter().flatten() {
-        assert!(
-            error.contains("rank 2") && error.contains("power"),
-            "{error}"
-        );
+        assert!(error.contains("rank 2") && error.contains("power"), "{error}");
     }
 }
 
@@ -245,10 +219,7 @@ fn a_rank_that_dies_before_the_backward_pass_is_named() {
     });
     assert_eq!(errors.iter().flatten().count(), 2);
     for error in errors.into_iter().flatten() {
-        assert!(
-            error.contains("rank 1") && error.contains("power"),
-            "{error}"
-        );
+        assert!(error.contains("rank 1") && error.contains("power"), "{error}");
     }
 }
 
@@ -298,9 +269,7 @@ fn a_step_over_dp_and_cp_is_one_over_all_tokens_that_count() {
     let (loss_of_all, expected) = on_ranks(1, |world| {
         gradient(&world, |layer| {
             let all = [0, 1].map(|sequence| {
-                loss(layer, batch(sequence), |[q, k, v]| {
-                    dense(q, k, v, AttentionMask::Causal)
-                })
+                loss(layer, batch(sequence), |[q, k, v]| dense(q, k, v, AttentionMask::Causal))
             });
             let [(first, one), (second, two)] = all;
             (first + second).div_scalar((one + two) as f64)
@@ -346,9 +315,6 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     assert!(errors[2..].iter().any(is_own), "{errors:?}");
     for error in errors {
         let text = error.to_string();
-        assert!(
-            text.contains("rank 1 attends with F32 [1, 8, 18]"),
-            "{text}"
-        );
+        assert!(text.contains("rank 1 attends with F32 [1, 8, 18]"), "{text}");
     }
 }

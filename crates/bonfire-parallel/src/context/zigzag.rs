@@ -65,12 +65,7 @@ fn ranges(length: usize, cp: &World, dim: usize) -> Result<[Range<usize>; 2], Pa
         return Ok([0..length / 2, length / 2..length]);
     }
     if !length.is_multiple_of(chunks) {
-        return Err(ParallelError::Odd {
-            dim,
-            length,
-            ranks,
-            chunks,
-        });
+        return Err(ParallelError::Odd { dim, length, ranks, chunks });
     }
     let chunk = length / chunks;
     Ok([rank, chunks - 1 - rank].map(|index| index * chunk..(index + 1) * chunk))

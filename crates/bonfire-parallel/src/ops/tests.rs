@@ -27,15 +27,9 @@ const OPERATIONS: [(&str, State, State, Op); 8] = {
         ("scatter 0", Same, Each, |x, tp| scatter(x, 0, tp)),
         ("scatter 2", Same, Each, |x, tp| scatter(x, 2, tp)),
         ("gather 1", Each, Each, |x, tp| gather(x, 1, tp)),
-        ("reduce_scatter 2", Each, Each, |x, tp| {
-            reduce_scatter(x, 2, tp)
-        }),
-        ("all_to_all 0 2", Each, Each, |x, tp| {
-            all_to_all(x, Dims { from: 0, to: 2 }, tp)
-        }),
-        ("all_to_all 1 0", Each, Each, |x, tp| {
-            all_to_all(x, Dims { from: 1, to: 0 }, tp)
-        }),
+        ("reduce_scatter 2", Each, Each, |x, tp| reduce_scatter(x, 2, tp)),
+        ("all_to_all 0 2", Each, Each, |x, tp| all_to_all(x, Dims { from: 0, to: 2 }, tp)),
+        ("all_to_all 1 0", Each, Each, |x, tp| all_to_all(x, Dims { from: 1, to: 0 }, tp)),
     ]
 };
 
@@ -47,10 +41,8 @@ pub(crate) fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) ->
 }
 
 pub(crate) fn world(group: bonfire_collective::ProcessGroup) -> World {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
@@ -79,15 +71,11 @@ fn inner(left: Tensor<3>, right: Tensor<3>, (state, tp): (State, &World)) -> [f6
     let right = right.into_data().try_to_vec::<f32>().unwrap();
     assert_eq!(left.len(), right.len());
     let products = left.iter().zip(&right);
-    let products: Vec<f64> = products
-        .map(|(x, y)| f64::from(*x) * f64::from(*y))
-        .collect();
+    let products: Vec<f64> = products.map(|(x, y)| f64::from(*x) * f64::from(*y)).collect();
     // What all ranks have counts once.
     let counts = state == State::Each || tp.is_main();
-    let [sum, magnitude] = [
-        products.iter().sum::<f64>(),
-        products.iter().map(|product| product.abs()).sum(),
-    ];
+    let [sum, magnitude] =
+        [products.iter().sum::<f64>(), products.iter().map(|product| product.abs()).sum()];
     let count = f64::from(u8::from(counts));
     [sum * count, magnitude * count]
 }
@@ -104,10 +92,7 @@ fn every_backward_pass_is_the_transpose_of_the_forward_pass() {
                 let gradients = bonfire_train::backward_from(output.clone(), y.clone());
                 let gradient = x.grad(&gradients).unwrap();
                 let constant = Tensor::without_autodiff;
-                [
-                    inner(constant(output), y, (to, &tp)),
-                    inner(constant(x), gradient, (from, &tp)),
-                ]
+                [inner(constant(output), y, (to, &tp)), inner(constant(x), gradient, (from, &tp))]
             });
             let sum = |side: usize, which: usize| -> f64 {
                 products.iter().map(|product| product[side][which]).sum()
@@ -214,10 +199,7 @@ fn a_dead_rank_is_named() {
     });
     for error in &errors[..2] {
         let error = error.as_ref().unwrap();
-        assert!(
-            error.contains("rank 2") && error.contains("power"),
-            "{error}"
-        );
+        assert!(error.contains("rank 2") && error.contains("power"), "{error}");
     }
 }
 

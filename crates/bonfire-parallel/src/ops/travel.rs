@@ -90,12 +90,7 @@ fn part<const D: usize>(
     let mut shape = x.dims();
     let ranks = world.world_size();
     if !shape[dim].is_multiple_of(ranks.len()) {
-        return Err(ParallelError::Indivisible {
-            what: "a tensor",
-            dim,
-            size: shape[dim],
-            ranks,
-        });
+        return Err(ParallelError::Indivisible { what: "a tensor", dim, size: shape[dim], ranks });
     }
     shape[dim] /= ranks.len();
     Ok(shape)
@@ -111,9 +106,7 @@ fn travelled(x: Tensor<1>, world: &World, travel: Travel) -> Result<Tensor<1>, P
             DType::F64 => run::<f64>(data, group, travel),
             DType::F16 => run::<f16>(data, group, travel),
             DType::BF16 => run::<bf16>(data, group, travel),
-            other => Err(ParallelError::UnsupportedDtype {
-                dtype: format!("{other:?}"),
-            }),
+            other => Err(ParallelError::UnsupportedDtype { dtype: format!("{other:?}") }),
         },
         Err(cause) => Err(unreadable(&cause)),
     };
@@ -128,9 +121,7 @@ fn run<T: Element + burn::tensor::Element>(
     group: &ProcessGroup,
     travel: Travel,
 ) -> Result<TensorData, ParallelError> {
-    let values = data
-        .as_mut_slice::<T>()
-        .map_err(|cause| unreadable(&cause))?;
+    let values = data.as_mut_slice::<T>().map_err(|cause| unreadable(&cause))?;
     let flat = |values: Vec<T>| {
         let len = values.len();
         TensorData::new(values, [len])

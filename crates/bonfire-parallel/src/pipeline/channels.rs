@@ -47,14 +47,10 @@ impl Channels {
     /// Makes the channels of a schedule with messages. Every rank calls it.
     #[track_caller]
     pub(super) fn new(world: &World, schedule: &Schedule) -> Result<Self, CollectiveError> {
-        let sends = schedule
-            .lists()
-            .iter()
-            .flatten()
-            .filter_map(|action| match action {
-                Action::Send(message) => Some(message),
-                _ => None,
-            });
+        let sends = schedule.lists().iter().flatten().filter_map(|action| match action {
+            Action::Send(message) => Some(message),
+            _ => None,
+        });
         let ends = |message: &Message| {
             let owner = |stage| schedule.owner(stage);
             (owner(message.source()), owner(message.target()))

@@ -88,21 +88,15 @@ impl<M: Module> Pipeline<M> {
             let source = number.checked_sub(1).map(|before| schedule.owner(before));
             let source = source.filter(|&source| source != me);
             let receive = |source| self.channels.receive_described(source);
-            let mut receiving: VecDeque<_> = micro_batches
-                .iter()
-                .filter_map(|_| source.map(receive))
-                .collect();
+            let mut receiving: VecDeque<_> =
+                micro_batches.iter().filter_map(|_| source.map(receive)).collect();
             let device: Device = self.devices[local].clone().without_autodiff();
             for (micro_batch, batch) in (0..).zip(micro_batches) {
                 let inputs = match receiving.pop_front() {
                     Some(work) => self.channels.wait(work)?,
                     None => made.pop_front().unwrap_or_default(),
                 };
-                let compute = Compute {
-                    pass: PassKind::Forward,
-                    stage: number,
-                    micro_batch,
-                };
+                let compute = Compute { pass: PassKind::Forward, stage: number, micro_batch };
                 *current = Some(compute);
                 let mut pass = Pass {
                     compute,
@@ -115,12 +109,9 @@ impl<M: Module> Pipeline<M> {
                     tied_leaves: Vec::new(),
                     weights: WeightGradients::at_once(),
                 };
-                let output = forward(stage, &mut pass).into_output().map_err(|source| {
-                    PipelineError::Forward {
-                        pass: compute,
-                        source,
-                    }
-                })?;
+                let output = forward(stage, &mut pass)
+                    .into_output()
+                    .map_err(|source| PipelineError::Forward { pass: compute, source })?;
                 if number + 1 == schedule.stages() {
                     losses.push(loss_value(output.loss()?)?);
                     continue;

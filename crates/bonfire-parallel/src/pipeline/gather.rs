@@ -16,11 +16,7 @@ pub(super) fn broadcast<M: Module>(
     group: &ProcessGroup,
     owner: Rank,
 ) -> Result<M, PipelineError> {
-    let mut broadcast = Broadcast {
-        group,
-        owner,
-        result: Ok(()),
-    };
+    let mut broadcast = Broadcast { group, owner, result: Ok(()) };
     let module = module.map(&mut broadcast);
     broadcast.result.map(|()| module)
 }

@@ -16,10 +16,7 @@ pub(super) struct Sum<M> {
 
 impl<M: Module> Sum<M> {
     pub(super) fn new() -> Self {
-        Self {
-            sum: GradientsAccumulator::new(),
-            turns: Turns::default(),
-        }
+        Self { sum: GradientsAccumulator::new(), turns: Turns::default() }
     }
 
     pub(super) fn add(&mut self, stage: &M, micro_batch: u32, gradients: GradientsParams) {
@@ -42,10 +39,7 @@ pub(super) struct Turns<T> {
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Self {
-            next: 0,
-            early: BTreeMap::new(),
-        }
+        Self { next: 0, early: BTreeMap::new() }
     }
 }
 
@@ -69,11 +63,7 @@ pub(super) fn given(
     factor: f64,
     device: &Device,
 ) -> Tensor<1> {
-    let mut given = Given {
-        gradients,
-        factor,
-        numbers: Vec::new(),
-    };
+    let mut given = Given { gradients, factor, numbers: Vec::new() };
     stages.visit(&mut given);
     if given.numbers.is_empty() {
         Tensor::zeros([1], device)

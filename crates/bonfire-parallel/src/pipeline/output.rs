@@ -59,20 +59,14 @@ impl Output {
 
 impl<const D: usize> From<Tensor<D>> for Output {
     fn from(tensor: Tensor<D>) -> Self {
-        Self {
-            tensors: vec![Box::new(tensor)],
-            factor: 1.0,
-        }
+        Self { tensors: vec![Box::new(tensor)], factor: 1.0 }
     }
 }
 
 impl From<Loss> for Output {
     /// Ignores the weight of the loss: all micro-batches count equally.
     fn from(loss: Loss) -> Self {
-        Self {
-            factor: loss.factor(),
-            ..loss.tensor().into()
-        }
+        Self { factor: loss.factor(), ..loss.tensor().into() }
     }
 }
 
@@ -125,13 +119,7 @@ pub(super) struct Extent {
 }
 
 /// The types of float tensors. Their indices in this list are their codes in a message.
-const FLOATS: [DType; 5] = [
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::Flex32,
-];
+const FLOATS: [DType; 5] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::Flex32];
 
 impl Layout {
     /// Numbers for a message: for each tensor its type, its number of dimensions, and these.
@@ -164,10 +152,8 @@ impl Layout {
     }
 
     pub(super) fn of(values: &[TensorData]) -> Self {
-        let extent = |data: &TensorData| Extent {
-            dtype: data.dtype(),
-            shape: data.shape().to_vec(),
-        };
+        let extent =
+            |data: &TensorData| Extent { dtype: data.dtype(), shape: data.shape().to_vec() };
         Self(values.iter().map(extent).collect())
     }
 }
@@ -203,10 +189,7 @@ impl Start {
         let mut numbers = Vec::new();
         for (start, gradient) in starts.into_iter().zip(gradients) {
             let Some(start) = start else { continue };
-            *start
-                .gradient
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(gradient);
+            *start.gradient.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
             numbers.push(start.number);
         }
         (!numbers.is_empty()).then(|| Tensor::cat(numbers, 0).sum().backward())
@@ -233,10 +216,7 @@ pub(super) trait AnyRank {
 
 impl<const D: usize> AnyRank for Tensor<D> {
     fn extent(&self) -> Extent {
-        Extent {
-            dtype: self.dtype(),
-            shape: self.dims().to_vec(),
-        }
+        Extent { dtype: self.dtype(), shape: self.dims().to_vec() }
     }
 
     fn values(&self) -> Result<TensorData, TrainError> {
@@ -299,17 +279,11 @@ mod tests {
 
     #[test]
     fn layouts_are_read_as_they_are_written() {
-        let extent = |dtype, shape: &[usize]| Extent {
-            dtype,
-            shape: shape.to_vec(),
-        };
+        let extent = |dtype, shape: &[usize]| Extent { dtype, shape: shape.to_vec() };
         let both = [extent(DType::F32, &[4, 0, 7]), extent(DType::BF16, &[])];
         for layout in [Layout(Vec::new()), Layout(both.to_vec())] {
             assert_eq!(Layout::of_words(&layout.to_words()), layout);
         }
-        assert_eq!(
-            Layout(both.to_vec()).to_string(),
-            "f32 [4, 0, 7] and bf16 []"
-        );
+        assert_eq!(Layout(both.to_vec()).to_string(), "f32 [4, 0, 7] and bf16 []");
     }
 }

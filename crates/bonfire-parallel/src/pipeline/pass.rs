@@ -57,10 +57,7 @@ impl<B> Pass<'_, B> {
     /// [`PipelineError::OtherInput`] if there is none, or one of another number of dimensions.
     pub fn input<const D: usize>(&mut self) -> Result<Tensor<D>, PipelineError> {
         let input = self.leaves.len();
-        let data = self
-            .inputs
-            .get(input)
-            .filter(|data| data.shape().len() == D);
+        let data = self.inputs.get(input).filter(|data| data.shape().len() == D);
         let Some(data) = data else {
             return Err(PipelineError::OtherInput {
                 stage: self.stage(),

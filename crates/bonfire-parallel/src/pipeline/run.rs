@@ -53,10 +53,7 @@ pub(super) struct State<M> {
 /// The values of a micro-batch that a stage keeps between two passes.
 enum Live {
     Forward(Box<Forwarded>),
-    InputGradient {
-        gradients: GradientsParams,
-        weights: WeightGradients,
-    },
+    InputGradient { gradients: GradientsParams, weights: WeightGradients },
 }
 
 struct Forwarded {
@@ -151,8 +148,7 @@ where
                 Action::Compute(compute) => self.compute(compute)?,
                 Action::Send(message) => {
                     let (values, agreed) = self.state.made.remove(&message).expect(VERIFIED);
-                    self.channels
-                        .send(schedule.owner(message.target()), values, agreed);
+                    self.channels.send(schedule.owner(message.target()), values, agreed);
                 }
                 Action::Receive(message) => {
                     let source = schedule.owner(message.source());
@@ -209,30 +205,14 @@ where
         };
         let output = (self.forward)(&self.stages[local], &mut pass)
             .into_output()
-            .map_err(|source| PipelineError::Forward {
-                pass: compute,
-                source,
-            })?;
-        let Pass {
-            leaves,
-            mut inputs,
-            tied_leaves: tied,
-            weights,
-            ..
-        } = pass;
+            .map_err(|source| PipelineError::Forward { pass: compute, source })?;
+        let Pass { leaves, mut inputs, tied_leaves: tied, weights, .. } = pass;
         let ignored = inputs.split_off(leaves.len());
         let end = self.end(compute, output)?;
         let inputs = Inputs { leaves, ignored };
-        let forwarded = Forwarded {
-            inputs,
-            tied,
-            end,
-            weights,
-        };
+        let forwarded = Forwarded { inputs, tied, end, weights };
         let key = (compute.stage, compute.micro_batch);
-        self.state
-            .live
-            .insert(key, Live::Forward(Box::new(forwarded)));
+        self.state.live.insert(key, Live::Forward(Box::new(forwarded)));
         Ok(())
     }
 
@@ -274,11 +254,7 @@ where
     }
 
     fn weight_gradient(&mut self, compute: Compute) {
-        let Some(Live::InputGradient {
-            mut gradients,
-            weights,
-        }) = self.take(compute)
-        else {
+        let Some(Live::InputGradient { mut gradients, weights }) = self.take(compute) else {
             panic!("{VERIFIED}");
         };
         weights.compute(&mut gradients);
@@ -294,12 +270,7 @@ where
         let Some(Live::Forward(forwarded)) = self.take(compute) else {
             panic!("{VERIFIED}");
         };
-        let Forwarded {
-            inputs,
-            tied,
-            end,
-            weights,
-        } = *forwarded;
+        let Forwarded { inputs, tied, end, weights } = *forwarded;
         let mut gradients = match end {
             End::Loss(loss) => loss.is_tracked().then(|| loss.backward()),
             End::Output(starts) => Start::backward(starts, values),
@@ -310,8 +281,7 @@ where
             self.state.made.insert(message, (values, Agreed::Before));
         }
         if compute.stage + 1 == self.schedule.stages() {
-            self.state
-                .add_tied(compute.micro_batch, tied, gradients.as_mut());
+            self.state.add_tied(compute.micro_batch, tied, gradients.as_mut());
         }
         let stage = &self.stages[self.local(compute.stage)];
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, stage));
@@ -347,10 +317,7 @@ where
     }
 
     fn is_split(&self, compute: Compute) -> bool {
-        let half = Action::Compute(Compute {
-            pass: PassKind::WeightGradient,
-            ..compute
-        });
+        let half = Action::Compute(Compute { pass: PassKind::WeightGradient, ..compute });
         self.schedule.actions(self.me).contains(&half)
     }
 
@@ -374,9 +341,7 @@ pub(super) fn ended<T>(
     match outcome {
         Ok(done) => done.inspect_err(|error| channels.abort(&error.to_string())),
         Err(panic) => {
-            let pass = current
-                .map(|pass| format!(" in {pass}"))
-                .unwrap_or_default();
+            let pass = current.map(|pass| format!(" in {pass}")).unwrap_or_default();
             let cause = format!("panicked{pass}: {}", panic_message(&*panic));
             channels.abort(&cause);
             resume_unwind(panic)
@@ -390,9 +355,8 @@ const VERIFIED: &str = "the verifier has proved the order of the actions";
 impl Inputs {
     fn gradients(self, mut all: Option<&mut Gradients>) -> Result<Vec<TensorData>, TrainError> {
         let leaves = self.leaves.iter();
-        let mut found = leaves
-            .map(|leaf| leaf.gradient(all.as_deref_mut()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut found =
+            leaves.map(|leaf| leaf.gradient(all.as_deref_mut())).collect::<Result<Vec<_>, _>>()?;
         let zeros =
             |data: TensorData| TensorData::full_dtype(data.shape().clone(), 0.0, data.dtype());
         found.extend(self.ignored.into_iter().map(zeros));

@@ -45,12 +45,10 @@ pub fn layer_seconds(
         let start = Instant::now();
         let loss = forward(layer);
         let _gradients = loss.is_tracked().then(|| loss.backward());
-        device
-            .sync()
-            .map_err(|cause| TrainError::UnreadableTensor {
-                what: format!("the end of layer {layer}"),
-                cause: format!("{cause:?}"),
-            })?;
+        device.sync().map_err(|cause| TrainError::UnreadableTensor {
+            what: format!("the end of layer {layer}"),
+            cause: format!("{cause:?}"),
+        })?;
         Ok::<_, TrainError>(start.elapsed().as_secs_f64())
     };
     let mut own = vec![f64::INFINITY; layers];

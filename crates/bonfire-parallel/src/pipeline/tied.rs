@@ -91,12 +91,8 @@ impl<M: Module> Tie<M> {
             })
         };
         let Some(ends) = ends else { return Ok(None) };
-        let mut tie = Self {
-            ends,
-            device,
-            parameter: Box::new(Found::<_, D>(parameter)),
-            values: None,
-        };
+        let mut tie =
+            Self { ends, device, parameter: Box::new(Found::<_, D>(parameter)), values: None };
         tie.share(stages, channels)?;
         Ok(Some(tie))
     }

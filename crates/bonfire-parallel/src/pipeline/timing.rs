@@ -44,10 +44,7 @@ pub(super) struct Stopwatch {
 
 impl Stopwatch {
     pub(super) fn start() -> Self {
-        Self {
-            start: Instant::now(),
-            passes: Vec::new(),
-        }
+        Self { start: Instant::now(), passes: Vec::new() }
     }
 
     pub(super) fn now_s(&self) -> f64 {
@@ -55,11 +52,7 @@ impl Stopwatch {
     }
 
     pub(super) fn note(&mut self, compute: Compute, start_s: f64) {
-        self.passes.push(Span {
-            compute,
-            start_s,
-            end_s: self.now_s(),
-        });
+        self.passes.push(Span { compute, start_s, end_s: self.now_s() });
     }
 
     /// Seconds that this rank computed forward passes, gradients of inputs and those of weights, and the end of its

@@ -37,17 +37,11 @@ type Left = Arc<Mutex<Vec<Box<dyn FnOnce(&mut GradientsParams) + Send>>>>;
 impl WeightGradients {
     /// Makes a store for a backward pass that is not split, or for none.
     pub fn at_once() -> Self {
-        Self {
-            when: When::Now,
-            left: Left::default(),
-        }
+        Self { when: When::Now, left: Left::default() }
     }
 
     pub(super) fn split() -> Self {
-        Self {
-            when: When::Later,
-            left: Left::default(),
-        }
+        Self { when: When::Later, left: Left::default() }
     }
 
     /// Leaves the gradient of a parameter for later, without autodiff: for a layer with its own backward step, which

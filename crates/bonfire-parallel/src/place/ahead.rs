@@ -66,17 +66,9 @@ impl ReadAhead {
         };
         let builder = thread::Builder::new().name("bonfire-read-ahead".to_owned());
         // Without a thread nothing is read ahead.
-        let thread = if stored.is_empty() {
-            None
-        } else {
-            builder.spawn(read_all).ok()
-        };
+        let thread = if stored.is_empty() { None } else { builder.spawn(read_all).ok() };
         Self {
-            ahead_bytes_max: stored
-                .values()
-                .map(StoredTensor::byte_len)
-                .max()
-                .unwrap_or(0),
+            ahead_bytes_max: stored.values().map(StoredTensor::byte_len).max().unwrap_or(0),
             stored,
             state: Mutex::new(State {
                 wanted: thread.is_some().then_some(wanted),

@@ -42,21 +42,13 @@ impl Anchors {
         }
         let strategy = |tensor: &Tensor<1>| tensor.gradient_checkpointing_strategy();
         let fresh = Tensor::zeros([1], device);
-        if state
-            .anchors
-            .first()
-            .is_some_and(|anchor| strategy(anchor) != strategy(&fresh))
-        {
+        if state.anchors.first().is_some_and(|anchor| strategy(anchor) != strategy(&fresh)) {
             state.anchors.clear();
         }
         let uses = state.uses;
         state.uses += 1;
         while state.anchors.len() <= uses {
-            let mut anchor = state
-                .anchors
-                .last()
-                .cloned()
-                .unwrap_or_else(|| fresh.clone());
+            let mut anchor = state.anchors.last().cloned().unwrap_or_else(|| fresh.clone());
             for _ in 0..DISTANCE {
                 anchor = further::<C>(anchor);
             }

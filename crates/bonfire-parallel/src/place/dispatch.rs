@@ -100,11 +100,7 @@ impl Dispatch {
     ) -> Result<(M, LoadReport), PlaceError> {
         let survey = Survey::of(&model);
         self.map.check(&survey.tree())?;
-        let wanted: Vec<_> = survey
-            .entries
-            .iter()
-            .map(|entry| entry.tensor.clone())
-            .collect();
+        let wanted: Vec<_> = survey.entries.iter().map(|entry| entry.tensor.clone()).collect();
         let Matched { tensors, report } = file.matched(&model, &wanted)?;
         if !report.missing.is_empty() || !report.skipped.is_empty() {
             return Err(PlaceError::Incomplete {
@@ -158,17 +154,13 @@ impl Dispatch {
             parameters,
             anchors: Anchors::default(),
         });
-        let attacher = Attacher {
-            store: &store,
-            indices: &indices,
-        };
+        let attacher = Attacher { store: &store, indices: &indices };
         let model = model.apply_reparameterization(attacher);
         let mut attached = Attached::default();
         model.visit(&mut attached);
         let has_other = attached.others.iter().filter_map(|id| indices.get(id));
-        let has_other: Vec<String> = has_other
-            .map(|&index| store.parameters[index].path.clone())
-            .collect();
+        let has_other: Vec<String> =
+            has_other.map(|&index| store.parameters[index].path.clone()).collect();
         if !has_other.is_empty() {
             return Err(PlaceError::Reparameterized(has_other));
         }
@@ -203,11 +195,7 @@ struct Attached {
 impl ModuleVisitor for Attached {
     fn enter_module(&mut self, name: &str, container: &str) {
         if container == "Reparameterization" {
-            let ids = if name == Offloaded::NAME {
-                &mut self.ours
-            } else {
-                &mut self.others
-            };
+            let ids = if name == Offloaded::NAME { &mut self.ours } else { &mut self.others };
             ids.extend(self.last);
         }
     }
@@ -304,10 +292,7 @@ impl ModuleMapper for Placer<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let id = param.id;
-        let shared = self
-            .shared
-            .get(&id)
-            .and_then(|shared| shared.downcast_ref());
+        let shared = self.shared.get(&id).and_then(|shared| shared.downcast_ref());
         if let Some(shared) = shared {
             return Param::clone(shared);
         }

@@ -26,11 +26,7 @@ pub enum PlaceError {
     NoFile(Vec<String>),
     /// The file lacks parameters that the model needs.
     #[error("{path} does not have this model:{}", lists(.missing, .different))]
-    Incomplete {
-        path: String,
-        missing: Vec<String>,
-        different: Vec<ShapeDifference>,
-    },
+    Incomplete { path: String, missing: Vec<String>, different: Vec<ShapeDifference> },
     /// Parameters that stay in a file cannot be trained.
     #[error(
         "{} would be trained, but stay on disk: freeze them, map them to cpu, or load the model on a device \
@@ -50,8 +46,7 @@ fn lists(missing: &[String], different: &[ShapeDifference]) -> String {
     let different: Vec<String> = different.iter().map(ToString::to_string).collect();
     let lists = [("missing", missing), ("of another shape", &different)];
     let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
-    let lists: Vec<String> = lists
-        .map(|(what, names)| format!(" {what}: {}", names.join(", ")))
-        .collect();
+    let lists: Vec<String> =
+        lists.map(|(what, names)| format!(" {what}: {}", names.join(", "))).collect();
     lists.join(";")
 }

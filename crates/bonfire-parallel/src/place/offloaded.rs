@@ -191,10 +191,7 @@ impl Reparameterizer for Attacher<'_> {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Offloaded>) {
         let index = self.indices.get(&param.id).copied();
-        let offloaded = index.map(|index| Offloaded {
-            index,
-            store: Arc::clone(self.store),
-        });
+        let offloaded = index.map(|index| Offloaded { index, store: Arc::clone(self.store) });
         (param, offloaded)
     }
 }

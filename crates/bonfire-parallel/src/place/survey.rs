@@ -62,10 +62,7 @@ impl Survey {
         let tensors = self.entries.iter().map(|entry| Part {
             path: entry.tensor.path.clone(),
             kind: if entry.is_float {
-                PartKind::Parameter {
-                    bytes: entry.bytes,
-                    identity: entry.tensor.id.val(),
-                }
+                PartKind::Parameter { bytes: entry.bytes, identity: entry.tensor.id.val() }
             } else {
                 PartKind::Buffer { bytes: entry.bytes }
             },
@@ -83,11 +80,7 @@ impl Survey {
         Tensor<D, K>: Parameter,
     {
         let shape = param.lazy_shape();
-        let dtype = if param.is_initialized() {
-            param.dtype()
-        } else {
-            unset
-        };
+        let dtype = if param.is_initialized() { param.dtype() } else { unset };
         let bytes = shape.num_elements() * dtype.size();
         self.entries.push(Entry {
             tensor: ModelTensor {
@@ -108,9 +101,7 @@ impl ModuleVisitor for Survey {
             let class = container.strip_prefix("Struct:").unwrap_or(container);
             self.classes.push(Part {
                 path: self.position.path(),
-                kind: PartKind::Module {
-                    class: class.to_owned(),
-                },
+                kind: PartKind::Module { class: class.to_owned() },
             });
         }
         self.position.enter(name, container);

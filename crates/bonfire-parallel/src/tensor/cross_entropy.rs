@@ -49,10 +49,7 @@ impl VocabParallelCrossEntropy {
     /// If it is not from 0 to 1.
     #[must_use]
     pub fn with_smoothing(mut self, smoothing: f64) -> Self {
-        assert!(
-            (0.0..=1.0).contains(&smoothing),
-            "label smoothing of {smoothing}"
-        );
+        assert!((0.0..=1.0).contains(&smoothing), "label smoothing of {smoothing}");
         self.smoothing = smoothing;
         self
     }
@@ -74,11 +71,8 @@ impl VocabParallelCrossEntropy {
             DType::F16 | DType::BF16 => scores.cast(DType::F32),
             _ => scores,
         };
-        let classes = Classes {
-            rows: table.rows(),
-            vocabulary: table.vocabulary(),
-            tp: table.among(),
-        };
+        let classes =
+            Classes { rows: table.rows(), vocabulary: table.vocabulary(), tp: table.among() };
         let constant = scores.clone().without_autodiff();
         let checked = self.check(targets.clone(), classes.vocabulary);
         let losses =
@@ -93,13 +87,7 @@ impl VocabParallelCrossEntropy {
             return losses.mean();
         };
         let ignored = targets.equal_elem(ignored);
-        let counted = ignored
-            .clone()
-            .bool_not()
-            .int()
-            .sum()
-            .float()
-            .cast(losses.dtype());
+        let counted = ignored.clone().bool_not().int().sum().float().cast(losses.dtype());
         losses.mask_fill(ignored, 0.0).sum() / counted
     }
 
@@ -120,10 +108,7 @@ impl VocabParallelCrossEntropy {
         let all = 0..vocabulary as i64;
         let outside = ends.iter::<i64>().find(|target| !all.contains(target));
         outside.map_or(Ok(()), |target| {
-            Err(ParallelError::OutsideVocabulary {
-                target,
-                last: vocabulary - 1,
-            })
+            Err(ParallelError::OutsideVocabulary { target, last: vocabulary - 1 })
         })
     }
 }
@@ -136,8 +121,7 @@ struct Classes<'a> {
 
 impl Classes<'_> {
     fn all_reduce(&self, x: Tensor<2>, reduce: ReduceOp) -> Result<Tensor<2>, ParallelError> {
-        self.tp
-            .map_or(Ok(x.clone()), |tp| all_reduce(x, tp, reduce))
+        self.tp.map_or(Ok(x.clone()), |tp| all_reduce(x, tp, reduce))
     }
 }
 

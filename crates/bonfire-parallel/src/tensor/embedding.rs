@@ -34,12 +34,7 @@ pub struct VocabParallelEmbedding {
 impl From<Embedding> for VocabParallelEmbedding {
     fn from(Embedding { weight }: Embedding) -> Self {
         let [vocabulary, _] = weight.lazy_shape().dims();
-        Self {
-            weight,
-            vocabulary,
-            tp: None,
-            sequence: None,
-        }
+        Self { weight, vocabulary, tp: None, sequence: None }
     }
 }
 
@@ -52,15 +47,9 @@ impl VocabParallelEmbedding {
         let [vocabulary, _] = embedding.weight.lazy_shape().dims();
         let ranks = tp.world_size();
         if vocabulary < ranks.len() {
-            return Err(ParallelError::SmallVocabulary {
-                size: vocabulary,
-                ranks,
-            });
+            return Err(ParallelError::SmallVocabulary { size: vocabulary, ranks });
         }
-        let cut = Cut {
-            dim: 0,
-            sections: 1,
-        };
+        let cut = Cut { dim: 0, sections: 1 };
         Ok(Self {
             weight: piece(embedding.weight, cut, tp),
             vocabulary,
@@ -107,9 +96,7 @@ impl VocabParallelEmbedding {
         };
         // Blocks of equal length are sent: the first rank has the most rows.
         let (all, own) = (tp.world_size(), self.rows());
-        let most = shard_range(self.vocabulary, all, bonfire_plan::Rank::new(0))
-            .as_range()
-            .len();
+        let most = shard_range(self.vocabulary, all, bonfire_plan::Rank::new(0)).as_range().len();
         let part = weight.val().without_autodiff();
         let [_, width] = part.dims();
         let rest = Tensor::zeros([most - own.len(), width], (&part.device(), part.dtype()));
@@ -121,9 +108,7 @@ impl VocabParallelEmbedding {
                 blocks.clone().narrow(0, rank.index() * most, rows)
             })
             .collect();
-        Ok(Embedding {
-            weight: replaced(weight, |_| Tensor::cat(parts, 0)),
-        })
+        Ok(Embedding { weight: replaced(weight, |_| Tensor::cat(parts, 0)) })
     }
 
     /// Returns the vectors of tokens, each below the size of the vocabulary, which is not checked.
@@ -138,10 +123,7 @@ impl VocabParallelEmbedding {
         let (own, elsewhere) = local(tokens, &self.rows());
         let vectors = burn::tensor::module::embedding(table, own);
         let elsewhere = elsewhere.unsqueeze_dim::<3>(2).expand(vectors.shape());
-        or_end_pass(
-            left(vectors.mask_fill(elsewhere, 0.0), self.sequence, tp),
-            tp,
-        )
+        or_end_pass(left(vectors.mask_fill(elsewhere, 0.0), self.sequence, tp), tp)
     }
 
     /// Returns the scores of this rank's rows of the vocabulary: `[tokens, d_model]`, the same on all ranks, to

@@ -32,13 +32,7 @@ pub struct ColumnParallelLinear {
 
 impl From<Linear> for ColumnParallelLinear {
     fn from(Linear { weight, bias }: Linear) -> Self {
-        Self {
-            weight,
-            bias,
-            sections: 1,
-            tp: None,
-            sequence: None,
-        }
+        Self { weight, bias, sections: 1, tp: None, sequence: None }
     }
 }
 
@@ -84,10 +78,7 @@ impl ColumnParallelLinear {
             return Ok(Linear { weight, bias });
         };
         let bias = bias.map(|bias| whole(bias, 0, tp, self.sections));
-        Ok(Linear {
-            weight: whole(weight, 1, tp, self.sections)?,
-            bias: bias.transpose()?,
-        })
+        Ok(Linear { weight: whole(weight, 1, tp, self.sections)?, bias: bias.transpose()? })
     }
 
     /// Returns this rank's output features of `x`.
@@ -123,12 +114,7 @@ pub struct RowParallelLinear {
 
 impl From<Linear> for RowParallelLinear {
     fn from(Linear { weight, bias }: Linear) -> Self {
-        Self {
-            weight,
-            bias,
-            tp: None,
-            sequence: None,
-        }
+        Self { weight, bias, tp: None, sequence: None }
     }
 }
 

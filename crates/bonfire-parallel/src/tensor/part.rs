@@ -41,11 +41,7 @@ pub(crate) fn replaced<const D: usize>(
         // A view would keep the complete tensor in memory.
         let data = cut(whole.without_autodiff()).into_data();
         let piece = Tensor::from_data(data, (&device, dtype));
-        if is_trained {
-            piece.require_grad()
-        } else {
-            piece
-        }
+        if is_trained { piece.require_grad() } else { piece }
     })
 }
 
@@ -61,12 +57,7 @@ pub(crate) fn part<const D: usize>(
     let size = param.lazy_shape()[dim];
     let ranks = tp.world_size();
     if !size.is_multiple_of(sections * ranks.len()) {
-        return Err(ParallelError::Indivisible {
-            what,
-            dim,
-            size: size / sections,
-            ranks,
-        });
+        return Err(ParallelError::Indivisible { what, dim, size: size / sections, ranks });
     }
     Ok(piece(param, Cut { dim, sections }, tp))
 }

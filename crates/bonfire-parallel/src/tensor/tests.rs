@@ -55,16 +55,11 @@ fn gradient<const D: usize>(param: &Param<Tensor<D>>, gradients: &Gradients) -> 
 /// first order; relative to the largest, because what is added may cancel.
 fn assert_close(found: &Values, expected: &Values, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let largest = expected
-        .iter()
-        .fold(0.0, |largest: f32, x| largest.max(x.abs()));
+    let largest = expected.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
     let tolerance = TERMS as f32 * f32::EPSILON / 2.0 * largest;
     for (found, expected) in found.iter().zip(expected) {
         let apart = (found - expected).abs();
-        assert!(
-            apart <= tolerance,
-            "{what}: {found} and {expected}, {apart} > {tolerance}"
-        );
+        assert!(apart <= tolerance, "{what}: {found} and {expected}, {apart} > {tolerance}");
     }
 }
 
@@ -83,11 +78,7 @@ fn dense_block(sequence: bool, tp: &World) -> Found {
     let output = x.clone() + down.forward(inner);
     let gradients = loss_of(output.clone()).backward();
     let tokens = |x: Tensor<2>| {
-        if sequence {
-            own(x.without_autodiff(), 0, tp)
-        } else {
-            x
-        }
+        if sequence { own(x.without_autodiff(), 0, tp) } else { x }
     };
     let of = |bias: &Option<Param<Tensor<1>>>| gradient(bias.as_ref().unwrap(), &gradients);
     vec![
@@ -219,14 +210,9 @@ fn what_cannot_be_divided_is_refused_by_name() {
         assert!(row.contains("dimension 0 of the weight"), "{row}");
         let fused = ColumnParallelLinear::from_fused(linear(4, 18, 1), 3, &tp);
         assert!(text(fused.unwrap_err()).contains("6 entries, which 4 ranks"));
-        let small = Embedding {
-            weight: Param::from_tensor(values([3, 2], 1, &autodiff())),
-        };
+        let small = Embedding { weight: Param::from_tensor(values([3, 2], 1, &autodiff())) };
         let small = text(VocabParallelEmbedding::from_embedding(small, &tp).unwrap_err());
-        assert!(
-            small.contains("a vocabulary of 3 cannot be divided among 4"),
-            "{small}"
-        );
+        assert!(small.contains("a vocabulary of 3 cannot be divided among 4"), "{small}");
     });
 }
 
@@ -234,9 +220,7 @@ fn what_cannot_be_divided_is_refused_by_name() {
 const VOCABULARY: usize = 13;
 
 fn table() -> Embedding {
-    Embedding {
-        weight: Param::from_tensor(values([VOCABULARY, WIDTH], 9, &autodiff())),
-    }
+    Embedding { weight: Param::from_tensor(values([VOCABULARY, WIDTH], 9, &autodiff())) }
 }
 
 fn tokens(device: &Device) -> Tensor<2, Int> {
@@ -248,10 +232,7 @@ fn tokens(device: &Device) -> Tensor<2, Int> {
 fn a_divided_vocabulary_has_the_vectors_and_the_gradients_of_the_whole() {
     for ranks in 1..=4 {
         // The length of 6 is divided by 1 to 3.
-        for sequence in [false, true]
-            .into_iter()
-            .take(if ranks == 4 { 1 } else { 2 })
-        {
+        for sequence in [false, true].into_iter().take(if ranks == 4 { 1 } else { 2 }) {
             on_ranks(ranks, |tp| {
                 let dense = table();
                 let whole = dense.forward(tokens(&autodiff()));
@@ -305,11 +286,7 @@ fn divided_loss(scale: f32, (smoothing, ignores): (f64, bool), tp: &World) -> [V
     let x = x.detach().require_grad();
     let table = VocabParallelEmbedding::from_embedding(table(), tp).unwrap();
     let loss = VocabParallelCrossEntropy::new().with_smoothing(smoothing);
-    let loss = if ignores {
-        loss.with_ignored(i64::from(IGNORED))
-    } else {
-        loss
-    };
+    let loss = if ignores { loss.with_ignored(i64::from(IGNORED)) } else { loss };
     let loss = loss.forward(&table, table.logits(x.clone()), targets());
     let gradients = loss.backward();
     let own = gradient(&table.weight, &gradients);
@@ -337,19 +314,13 @@ fn a_divided_cross_entropy_is_that_of_all_scores() {
                 let rows = bonfire_plan::shard_range(VOCABULARY, tp.world_size(), tp.rank());
                 let rows = rows.as_range();
                 let own = table[rows.start * WIDTH..rows.end * WIDTH].to_vec();
-                let largest = table
-                    .iter()
-                    .fold(0.0, |largest: f32, x| largest.max(x.abs()));
+                let largest = table.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
                 // Relative to the largest of the whole.
                 let with = |mut values: Values| {
                     values.push(largest);
                     values
                 };
-                assert_close(
-                    &with(found[2].clone()),
-                    &with(own),
-                    &format!("table, {what}"),
-                );
+                assert_close(&with(found[2].clone()), &with(own), &format!("table, {what}"));
             });
         }
     }
@@ -449,17 +420,11 @@ impl Block {
 }
 
 fn block(seed: u32) -> Block {
-    Block {
-        up: linear(WIDTH, HIDDEN, seed).into(),
-        down: linear(HIDDEN, WIDTH, seed + 2).into(),
-    }
+    Block { up: linear(WIDTH, HIDDEN, seed).into(), down: linear(HIDDEN, WIDTH, seed + 2).into() }
 }
 
 fn cut(block: Block, tp: &World) -> Block {
-    let (up, down) = (
-        block.up.to_linear().unwrap(),
-        block.down.to_linear().unwrap(),
-    );
+    let (up, down) = (block.up.to_linear().unwrap(), block.down.to_linear().unwrap());
     Block {
         up: ColumnParallelLinear::from_linear(up, tp).unwrap(),
         down: RowParallelLinear::from_linear(down, tp).unwrap(),
@@ -483,19 +448,12 @@ fn stepped(ddp: &mut Ddp<Block>, optimizer: &mut ModuleOptimizer) {
     ddp.step(optimizer, 0.01, done.gradients).unwrap();
 }
 
-const MILESTONE: Milestone = Milestone {
-    step: 1,
-    metric: None,
-};
+const MILESTONE: Milestone = Milestone { step: 1, metric: None };
 
 /// Also where it is written while the training goes on.
 #[test]
 fn divided_layers_are_saved_and_resumed_as_whole_ones() {
-    for placement in [
-        Placement::replicated(),
-        Placement::zero2(),
-        Placement::zero3(),
-    ] {
+    for placement in [Placement::replicated(), Placement::zero2(), Placement::zero3()] {
         for in_background in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let open = |world: &World| Checkpoints::open(world, folder.path(), Keep::default());
@@ -504,9 +462,7 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
                 let tp = mesh.sub(Axis::Tp);
                 let whole = block(1);
                 let checkpoints = open(&world).unwrap();
-                let checkpoints = checkpoints
-                    .with_parts(TensorTable::of(&whole), &mesh)
-                    .unwrap();
+                let checkpoints = checkpoints.with_parts(TensorTable::of(&whole), &mesh).unwrap();
                 let config = DdpConfig::default().with_placement(placement);
                 let mut ddp = Ddp::with_config(cut(whole, tp), mesh.replicas(), config).unwrap();
                 let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -519,9 +475,7 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
                     stepped(&mut ddp, &mut optimizer);
                     checkpoints.wait().unwrap();
                 } else {
-                    checkpoints
-                        .save(MILESTONE, &mut ddp, &optimizer, &7)
-                        .unwrap();
+                    checkpoints.save(MILESTONE, &mut ddp, &optimizer, &7).unwrap();
                 }
                 then
             });
@@ -529,9 +483,7 @@ fn divided_layers_are_saved_and_resumed_as_whole_ones() {
             on_ranks(1, |world| {
                 let mut ddp = Ddp::new(block(50), &world).unwrap();
                 let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-                let resumed = open(&world)
-                    .unwrap()
-                    .resume::<_, i32>(&mut ddp, &mut optimizer);
+                let resumed = open(&world).unwrap().resume::<_, i32>(&mut ddp, &mut optimizer);
                 assert_eq!(resumed.unwrap().unwrap().state, 7);
                 assert!(parameters(&ddp.whole().unwrap()) == saved, "{placement}");
             });
@@ -546,29 +498,19 @@ fn parts_of_something_else_are_refused_by_name() {
         let mesh = world.mesh("tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         // Other parameters, however alike.
-        let checkpoints = checkpoints
-            .with_parts(TensorTable::of(&block(1)), &mesh)
-            .unwrap();
+        let checkpoints = checkpoints.with_parts(TensorTable::of(&block(1)), &mesh).unwrap();
         let mut ddp = Ddp::new(cut(block(1), mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
         let optimizer = AdamWConfig::new().init();
-        checkpoints
-            .save(MILESTONE, &mut ddp, &optimizer, &())
-            .unwrap_err()
-            .to_string()
+        checkpoints.save(MILESTONE, &mut ddp, &optimizer, &()).unwrap_err().to_string()
     });
     for error in errors {
-        assert!(
-            error.contains("parameter up.weight cannot be saved"),
-            "{error}"
-        );
+        assert!(error.contains("parameter up.weight cannot be saved"), "{error}");
     }
     let errors = on_ranks(4, |world| {
         let mesh = world.mesh("dp=2,tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let whole = block(1);
-        let checkpoints = checkpoints
-            .with_parts(TensorTable::of(&whole), &mesh)
-            .unwrap();
+        let checkpoints = checkpoints.with_parts(TensorTable::of(&whole), &mesh).unwrap();
         let mut ddp = Ddp::new(cut(whole, mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
         // It keeps sums over rows and columns.
         let mut optimizer: ModuleOptimizer = AdafactorConfig::new().init();
@@ -584,16 +526,10 @@ fn parts_of_something_else_are_refused_by_name() {
         let mesh = world.mesh("tp=2").unwrap();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
         let layers = linear(4 + world.rank().index(), 6, 1);
-        checkpoints
-            .with_parts(TensorTable::of(&layers), &mesh)
-            .unwrap_err()
-            .to_string()
+        checkpoints.with_parts(TensorTable::of(&layers), &mesh).unwrap_err().to_string()
     });
     for error in errors {
-        assert!(
-            error.contains("weight") && error.contains("[5, 6]"),
-            "{error}"
-        );
+        assert!(error.contains("weight") && error.contains("[5, 6]"), "{error}");
     }
 }
 
@@ -631,9 +567,6 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     assert!(errors.iter().any(is_own), "{errors:?}");
     for (_, error) in errors {
         let text = error.to_string();
-        assert!(
-            text.contains("dimension 0 of a tensor has 13 entries"),
-            "{text}"
-        );
+        assert!(text.contains("dimension 0 of a tensor has 13 entries"), "{text}");
     }
 }

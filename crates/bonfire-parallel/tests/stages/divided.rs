@@ -59,12 +59,7 @@ impl Divided {
             let table = VocabParallelEmbedding::from_embedding(embedding, tp).unwrap();
             with_tokens(table, tokens)
         };
-        Self {
-            table: part.embedding.map(table),
-            layers: layers.collect(),
-            tp: tp.clone(),
-            tokens,
-        }
+        Self { table: part.embedding.map(table), layers: layers.collect(), tp: tp.clone(), tokens }
     }
 
     fn stage(&self, pass: &mut Pass<'_, Batch>) -> Result<Output, BoxError> {
@@ -207,9 +202,8 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
         scales
     });
     // The first overflow uses up patience.
-    let expected: Vec<f64> = (0..ranks)
-        .map(|halvings| 65536.0 / f64::from(1 << halvings))
-        .collect();
+    let expected: Vec<f64> =
+        (0..ranks).map(|halvings| 65536.0 / f64::from(1 << halvings)).collect();
     assert!(all.iter().all(|scales| *scales == expected), "{all:?}");
 }
 

@@ -63,15 +63,11 @@ fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
             pipeline.step(&mut optimizer, 0.01, gradients).unwrap();
         }
         let own = schedule.stages_on(world.rank()).into_iter();
-        let own = own
-            .zip(pipeline.stages())
-            .map(|(n, stage)| (n, bits(stage)));
+        let own = own.zip(pipeline.stages()).map(|(n, stage)| (n, bits(stage)));
         let own: Vec<_> = own.collect();
         // The modules of all stages, of which this rank has trained some.
         let runs = partition(&[1.0; LAYERS], schedule.stages() as usize).unwrap();
-        let all = runs
-            .iter()
-            .map(|run| Part::whole(&device).part(run.clone()));
+        let all = runs.iter().map(|run| Part::whole(&device).part(run.clone()));
         let all = pipeline.gather(all.collect()).unwrap();
         for (stage, trained) in &own {
             assert!(bits(&all[*stage as usize]) == *trained);
@@ -81,16 +77,10 @@ fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
     let whole = all[0].2.clone();
     assert!(all.iter().all(|(.., others)| *others == whole));
     let losses = all[0].1.clone();
-    assert!(
-        all.iter().all(|(_, others, _)| *others == losses),
-        "all ranks know the loss"
-    );
+    assert!(all.iter().all(|(_, others, _)| *others == losses), "all ranks know the loss");
     let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, ..)| stages).collect();
     stages.sort();
-    (
-        stages.into_iter().flat_map(|(_, bits)| bits).collect(),
-        losses,
-    )
+    (stages.into_iter().flat_map(|(_, bits)| bits).collect(), losses)
 }
 
 #[test]
@@ -132,11 +122,7 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
         bits(ddp.module())
     });
     let schedule = schedule(Kind::ZeroBubbleV, 2);
-    for placement in [
-        Placement::replicated(),
-        Placement::zero1(),
-        Placement::zero2(),
-    ] {
+    for placement in [Placement::replicated(), Placement::zero1(), Placement::zero2()] {
         let all = local(4, GroupOptions::default(), |group| {
             let world = world(group);
             let mesh = world.mesh("pp=2,dp=2").unwrap();
@@ -153,9 +139,7 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
                 pipeline.step(&mut optimizer, 0.01, done.gradients).unwrap();
             }
             let own = schedule.stages_on(pp.rank()).into_iter();
-            let own = own
-                .zip(pipeline.stages())
-                .map(|(n, stage)| (n, bits(stage)));
+            let own = own.zip(pipeline.stages()).map(|(n, stage)| (n, bits(stage)));
             own.collect::<Vec<_>>()
         });
         // Ranks 0 and 2 are one pipeline.
@@ -189,19 +173,14 @@ fn every_element_counts_once_in_the_norm() {
             let device = world.device().autodiff();
             let stages = parts(&schedule, &world);
             let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
-            let done = pipeline
-                .backward(&batches(0, 2, &device), Part::stage)
-                .unwrap();
+            let done = pipeline.backward(&batches(0, 2, &device), Part::stage).unwrap();
             let norm = done.gradients.norm().unwrap();
             norm.unwrap().into_scalar::<f64>()
         });
         // A sum of a few thousand squares in 32 bits, which are all positive.
         let tolerance = 1e-4 * expected;
         for norm in &norms {
-            assert!(
-                (norm - expected).abs() < tolerance,
-                "{norms:?}, not {expected}"
-            );
+            assert!((norm - expected).abs() < tolerance, "{norms:?}, not {expected}");
             assert_eq!(norm, &norms[0]);
         }
     }
@@ -225,9 +204,7 @@ fn backward_passes_in_any_order_give_the_same_bits() {
     let count = MICRO_BATCHES;
     let list = |stage: u32| {
         let forward = (0..count).map(|micro_batch| format!("{stage}F{micro_batch}"));
-        let backward = (0..count)
-            .rev()
-            .map(|micro_batch| format!("{stage}B{micro_batch}"));
+        let backward = (0..count).rev().map(|micro_batch| format!("{stage}B{micro_batch}"));
         forward.chain(backward).collect::<Vec<_>>().join(",")
     };
     let text = format!("{}\n{}\n", list(0), list(1));

@@ -21,12 +21,8 @@ fn alone(module: &Part) -> Vec<f64> {
 #[test]
 fn every_rank_has_the_losses_of_the_whole_model() {
     let untrained = alone(&Part::whole(&Device::flex().autodiff()).valid());
-    let kinds = [
-        (Kind::GPipe, 1),
-        (Kind::GPipe, 3),
-        (Kind::Interleaved, 2),
-        (Kind::ZeroBubbleV, 2),
-    ];
+    let kinds =
+        [(Kind::GPipe, 1), (Kind::GPipe, 3), (Kind::Interleaved, 2), (Kind::ZeroBubbleV, 2)];
     for (kind, ranks) in kinds {
         let schedule = schedule(kind, ranks);
         let all = local(ranks, GroupOptions::default(), |group| {
@@ -42,9 +38,7 @@ fn every_rank_has_the_losses_of_the_whole_model() {
             pipeline.step(&mut optimizer, 0.01, gradients).unwrap();
             let after = pipeline.evaluate(&uneven(&world.device()), Part::stage);
             let runs = partition(&[1.0; LAYERS], schedule.stages() as usize).unwrap();
-            let all = runs
-                .iter()
-                .map(|run| Part::whole(&device).part(run.clone()));
+            let all = runs.iter().map(|run| Part::whole(&device).part(run.clone()));
             let all = pipeline.gather(all.collect()).unwrap();
             (before.unwrap(), after.unwrap(), alone(&joined(all)))
         });
@@ -77,15 +71,6 @@ fn a_rank_with_more_micro_batches_is_named() {
         let losses = pipeline.evaluate(&batches[..count], Part::stage);
         losses.unwrap_err()
     });
-    assert!(matches!(
-        errors[1],
-        PipelineError::MicroBatches {
-            found: 4,
-            expected: 3
-        }
-    ));
-    assert!(
-        errors[0].to_string().contains("rank 1 failed"),
-        "{errors:?}"
-    );
+    assert!(matches!(errors[1], PipelineError::MicroBatches { found: 4, expected: 3 }));
+    assert!(errors[0].to_string().contains("rank 1 failed"), "{errors:?}");
 }

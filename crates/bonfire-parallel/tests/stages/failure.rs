@@ -59,11 +59,7 @@ fn assert_named<T>(outcomes: Vec<Option<Outcome<T>>>, culprit: u32, words: &str)
 #[test]
 fn a_panic_in_a_stage_is_named_with_its_pass() {
     let [one, both] = [Kind::OneForwardOneBackward, Kind::ZeroBubbleV];
-    for how in [
-        (one, Way::Threads),
-        (both, Way::Threads),
-        (one, Way::Processes),
-    ] {
+    for how in [(one, Way::Threads), (both, Way::Threads), (one, Way::Processes)] {
         let all = outcomes(4, how, |pipeline, world| {
             let batches = batches(0, 2, &world.device().autodiff());
             pipeline.backward(&batches, |part, pass| {
@@ -79,19 +75,13 @@ fn a_panic_in_a_stage_is_named_with_its_pass() {
 
 #[test]
 fn an_error_of_a_stage_is_named_with_its_pass() {
-    let all = outcomes(
-        3,
-        (Kind::OneForwardOneBackward, Way::Threads),
-        |pipeline, world| {
-            let batches = batches(0, 2, &world.device().autodiff());
-            pipeline.backward(&batches, |part, pass| {
-                match (pass.stage(), pass.micro_batch_number()) {
-                    (0, 5) => Err("no such word".into()),
-                    _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
-                }
-            })
-        },
-    );
+    let all = outcomes(3, (Kind::OneForwardOneBackward, Way::Threads), |pipeline, world| {
+        let batches = batches(0, 2, &world.device().autodiff());
+        pipeline.backward(&batches, |part, pass| match (pass.stage(), pass.micro_batch_number()) {
+            (0, 5) => Err("no such word".into()),
+            _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
+        })
+    });
     match &all[0] {
         Some(Err(PipelineError::Forward { pass, source })) => {
             assert_eq!(
@@ -124,11 +114,7 @@ fn a_shorter_micro_batch_is_named() {
     });
     assert!(matches!(
         &all[0],
-        Some(Err(PipelineError::OtherOutput {
-            stage: 0,
-            micro_batch: 7,
-            ..
-        }))
+        Some(Err(PipelineError::OtherOutput { stage: 0, micro_batch: 7, .. }))
     ));
     let words = "hands on f32 [1, 3, 24] for micro-batch 7, where it handed on f32 [2, 3, 24]";
     assert_named(all, 0, words);
@@ -136,30 +122,22 @@ fn a_shorter_micro_batch_is_named() {
 
 #[test]
 fn a_shape_is_for_all_steps() {
-    let all = outcomes(
-        2,
-        (Kind::OneForwardOneBackward, Way::Threads),
-        |pipeline, world| {
-            pipeline.backward(&batches(0, 2, &world.device().autodiff()), Part::stage)?;
-            pipeline.backward(&batches(1, 1, &world.device().autodiff()), Part::stage)
-        },
-    );
+    let all = outcomes(2, (Kind::OneForwardOneBackward, Way::Threads), |pipeline, world| {
+        pipeline.backward(&batches(0, 2, &world.device().autodiff()), Part::stage)?;
+        pipeline.backward(&batches(1, 1, &world.device().autodiff()), Part::stage)
+    });
     assert_named(all, 0, "let all micro-batches have the same size");
 }
 
 #[test]
 fn too_few_micro_batches_are_named() {
-    let all = outcomes(
-        2,
-        (Kind::OneForwardOneBackward, Way::Threads),
-        |pipeline, world| {
-            let mut batches = batches(0, 2, &world.device().autodiff());
-            if world.is_main() {
-                batches.pop();
-            }
-            pipeline.backward(&batches, Part::stage)
-        },
-    );
+    let all = outcomes(2, (Kind::OneForwardOneBackward, Way::Threads), |pipeline, world| {
+        let mut batches = batches(0, 2, &world.device().autodiff());
+        if world.is_main() {
+            batches.pop();
+        }
+        pipeline.backward(&batches, Part::stage)
+    });
     assert_named(all, 0, "7 micro-batches and the schedule is for 8");
 }
 
@@ -176,11 +154,7 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
             })
         })
     });
-    assert_named(
-        all,
-        1,
-        "the last stage returns f32 [1] and f32 [2], which is not a loss",
-    );
+    assert_named(all, 1, "the last stage returns f32 [1] and f32 [2], which is not a loss");
 
     let all = outcomes(2, (Kind::GPipe, Way::Threads), |pipeline, world| {
         let batches = batches(0, 2, &world.device().autodiff());
@@ -208,10 +182,7 @@ fn what_does_not_fit_is_refused() {
         let schedule = schedule(Kind::GPipe, 3);
         said(Pipeline::new(parts(&schedule, &world), schedule, &world))
     });
-    assert!(
-        all.iter().all(|error| error.contains("is for 3 ranks")),
-        "{all:?}"
-    );
+    assert!(all.iter().all(|error| error.contains("is for 3 ranks")), "{all:?}");
     // Another schedule than that of rank 0.
     let all = local(2, two(), |group| {
         let world = world(group);
@@ -219,11 +190,7 @@ fn what_does_not_fit_is_refused() {
         let schedule = schedule(kind, 2);
         said(Pipeline::new(parts(&schedule, &world), schedule, &world))
     });
-    assert!(
-        all.iter()
-            .all(|error| error.contains("rank 1 has another schedule")),
-        "{all:?}"
-    );
+    assert!(all.iter().all(|error| error.contains("rank 1 has another schedule")), "{all:?}");
     // A stage too many.
     let all = local(2, two(), |group| {
         let world = world(group);
@@ -234,25 +201,14 @@ fn what_does_not_fit_is_refused() {
         }
         said(Pipeline::new(stages, schedule, &world))
     });
-    assert!(
-        all.iter().all(|error| error.contains("was given 2 stages")),
-        "{all:?}"
-    );
+    assert!(all.iter().all(|error| error.contains("was given 2 stages")), "{all:?}");
     // Parameters in shards.
     let all = local(1, two(), |group| {
         let world = world(group);
         let schedule = schedule(Kind::GPipe, 1);
         let config = DdpConfig::default().with_placement(Placement::zero3());
-        let axes = Axes {
-            stages: &world,
-            data: &world,
-        };
-        said(Pipeline::with_config(
-            parts(&schedule, &world),
-            schedule,
-            axes,
-            config,
-        ))
+        let axes = Axes { stages: &world, data: &world };
+        said(Pipeline::with_config(parts(&schedule, &world), schedule, axes, config))
     });
     assert!(all[0].contains("cannot have placement zero3"), "{all:?}");
 }

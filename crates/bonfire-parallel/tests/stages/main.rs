@@ -113,11 +113,7 @@ impl Part {
     /// What each rank does in a pipeline.
     fn stage(&self, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
         let (tokens, next) = pass.micro_batch().clone();
-        let stream = if pass.is_first() {
-            self.embed(tokens)
-        } else {
-            pass.input()?
-        };
+        let stream = if pass.is_first() { self.embed(tokens) } else { pass.input()? };
         let stream = self.forward(stream, pass.weights());
         Ok(if pass.is_last() {
             self.loss(stream, next, pass.weights()).into()
@@ -167,19 +163,14 @@ fn batches(step: u32, samples: usize, device: &Device) -> Vec<Batch> {
         let count = samples * 3;
         let input = TensorData::new(tokens(seed, count), [samples, 3]);
         let next = TensorData::new(tokens(seed + 5, count), [count]);
-        (
-            Tensor::from_data(input, device),
-            Tensor::from_data(next, device),
-        )
+        (Tensor::from_data(input, device), Tensor::from_data(next, device))
     };
     (0..MICRO_BATCHES).map(batch).collect()
 }
 
 fn world(group: ProcessGroup) -> World {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
@@ -202,8 +193,7 @@ fn parts(schedule: &Schedule, world: &World) -> Vec<Part> {
     let device = world.device().autodiff();
     let runs = partition(&[1.0; LAYERS], schedule.stages() as usize).unwrap();
     let own = schedule.stages_on(world.rank()).into_iter();
-    own.map(|stage| Part::whole(&device).part(runs[stage as usize].clone()))
-        .collect()
+    own.map(|stage| Part::whole(&device).part(runs[stage as usize].clone())).collect()
 }
 
 fn adamw() -> ModuleOptimizer {

@@ -20,9 +20,7 @@ fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
         let mesh = world.mesh("pp=2,dp=2").unwrap();
         let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
         let axes = Axes { stages: pp, data };
-        let config = DdpConfig::default()
-            .with_bucket_bytes_max(1)
-            .with_first_bucket_bytes_max(1);
+        let config = DdpConfig::default().with_bucket_bytes_max(1).with_first_bucket_bytes_max(1);
         let stages = parts(&schedule, pp);
         let pipeline = Pipeline::with_config(stages, schedule.clone(), axes, config);
         let mut pipeline = pipeline.unwrap();
@@ -77,12 +75,7 @@ fn passes_are_measured_over_all_layers_of_a_rank() {
                 let pause = PAUSE / chunks;
                 std::thread::sleep(pause);
                 let parameter = part.layers[0].inner.weight.id;
-                let zeros = part.layers[0]
-                    .inner
-                    .weight
-                    .val()
-                    .zeros_like()
-                    .without_autodiff();
+                let zeros = part.layers[0].inner.weight.val().zeros_like().without_autodiff();
                 pass.weights().leave(parameter, move || {
                     std::thread::sleep(4 * pause);
                     zeros
@@ -94,10 +87,7 @@ fn passes_are_measured_over_all_layers_of_a_rank() {
         assert_eq!(times[0], times[1]);
         let pause_s = PAUSE.as_secs_f64();
         assert!(times[0].forward_s >= pause_s, "{kind}: {times:?}");
-        assert!(
-            times[0].input_gradient_s >= 2.0 * pause_s,
-            "{kind}: {times:?}"
-        );
+        assert!(times[0].input_gradient_s >= 2.0 * pause_s, "{kind}: {times:?}");
         assert_eq!(times[0].input_gradient_s, times[0].weight_gradient_s);
     }
 }

@@ -25,10 +25,7 @@ fn inputs(device: &Device) -> Vec<Tensor<2>> {
 /// The first stage makes a tensor of three dimensions for the next, and one that the last adds in: a skip connection.
 fn first(layer: &Linear, x: Tensor<2>, weights: &WeightGradients) -> (Tensor<3>, Tensor<2>) {
     let x = activation::tanh(weights.linear(layer, x));
-    (
-        x.clone().reshape([1, SAMPLES, 6]),
-        x.slice([0..SAMPLES, 0..5]),
-    )
+    (x.clone().reshape([1, SAMPLES, 6]), x.slice([0..SAMPLES, 0..5]))
 }
 
 fn second(layer: &Linear, x: Tensor<3>, weights: &WeightGradients) -> Tensor<2> {

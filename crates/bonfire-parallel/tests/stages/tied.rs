@@ -20,17 +20,9 @@ fn loss(stream: Tensor<3>, head: Tensor<2>, next: Tensor<1, Int>) -> Tensor<1> {
 
 fn stage(part: &Part, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
     let (tokens, next) = pass.micro_batch().clone();
-    let stream = if pass.is_first() {
-        part.embed(tokens)
-    } else {
-        pass.input()?
-    };
+    let stream = if pass.is_first() { part.embed(tokens) } else { pass.input()? };
     let stream = part.forward(stream, pass.weights());
-    Ok(if pass.is_last() {
-        loss(stream, pass.tied()?, next).into()
-    } else {
-        stream.into()
-    })
+    Ok(if pass.is_last() { loss(stream, pass.tied()?, next).into() } else { stream.into() })
 }
 
 /// The embedding and all else that one rank trains, and its losses.
@@ -72,18 +64,13 @@ fn piped(kind: Kind, ranks: u32) -> (Vec<f32>, Vec<f64>) {
         let mut pipeline = pipeline.unwrap();
         let (mut optimizer, mut losses) = (sgd(), Vec::new());
         for step in 0..STEPS {
-            let done = pipeline
-                .backward(&batches(step, 2, &device), stage)
-                .unwrap();
+            let done = pipeline.backward(&batches(step, 2, &device), stage).unwrap();
             losses.push(done.loss.value().unwrap());
             pipeline.step(&mut optimizer, RATE, done.gradients).unwrap();
         }
         let own = schedule.stages_on(world.rank()).into_iter();
         let own = own.zip(pipeline.stages());
-        (
-            own.map(|(n, stage)| (n, bits(stage))).collect::<Vec<_>>(),
-            losses,
-        )
+        (own.map(|(n, stage)| (n, bits(stage))).collect::<Vec<_>>(), losses)
     });
     let losses = all[0].1.clone();
     let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, _)| stages).collect();
@@ -99,25 +86,15 @@ fn a_tied_parameter_is_trained_by_both_stages() {
     // Sums of 8 micro-batches are added in another order, three times: each addition rounds by at most half a unit in
     // the last place of values below 1, and a step multiplies by at most 1.
     let tolerance = 3.0 * 16.0 * f32::EPSILON;
-    let differences = expected
-        .iter()
-        .zip(&first.0)
-        .map(|(one, other)| (one - other).abs());
+    let differences = expected.iter().zip(&first.0).map(|(one, other)| (one - other).abs());
     let largest = differences.fold(0.0, f32::max);
     assert!(largest < tolerance, "{largest}");
     assert_eq!(expected.len(), first.0.len());
     for (one, other) in losses.iter().zip(&first.1) {
-        assert!(
-            (one - other).abs() < f64::from(tolerance),
-            "{one} against {other}"
-        );
+        assert!((one - other).abs() < f64::from(tolerance), "{one} against {other}");
     }
     // The last stage is on another rank, or on that of the first, or the only one.
-    for (kind, ranks) in [
-        (Kind::GPipe, 3),
-        (Kind::ZeroBubbleV, 2),
-        (Kind::ZeroBubbleH1, 1),
-    ] {
+    for (kind, ranks) in [(Kind::GPipe, 3), (Kind::ZeroBubbleV, 2), (Kind::ZeroBubbleH1, 1)] {
         assert!(piped(kind, ranks) == first, "{kind} on {ranks} ranks");
     }
 }
@@ -133,8 +110,5 @@ fn only_the_last_stage_has_a_tied_parameter() {
         let step = pipeline.backward(&batches(0, 2, &device), stage);
         step.unwrap_err().to_string()
     });
-    assert!(
-        all[0].contains("stage 1 asks for a tied parameter of 2 dimensions"),
-        "{all:?}"
-    );
+    assert!(all[0].contains("stage 1 asks for a tied parameter of 2 dimensions"), "{all:?}");
 }

@@ -84,10 +84,7 @@ impl fmt::Display for Cost {
             let frames = format!("{}/{}", cost.frames_sent, cost.frames_received);
             let elems = format!("{}/{}", cost.elems_sent, cost.elems_received);
             let folded = cost.elems_folded;
-            writeln!(
-                formatter,
-                "{rank:>5}  {frames:>13}  {elems:>15}  {folded:>6}"
-            )?;
+            writeln!(formatter, "{rank:>5}  {frames:>13}  {elems:>15}  {folded:>6}")?;
         }
         Ok(())
     }

@@ -38,24 +38,12 @@ pub enum CheckError {
         source_range: ElemRange,
     },
     #[error("rank {rank} ends with {flaw} in {range}")]
-    Result {
-        rank: Rank,
-        range: ElemRange,
-        flaw: Flaw,
-    },
+    Result { rank: Rank, range: ElemRange, flaw: Flaw },
     /// Their results may differ in their last bits.
     #[error("ranks {first} and {second} fold {range} in different orders")]
-    Divergence {
-        first: Rank,
-        second: Rank,
-        range: ElemRange,
-    },
+    Divergence { first: Rank, second: Rank, range: ElemRange },
     #[error("rank {rank} may still access {range} of rank {owner}'s buffer when that rank is done")]
-    LateAccess {
-        rank: Rank,
-        owner: Rank,
-        range: ElemRange,
-    },
+    LateAccess { rank: Rank, owner: Rank, range: ElemRange },
     #[error("rank {rank} leaves the barrier without knowing that rank {missing} has entered")]
     EarlyLeave { rank: Rank, missing: Rank },
 }
@@ -77,20 +65,13 @@ pub enum Fault {
     WritesInput { range: ElemRange },
     /// An access that no frame orders against another to the same elements; one of them writes.
     #[error("rank {other} may access {range} of rank {owner}'s buffer at the same time")]
-    Race {
-        other: Rank,
-        owner: Rank,
-        range: ElemRange,
-    },
+    Race { other: Rank, owner: Rank, range: ElemRange },
     #[error("rank {rank} is not a member of the world")]
     NotAMember { rank: Rank },
     #[error("a direct reduce needs at least one target")]
     NoTargets,
     #[error("{range} is longer than a slot of {chunk_elems_max} elements")]
-    FrameTooLong {
-        range: ElemRange,
-        chunk_elems_max: usize,
-    },
+    FrameTooLong { range: ElemRange, chunk_elems_max: usize },
     #[error("the frame from rank {peer} that was awaited before is not released")]
     StillHeld { peer: Rank },
     /// A read or a release of a frame that was not waited for.
@@ -99,11 +80,7 @@ pub enum Fault {
     /// A frame that is written to other elements than those it was put from. In this memory model
     /// an element never changes its place.
     #[error("the frame from rank {peer} holds {sent}, but the target is {target}")]
-    FrameMismatch {
-        peer: Rank,
-        sent: ElemRange,
-        target: ElemRange,
-    },
+    FrameMismatch { peer: Rank, sent: ElemRange, target: ElemRange },
     /// A frame with data that is released before anything read it.
     #[error("the frame {sent} from rank {peer} was never read")]
     Unread { peer: Rank, sent: ElemRange },

@@ -144,10 +144,7 @@ mod tests {
     use super::*;
 
     fn leaves() -> (Expressions, [Value; 3]) {
-        (
-            Expressions::new(WorldSize::new(3).unwrap()),
-            [0, 1, 2].map(|r| Value::leaf(Rank::new(r))),
-        )
+        (Expressions::new(WorldSize::new(3).unwrap()), [0, 1, 2].map(|r| Value::leaf(Rank::new(r))))
     }
 
     #[test]

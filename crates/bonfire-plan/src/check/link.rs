@@ -47,10 +47,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn later(self, other: Self) -> Self {
-        Self {
-            chain: self.chain.max(other.chain),
-            one_port: self.one_port.max(other.one_port),
-        }
+        Self { chain: self.chain.max(other.chain), one_port: self.one_port.max(other.one_port) }
     }
 }
 

@@ -54,18 +54,10 @@ impl Races {
         let mut history = Vec::with_capacity(ranks * atoms.len());
         for rank in world_size.ranks() {
             clocks[rank.index() * ranks + rank.index()] = 1;
-            let untouched = || History {
-                write: Access { rank, time: 1 },
-                reads: Vec::new(),
-            };
+            let untouched = || History { write: Access { rank, time: 1 }, reads: Vec::new() };
             history.extend(std::iter::repeat_with(untouched).take(atoms.len()));
         }
-        Self {
-            world_size,
-            atoms: atoms.len(),
-            clocks,
-            history,
-        }
+        Self { world_size, atoms: atoms.len(), clocks, history }
     }
 
     /// What is sent with a frame of `rank`.
@@ -89,11 +81,7 @@ impl Races {
             let at = owner.index() * self.atoms + atom;
             let earlier = self.require_earlier(self.history[at].write, rank);
             let range = atoms.range(atom);
-            earlier.map_err(|other| Fault::Race {
-                other,
-                owner,
-                range,
-            })?;
+            earlier.map_err(|other| Fault::Race { other, owner, range })?;
             let now = self.now(rank);
             let reads = &mut self.history[at].reads;
             match reads.iter_mut().find(|read| read.rank == rank) {
@@ -110,15 +98,8 @@ impl Races {
             let at = owner.index() * self.atoms + atom;
             let earlier = self.require_all_earlier(at, rank);
             let range = atoms.range(atom);
-            earlier.map_err(|other| Fault::Race {
-                other,
-                owner,
-                range,
-            })?;
-            self.history[at] = History {
-                write: self.now(rank),
-                reads: Vec::new(),
-            };
+            earlier.map_err(|other| Fault::Race { other, owner, range })?;
+            self.history[at] = History { write: self.now(rank), reads: Vec::new() };
         }
         Ok(())
     }

@@ -89,11 +89,7 @@ impl<'a> Run<'a> {
         }
         let world_size = self.plan.schedule().world_size();
         let blocked = |(rank, state): (Rank, &RankState)| {
-            Some(Blocked {
-                rank,
-                index: state.next_step,
-                obstacle: state.obstacle?,
-            })
+            Some(Blocked { rank, index: state.next_step, obstacle: state.obstacle? })
         };
         let states = world_size.ranks().zip(&self.ranks);
         let blocked: Vec<_> = states.filter_map(blocked).collect();
@@ -177,19 +173,14 @@ impl<'a> Run<'a> {
         match step {
             Step::Put { peer, source } => return self.put(rank, *peer, *source),
             Step::Wait { peer } => return self.wait(rank, *peer),
-            Step::Reduce {
-                target,
-                sources,
-                stage,
-            } => self.reduce(rank, *target, sources, *stage)?,
+            Step::Reduce { target, sources, stage } => {
+                self.reduce(rank, *target, sources, *stage)?
+            }
             Step::Copy { peer, target } => self.copy(rank, *peer, *target)?,
             Step::Release { peer } => self.release(rank, *peer)?,
-            Step::ReduceDirect {
-                range,
-                sources,
-                targets,
-                stage,
-            } => self.reduce_direct(rank, *range, sources, targets, *stage)?,
+            Step::ReduceDirect { range, sources, targets, stage } => {
+                self.reduce_direct(rank, *range, sources, targets, *stage)?
+            }
         }
         Ok(Progress::Done)
     }
@@ -199,10 +190,7 @@ impl<'a> Run<'a> {
         self.require_readable(rank, source)?;
         let chunk_elems_max = self.plan.schedule().chunk_elems_max().get();
         if source.len() > chunk_elems_max {
-            return Err(Fault::FrameTooLong {
-                range: source,
-                chunk_elems_max,
-            });
+            return Err(Fault::FrameTooLong { range: source, chunk_elems_max });
         }
         if self.links[self.link(rank, peer)].len() == self.slots {
             return Ok(Progress::Blocked(Obstacle::SlotAt(peer)));
@@ -224,10 +212,7 @@ impl<'a> Run<'a> {
             values,
             heard: state.heard.clone(),
             known: known.unwrap_or_default(),
-            clock: Clock {
-                chain: state.clock.chain + 1,
-                one_port: state.clock.one_port,
-            },
+            clock: Clock { chain: state.clock.chain + 1, one_port: state.clock.one_port },
             index: state.next_step,
         };
         let link = self.link(rank, peer);

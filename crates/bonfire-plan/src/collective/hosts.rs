@@ -32,9 +32,7 @@ enum Layout {
 impl Hosts {
     /// All ranks on one host.
     pub const fn one(world_size: WorldSize) -> Self {
-        Self(Layout::One {
-            ranks: world_size.len(),
-        })
+        Self(Layout::One { ranks: world_size.len() })
     }
 
     /// One host number per rank, in rank order. Numbers only say which ranks are together.

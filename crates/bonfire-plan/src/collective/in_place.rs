@@ -110,11 +110,7 @@ fn in_place(world: WorldSize, collective: Collective, rank: Rank, moved: Vec<Ste
     for step in moved {
         match step {
             Step::Put { peer, .. } => steps.push(Step::Put { peer, source }),
-            Step::Reduce {
-                target,
-                sources,
-                stage,
-            } if !target.is_empty() => {
+            Step::Reduce { target, sources, stage } if !target.is_empty() => {
                 let owner = |source: &Source| match source {
                     Source::Own => rank,
                     Source::Inbox(peer) => *peer,
@@ -194,10 +190,7 @@ mod tests {
             },
         })
         .unwrap();
-        let steps = world_size
-            .ranks()
-            .map(|rank| schedule.steps_in_place(rank))
-            .collect();
+        let steps = world_size.ranks().map(|rank| schedule.steps_in_place(rank)).collect();
         Plan::with_steps(schedule, steps)
     }
 
@@ -208,11 +201,7 @@ mod tests {
 
     #[test]
     fn rings_stay_right_in_place() {
-        let collectives = [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-        ];
+        let collectives = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
         // Miri runs a thousand times slower.
         let most = if cfg!(miri) { 4 } else { 64 };
         for world in 1..=most {
@@ -273,10 +262,7 @@ mod tests {
                 Collective::Scatter { root },
                 Collective::AllToAll,
                 Collective::Transfer { source, target },
-                Collective::Exchange {
-                    first,
-                    second: last,
-                },
+                Collective::Exchange { first, second: last },
             ] {
                 let count = 2 * (world * world) as usize;
                 let plan = plan(collective, Algorithm::OneShot, world, count);
@@ -324,16 +310,7 @@ mod tests {
     fn a_plan_that_needs_its_frames_copied_is_found_out() {
         let plan = plan(Collective::AllReduce, Algorithm::OneShot, 3, 12);
         let error = check_plan(&plan, slots()).unwrap_err();
-        assert!(
-            matches!(
-                &error,
-                CheckError::Step {
-                    fault: Fault::Race { .. },
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
+        assert!(matches!(&error, CheckError::Step { fault: Fault::Race { .. }, .. }), "{error:?}");
     }
 
     #[test]

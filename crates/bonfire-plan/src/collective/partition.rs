@@ -97,10 +97,9 @@ impl Blocks {
         let (count, world_size) = (shape.count, shape.world_size);
         let ranks = world_size.len();
         match &shape.partition {
-            Partition::Balanced if shape.collective == Collective::AllToAll => Self::Equal {
-                len: count / (ranks * ranks),
-                ranks,
-            },
+            Partition::Balanced if shape.collective == Collective::AllToAll => {
+                Self::Equal { len: count / (ranks * ranks), ranks }
+            }
             Partition::Balanced => Self::Balanced { count, world_size },
             Partition::Ragged(lengths) | Partition::Matrix(lengths) => {
                 let ends = lengths.iter().scan(0, |end, &length| {

@@ -47,9 +47,7 @@ impl Schedule {
     /// when a rank it names is not in the world, and others that say what of the shape does not fit together.
     pub fn new(shape: ScheduleShape) -> Result<Self, PlanError> {
         shape.validate()?;
-        Ok(Self {
-            shape: shape.normalized(),
-        })
+        Ok(Self { shape: shape.normalized() })
     }
 
     /// What the plan was made for.
@@ -156,11 +154,7 @@ impl ScheduleShape {
             Algorithm::Hierarchical | Algorithm::Chain => self.hosts,
             _ => Hosts::one(self.world_size),
         };
-        Self {
-            partition: self.partition.normalized(self.world_size),
-            hosts,
-            ..self
-        }
+        Self { partition: self.partition.normalized(self.world_size), hosts, ..self }
     }
 
     /// A number that differs, but for a chance of one in 2^32, where block lengths or hosts differ;
@@ -190,10 +184,7 @@ impl ScheduleShape {
         let (collective, algorithm) = (self.collective, self.algorithm);
         let (world_size, count) = (self.world_size, self.count);
         if !Algorithm::candidates(collective).contains(&algorithm) {
-            return Err(PlanError::Unsupported {
-                collective,
-                algorithm,
-            });
+            return Err(PlanError::Unsupported { collective, algorithm });
         }
         let NamedRanks { first, second } = collective.named();
         let mut named = first.into_iter().chain(second);
@@ -329,13 +320,7 @@ mod tests {
                         assert_eq!(is_idle, !collective.involves(rank), "{schedule}: {rank}");
                     }
                 } else {
-                    assert_eq!(
-                        made,
-                        Err(PlanError::Unsupported {
-                            collective,
-                            algorithm
-                        })
-                    );
+                    assert_eq!(made, Err(PlanError::Unsupported { collective, algorithm }));
                 }
             }
         }
@@ -357,10 +342,7 @@ mod tests {
     #[test]
     fn a_barrier_with_data_is_refused() {
         let barrier = shape(Collective::Barrier, Algorithm::Dissemination);
-        let error = Schedule::new(ScheduleShape {
-            count: 1,
-            ..barrier
-        });
+        let error = Schedule::new(ScheduleShape { count: 1, ..barrier });
         assert_eq!(error, Err(PlanError::BarrierWithData { count: 1 }));
     }
 }

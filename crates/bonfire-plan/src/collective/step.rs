@@ -76,28 +76,16 @@ impl fmt::Display for Step {
         match self {
             Self::Put { peer, source } => write!(formatter, "put {source} -> rank {peer}"),
             Self::Wait { peer } => write!(formatter, "wait rank {peer}"),
-            Self::Reduce {
-                target,
-                sources,
-                stage,
-            } => {
+            Self::Reduce { target, sources, stage } => {
                 let (sources, stage) = (joined(sources, " + "), stage.suffix());
                 write!(formatter, "reduce {target} = {sources}{stage}")
             }
             Self::Copy { peer, target } => write!(formatter, "copy {target} = inbox[{peer}]"),
             Self::Release { peer } => write!(formatter, "release rank {peer}"),
-            Self::ReduceDirect {
-                range,
-                sources,
-                targets,
-                stage,
-            } => {
+            Self::ReduceDirect { range, sources, targets, stage } => {
                 let (sources, targets) = (joined(sources, " + "), joined(targets, ", "));
                 let stage = stage.suffix();
-                write!(
-                    formatter,
-                    "reduce {range} of ranks {targets} = ranks {sources}{stage}"
-                )
+                write!(formatter, "reduce {range} of ranks {targets} = ranks {sources}{stage}")
             }
         }
     }

@@ -21,10 +21,9 @@ impl Budgets {
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
         let mut budgets = Self::default();
         for (place, bytes) in places {
-            let bytes = bytes.parse().map_err(|cause| MapError::BadBytes {
-                place: place.to_owned(),
-                cause,
-            })?;
+            let bytes = bytes
+                .parse()
+                .map_err(|cause| MapError::BadBytes { place: place.to_owned(), cause })?;
             budgets.places.insert(place.parse()?, bytes);
         }
         Ok(budgets)

@@ -63,12 +63,7 @@ impl fmt::Display for Unused {
 impl Inference {
     /// By [`Strategy::Balanced`], where any module may be split.
     pub fn new(budgets: Budgets) -> Self {
-        Self {
-            budgets,
-            strategy: Strategy::default(),
-            no_split: Vec::new(),
-            falls_back: false,
-        }
+        Self { budgets, strategy: Strategy::default(), no_split: Vec::new(), falls_back: false }
     }
 
     /// The same with another strategy for sharing devices.
@@ -87,10 +82,7 @@ impl Inference {
     /// Where the part whose turn it is does not fit an empty place, gives that place the first later part that does.
     #[must_use]
     pub fn with_fallback_allocation(self) -> Self {
-        Self {
-            falls_back: true,
-            ..self
-        }
+        Self { falls_back: true, ..self }
     }
 
     /// Finds the map of a model.
@@ -213,11 +205,7 @@ impl<'a> Search<'a> {
         let bytes = self.tree.bytes_of(item);
         let owned = owners.iter().map(|&owner| self.tree.bytes_of(owner));
         let together = bytes + owned.sum::<i64>();
-        let reserved = if self.reserving.contains(&place) {
-            self.layer.bytes
-        } else {
-            0
-        };
+        let reserved = if self.reserving.contains(&place) { self.layer.bytes } else { 0 };
         let free = limit.map(|limit| limit - reserved - self.used);
         let Some(free) = free.filter(|free| together > *free) else {
             self.used += together;
@@ -368,9 +356,6 @@ impl<'a> Search<'a> {
                 node += 1;
             }
         }
-        Inferred {
-            map: DeviceMap { places },
-            unused: self.unused,
-        }
+        Inferred { map: DeviceMap { places }, unused: self.unused }
     }
 }

@@ -157,10 +157,7 @@ impl Drafts {
             let class = String::new();
             self.by_path.insert(path.to_owned(), self.all.len());
             self.all.push(Draft {
-                part: Part {
-                    path: path.to_owned(),
-                    kind: PartKind::Module { class },
-                },
+                part: Part { path: path.to_owned(), kind: PartKind::Module { class } },
                 children: Default::default(),
             });
         }
@@ -208,9 +205,7 @@ impl Drafts {
             });
         }
         for node in (1..nodes.len()).rev() {
-            let Node {
-                bytes, counts, end, ..
-            } = nodes[node];
+            let Node { bytes, counts, end, .. } = nodes[node];
             let parent = &mut nodes[parents[node].expect("all but the first have one")];
             parent.bytes += bytes;
             parent.counts |= counts;

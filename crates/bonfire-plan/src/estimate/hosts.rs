@@ -15,10 +15,7 @@ impl Form<'_> {
                 rounds: shared * (self.ranks / members).ceil() * self.chunks,
                 elems: (members - 1.0) * host_blocks,
             },
-            between: Traffic {
-                rounds: crossing,
-                elems: members * (host_blocks - self.block),
-            },
+            between: Traffic { rounds: crossing, elems: members * (host_blocks - self.block) },
             folded: (members - 1.0) * host_blocks + (hosts - 1.0) * self.block,
         };
         let spread = Terms { folded: 0.0, ..leg };
@@ -58,20 +55,10 @@ impl Form<'_> {
         let both = ways.iter().map(|[on, back]| on + back).fold(0.0, f64::max);
         let blocks = self.ranks * self.block;
         let neighbours = (most - 1.0) / most * blocks;
-        let (within, between) = if most > 1.0 {
-            (items, hops)
-        } else {
-            (0.0, items + hops)
-        };
+        let (within, between) = if most > 1.0 { (items, hops) } else { (0.0, items + hops) };
         let way = |crossing, folded| Terms {
-            within: Traffic {
-                rounds: within,
-                elems: neighbours,
-            },
-            between: Traffic {
-                rounds: between,
-                elems: crossing,
-            },
+            within: Traffic { rounds: within, elems: neighbours },
+            between: Traffic { rounds: between, elems: crossing },
             folded,
         };
         let folded = if hops > 0.0 { blocks } else { neighbours };

@@ -8,17 +8,10 @@ use crate::{Cost, Hosts, Partition, RankCost, Schedule, WorldSize, check};
 
 /// Miri runs a thousand times slower; it is there for the operations, not for the numbers.
 const POWERS_OF_TWO: &[u32] = if cfg!(miri) { &[4] } else { &[4, 8, 16, 32] };
-const WORLDS: &[u32] = if cfg!(miri) {
-    &[3]
-} else {
-    &[2, 3, 5, 6, 7, 9, 12, 23, 33, 48]
-};
+const WORLDS: &[u32] = if cfg!(miri) { &[3] } else { &[2, 3, 5, 6, 7, 9, 12, 23, 33, 48] };
 /// Ranks, and how many of them are on a host.
-const TWO_LEVELS: &[(u32, u32)] = if cfg!(miri) {
-    &[(4, 2)]
-} else {
-    &[(4, 2), (16, 4), (32, 8), (24, 4)]
-};
+const TWO_LEVELS: &[(u32, u32)] =
+    if cfg!(miri) { &[(4, 2)] } else { &[(4, 2), (16, 4), (32, 8), (24, 4)] };
 
 /// Blocks of this many elements, in so many chunks, on hosts of so many ranks.
 #[derive(Clone, Copy)]
@@ -68,12 +61,7 @@ fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for &ranks in POWERS_OF_TWO {
         for chunks in [1, 3] {
-            cases.push(Case {
-                ranks,
-                block: 12,
-                chunks,
-                host_ranks: ranks,
-            });
+            cases.push(Case { ranks, block: 12, chunks, host_ranks: ranks });
         }
     }
     cases
@@ -88,11 +76,7 @@ fn closed_forms_count_what_the_verifier_counts() {
             let terms = Form::new(&shape).terms();
             let cost = counted(&shape);
             assert_eq!(terms.between, Traffic::default(), "{shape:?}");
-            assert_eq!(
-                terms.folded,
-                most(&cost, |rank| rank.elems_folded),
-                "{shape:?}"
-            );
+            assert_eq!(terms.folded, most(&cost, |rank| rank.elems_folded), "{shape:?}");
             let written = most(&cost, |rank| rank.elems_written_direct);
             let sent = most(&cost, |rank| rank.elems_sent);
             let received = most(&cost, |rank| rank.elems_received);
@@ -104,10 +88,7 @@ fn closed_forms_count_what_the_verifier_counts() {
                 let half = shape.count.div_ceil(2);
                 let chunk = half.min(shape.chunk_elems_max.get()) as f64;
                 assert_eq!(elems, cost.rounds_one_port() as f64 * chunk, "{shape:?}");
-                assert!(
-                    (counted_rounds..2.0 * counted_rounds).contains(&rounds),
-                    "{shape:?}"
-                );
+                assert!((counted_rounds..2.0 * counted_rounds).contains(&rounds), "{shape:?}");
             } else {
                 assert_eq!(elems, moved, "{shape:?}");
                 // The root of a two-level reduce takes the first chunk while it folds the second.
@@ -128,12 +109,7 @@ fn closed_forms_count_what_the_verifier_counts() {
 /// Any number of ranks, and blocks of unequal length: not exact, but not far off either.
 #[test]
 fn closed_forms_are_close_in_any_world() {
-    let case = Case {
-        ranks: 0,
-        block: 12,
-        chunks: 1,
-        host_ranks: 100,
-    };
+    let case = Case { ranks: 0, block: 12, chunks: 1, host_ranks: 100 };
     for &ranks in WORLDS {
         for (collective, algorithm) in kinds() {
             let named = collective.named();
@@ -156,10 +132,7 @@ fn closed_forms_are_close_in_any_world() {
             let folded = most(&cost, |rank| rank.elems_folded);
             let near = |form: f64, counted: f64, name: &str| {
                 let range = 0.9 * counted..=2.0 * counted + 1.0;
-                assert!(
-                    range.contains(&form),
-                    "{name}: {form} for {counted} of {shape:?}"
-                );
+                assert!(range.contains(&form), "{name}: {form} for {counted} of {shape:?}");
             };
             if algorithm == Algorithm::DoubleTree {
                 near(terms.within.rounds, cost.rounds() as f64, "rounds");
@@ -176,12 +149,7 @@ fn closed_forms_are_close_in_any_world() {
 #[test]
 fn two_levels_are_told_apart() {
     for &(ranks, host_ranks) in TWO_LEVELS {
-        let case = Case {
-            ranks,
-            block: 10,
-            chunks: 2,
-            host_ranks,
-        };
+        let case = Case { ranks, block: 10, chunks: 2, host_ranks };
         for (collective, algorithm) in [
             (Collective::AllReduce, Algorithm::Hierarchical),
             (Collective::ReduceScatter, Algorithm::Hierarchical),
@@ -225,22 +193,11 @@ fn two_levels_are_told_apart() {
 #[test]
 fn slow_links_between_hosts_make_two_levels_worth_it() {
     let figures = LinkFigures {
-        intra_host: LinkCosts {
-            alpha_s: 1e-6,
-            beta_s_per_byte: 1e-10,
-        },
-        inter_host: LinkCosts {
-            alpha_s: 3e-5,
-            beta_s_per_byte: 1e-9,
-        },
+        intra_host: LinkCosts { alpha_s: 1e-6, beta_s_per_byte: 1e-10 },
+        inter_host: LinkCosts { alpha_s: 3e-5, beta_s_per_byte: 1e-9 },
         gamma_s_per_byte: 1e-10,
     };
-    let case = Case {
-        ranks: 32,
-        block: 1 << 15,
-        chunks: 1,
-        host_ranks: 8,
-    };
+    let case = Case { ranks: 32, block: 1 << 15, chunks: 1, host_ranks: 8 };
     let time = |algorithm| {
         let shape = shape(Collective::AllReduce, algorithm, case);
         estimate(&shape, DType::F32, &figures)

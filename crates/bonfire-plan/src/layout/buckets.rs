@@ -45,10 +45,7 @@ impl Default for Caps {
     /// 25 MiB: large enough to use the bandwidth of a link, small enough that several fit into a backward pass. And
     /// 1 MiB for the first, so that the links are busy early.
     fn default() -> Self {
-        Self {
-            first_bytes_max: 1 << 20,
-            bytes_max: 25 << 20,
-        }
+        Self { first_bytes_max: 1 << 20, bytes_max: 25 << 20 }
     }
 }
 
@@ -97,18 +94,11 @@ pub fn assign(
             closed.push(open.swap_remove(full));
         }
         let index = index.unwrap_or_else(|| {
-            let bytes_max = if seen.contains(&kind) {
-                caps.bytes_max
-            } else {
-                caps.first_bytes_max
-            };
+            let bytes_max =
+                if seen.contains(&kind) { caps.bytes_max } else { caps.first_bytes_max };
             seen.push(kind);
             open.push(OpenBucket {
-                assignment: Assignment {
-                    dtype,
-                    division,
-                    parameters: Vec::new(),
-                },
+                assignment: Assignment { dtype, division, parameters: Vec::new() },
                 bytes: 0,
                 bytes_max,
                 last_position: 0,
@@ -139,16 +129,10 @@ mod tests {
     use super::*;
     use crate::Rank;
 
-    const CAPS: Caps = Caps {
-        first_bytes_max: 40,
-        bytes_max: 100,
-    };
+    const CAPS: Caps = Caps { first_bytes_max: 40, bytes_max: 100 };
 
     fn f32s(elems: &[usize]) -> Vec<Extent> {
-        let extent = |&elems| Extent {
-            dtype: DType::F32,
-            elems,
-        };
+        let extent = |&elems| Extent { dtype: DType::F32, elems };
         elems.iter().map(extent).collect()
     }
 
@@ -163,19 +147,13 @@ mod tests {
     fn the_first_bucket_is_small() {
         let extents = f32s(&[5, 5, 5, 5, 5, 5, 5, 5]);
         let order = [7, 6, 5, 4, 3, 2, 1, 0];
-        assert_eq!(
-            buckets(&extents, &order),
-            [vec![7, 6], vec![5, 4, 3, 2, 1], vec![0]]
-        );
+        assert_eq!(buckets(&extents, &order), [vec![7, 6], vec![5, 4, 3, 2, 1], vec![0]]);
     }
 
     #[test]
     fn a_parameter_larger_than_the_cap_has_a_bucket_of_its_own() {
         let extents = f32s(&[1, 1000, 1, 1]);
-        assert_eq!(
-            buckets(&extents, &[0, 1, 2, 3]),
-            [vec![0], vec![1], vec![2, 3]]
-        );
+        assert_eq!(buckets(&extents, &[0, 1, 2, 3]), [vec![0], vec![1], vec![2, 3]]);
     }
 
     #[test]
@@ -192,15 +170,9 @@ mod tests {
         let divisions = [Division::Rows, owned(0), Division::Rows, owned(1), owned(0)];
         let division = |parameter: usize| divisions[parameter];
         let found = assign(&extents, division, &[0, 1, 2, 3, 4], CAPS);
-        let found: Vec<_> = found
-            .into_iter()
-            .map(|bucket| (bucket.division, bucket.parameters))
-            .collect();
-        let expected = [
-            (Division::Rows, vec![0, 2]),
-            (owned(1), vec![3]),
-            (owned(0), vec![1, 4]),
-        ];
+        let found: Vec<_> =
+            found.into_iter().map(|bucket| (bucket.division, bucket.parameters)).collect();
+        let expected = [(Division::Rows, vec![0, 2]), (owned(1), vec![3]), (owned(0), vec![1, 4])];
         assert_eq!(found, expected);
     }
 

@@ -99,13 +99,7 @@ impl Placement {
     }
 
     const fn of([parameters, gradients, optimizer]: [Sharding; 3]) -> Self {
-        Self {
-            parameters,
-            gradients,
-            optimizer,
-            unit: ShardUnit::Rows,
-            among: ShardGroup::All,
-        }
+        Self { parameters, gradients, optimizer, unit: ShardUnit::Rows, among: ShardGroup::All }
     }
 
     /// The same, but each parameter has one rank that has all of its sharded states: `zero1-whole` and
@@ -114,10 +108,7 @@ impl Placement {
     /// The state of a single parameter is not divided, so this is as even as the sizes of the parameters allow.
     #[must_use]
     pub const fn of_whole_parameters(self) -> Self {
-        Self {
-            unit: ShardUnit::Parameters,
-            ..self
-        }
+        Self { unit: ShardUnit::Parameters, ..self }
     }
 
     /// The same within groups of ranks, and replicated over them: `zero3@host` is what PyTorch calls hybrid sharding.
@@ -217,9 +208,6 @@ mod tests {
         assert_eq!("hybrid".parse(), "zero3@host".parse::<Placement>());
         assert!("zero3@0".parse::<Placement>().is_err());
         let error = "zero4".parse::<Placement>().unwrap_err().to_string();
-        assert!(
-            error.contains("zero4") && error.contains("zero3"),
-            "{error}"
-        );
+        assert!(error.contains("zero4") && error.contains("zero3"), "{error}");
     }
 }

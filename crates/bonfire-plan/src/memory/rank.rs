@@ -46,10 +46,8 @@ fn buckets(training: &Training, trained: &[&Parameter], layout: &Layout) -> Vec<
     if training.ranks.get() == 1 && training.micro_batches == 1 {
         return Vec::new();
     }
-    let extent = |parameter: &&Parameter| Extent {
-        dtype: parameter.dtype,
-        elems: parameter.elems(),
-    };
+    let extent =
+        |parameter: &&Parameter| Extent { dtype: parameter.dtype, elems: parameter.elems() };
     let extents: Vec<_> = trained.iter().map(extent).collect();
     let order: Vec<usize> = (0..extents.len()).rev().collect();
     let division = |parameter| layout.division(parameter);
@@ -57,11 +55,7 @@ fn buckets(training: &Training, trained: &[&Parameter], layout: &Layout) -> Vec<
     let bucket = |assignment: Assignment| {
         let (elems, blocks) = layout.blocks(&assignment.parameters);
         let block = (elems * assignment.dtype.size_bytes()) as u64;
-        Bucket {
-            division: assignment.division,
-            block,
-            bytes: block * blocks as u64,
-        }
+        Bucket { division: assignment.division, block, bytes: block * blocks as u64 }
     };
     assignments.into_iter().map(bucket).collect()
 }
@@ -98,11 +92,7 @@ impl Count<'_> {
             // Where rows are gathered after the step, what was theirs has become the gathered bucket.
             buckets: Bytes::new(lent + if gathers { own } else { 0 }),
             // The gathered parameter, and the memory in which ranks gather it.
-            unit: Bytes::new(if gathers {
-                self.gather_bytes() + whole
-            } else {
-                0
-            }),
+            unit: Bytes::new(if gathers { self.gather_bytes() + whole } else { 0 }),
             seen: Bytes::new(self.seen(rank)),
             ..Held::default()
         };
@@ -117,11 +107,8 @@ impl Count<'_> {
         };
         // Gradients lie in buckets, where there are some.
         let besides = |gradients: u64| Bytes::new((own + lent).saturating_sub(gradients));
-        let complete = Held {
-            gradients: Bytes::new(gradients),
-            buckets: besides(gradients),
-            ..resting
-        };
+        let complete =
+            Held { gradients: Bytes::new(gradients), buckets: besides(gradients), ..resting };
         // The optimizer writes new rows where the whole parameters are still there.
         let rows = match (spread.is_sharded(), gathers) {
             (true, false) => stepped,
@@ -142,16 +129,10 @@ impl Count<'_> {
         ];
         if gathers && training.evaluation == Evaluation::Whole {
             let all = frozen + self.held(Sharding::Replicated, rank, size);
-            let whole = Held {
-                parameters: Bytes::new(parameters + all),
-                ..resting
-            };
+            let whole = Held { parameters: Bytes::new(parameters + all), ..resting };
             phases.push((Phase::Whole, whole));
         }
-        RankMemory {
-            placement: self.placement,
-            phases,
-        }
+        RankMemory { placement: self.placement, phases }
     }
 
     fn program(&self) -> Bytes {
@@ -238,11 +219,7 @@ impl Count<'_> {
         let (all, sharing) = (training.ranks.get(), self.layout.world_size().get());
         let host = training.ranks_per_host.get();
         let among = |ranks: u32| {
-            if ranks <= host {
-                u64::from(ranks) - 1
-            } else {
-                0
-            }
+            if ranks <= host { u64::from(ranks) - 1 } else { 0 }
         };
         let (mut always, mut shared) = (0, Vec::new());
         for bucket in &self.buckets {

@@ -4,12 +4,7 @@ use super::*;
 use crate::{Layout, Rank, Sharding};
 
 fn parameter(name: &str, shape: &[usize], moments: Option<u32>) -> Parameter {
-    Parameter {
-        name: name.to_owned(),
-        shape: shape.to_vec(),
-        dtype: DType::F32,
-        moments,
-    }
+    Parameter { name: name.to_owned(), shape: shape.to_vec(), dtype: DType::F32, moments }
 }
 
 fn training(shapes: &[Vec<usize>], ranks: u32) -> Training {
@@ -22,23 +17,14 @@ fn of(memory: &RankMemory, phase: Phase) -> Held {
     found.unwrap().1
 }
 
-const NAMES: [&str; 6] = [
-    "replicated",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero1-whole",
-    "zero2-whole",
-];
+const NAMES: [&str; 6] = ["replicated", "zero1", "zero2", "zero3", "zero1-whole", "zero2-whole"];
 
 #[test]
 fn gradients_of_a_lone_rank_meet_activations() {
     for (ranks, expected) in [(1, 30), (2, 10)] {
         let mut training = training(&[vec![10]], ranks);
-        training.activations = Activations {
-            alone: Bytes::new(10),
-            with_gradients: Bytes::new(30),
-        };
+        training.activations =
+            Activations { alone: Bytes::new(10), with_gradients: Bytes::new(30) };
         for name in NAMES {
             let held = of(&training.memory(name.parse().unwrap()), Phase::Pass);
             assert_eq!(held.activations, Bytes::new(expected), "{name}");
@@ -96,10 +82,7 @@ fn gradients_lie_in_their_buckets() {
     // Memory for one that fills and two on their way, and the rows of all.
     let lent = (3 << 22) + 40;
     assert_eq!(buckets(&training, "zero2", Phase::Pass), lent);
-    assert_eq!(
-        buckets(&training, "zero2", Phase::Gradients),
-        lent + (8 << 21)
-    );
+    assert_eq!(buckets(&training, "zero2", Phase::Gradients), lent + (8 << 21));
     assert_eq!(buckets(&training, "zero3", Phase::Pass), lent + (8 << 21));
     training.micro_batches = 2;
     assert_eq!(buckets(&training, "zero2", Phase::Pass), all);
@@ -111,20 +94,12 @@ fn a_lone_rank_has_no_buckets_and_every_placement_is_the_same() {
     let training = training(&[vec![2048, 64], vec![64]], 1);
     let whole = training.memory(Placement::replicated());
     assert_eq!(of(&whole, Phase::Gradients).buckets, Bytes::default());
-    assert!(
-        whole
-            .phases
-            .iter()
-            .all(|(_, held)| held.seen == Bytes::default())
-    );
+    assert!(whole.phases.iter().all(|(_, held)| held.seen == Bytes::default()));
     for name in NAMES {
         let memory = training.memory(name.parse().unwrap());
         let held = of(&memory, Phase::Gradients);
         let expected = of(&whole, Phase::Gradients);
-        assert_eq!(
-            held.gradients + held.optimizer,
-            expected.gradients + expected.optimizer
-        );
+        assert_eq!(held.gradients + held.optimizer, expected.gradients + expected.optimizer);
     }
 }
 
@@ -163,11 +138,7 @@ fn elements_of_16_bits_have_masters_in_32() {
         (DType::F16, 1, 8),
         (DType::F64, 2, 16),
     ] {
-        parameter = Parameter {
-            dtype,
-            moments: Some(moments),
-            ..parameter
-        };
+        parameter = Parameter { dtype, moments: Some(moments), ..parameter };
         assert_eq!(state(&parameter), expected, "{dtype}, {moments} moments");
     }
 }
@@ -196,10 +167,7 @@ fn the_whole_model_is_there_at_the_start_and_for_an_evaluation() {
     training.evaluation = Evaluation::Whole;
     let zero3 = training.memory(Placement::zero3());
     assert_eq!(of(&zero3, Phase::Start).parameters, Bytes::new(1 << 22));
-    assert_eq!(
-        of(&zero3, Phase::Whole).parameters,
-        all + Bytes::new(1 << 22)
-    );
+    assert_eq!(of(&zero3, Phase::Whole).parameters, all + Bytes::new(1 << 22));
     let zero2 = training.memory(Placement::zero2());
     assert!(zero2.phases.iter().all(|(phase, _)| *phase != Phase::Whole));
 }
@@ -210,18 +178,12 @@ fn a_table_says_what_fits() {
     training.activations = Bytes::new(3 << 20).into();
     let placements = NAMES.map(|name| name.parse().unwrap());
     let table = training.table(placements, Some(Bytes::new(100 << 20)));
-    let fitting: Vec<_> = table
-        .fitting()
-        .map(|row| row.placement.to_string())
-        .collect();
+    let fitting: Vec<_> = table.fitting().map(|row| row.placement.to_string()).collect();
     assert!(fitting.contains(&"zero3".to_owned()), "{table}");
     assert!(!fitting.contains(&"replicated".to_owned()), "{table}");
     let text = table.to_string();
     let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
-    assert!(
-        text.contains("8.4 million parameters") && text.contains("fits 100 MiB"),
-        "{text}"
-    );
+    assert!(text.contains("8.4 million parameters") && text.contains("fits 100 MiB"), "{text}");
     assert!(line("replicated ").ends_with(" no"), "{text}");
     assert!(line("zero3 ").ends_with(" yes"), "{text}");
     assert_eq!(training.table([], None).rows, []);

@@ -21,9 +21,7 @@ pub struct MeshShape {
 }
 
 impl MeshShape {
-    const ONE: Self = Self {
-        sizes: [Some(NonZeroU32::MIN); Axis::COUNT],
-    };
+    const ONE: Self = Self { sizes: [Some(NonZeroU32::MIN); Axis::COUNT] };
 
     /// The mesh of all ranks of a world.
     ///
@@ -37,16 +35,10 @@ impl MeshShape {
         let left = self.sizes.contains(&None);
         if (left && ranks % known != 0) || (!left && ranks != known) {
             let shape = self;
-            return Err(MeshError::DoesNotFit {
-                shape,
-                known,
-                world_size,
-            });
+            return Err(MeshError::DoesNotFit { shape, known, world_size });
         }
         let rest = u32::try_from(ranks / known).expect("no more than there are ranks");
-        Ok(Grid {
-            sizes: self.sizes.map(|size| size.map_or(rest, NonZeroU32::get)),
-        })
+        Ok(Grid { sizes: self.sizes.map(|size| size.map_or(rest, NonZeroU32::get)) })
     }
 }
 
@@ -61,9 +53,7 @@ impl Default for MeshShape {
 
 impl From<Grid> for MeshShape {
     fn from(grid: Grid) -> Self {
-        Self {
-            sizes: grid.sizes.map(NonZeroU32::new),
-        }
+        Self { sizes: grid.sizes.map(NonZeroU32::new) }
     }
 }
 
@@ -97,9 +87,7 @@ impl FromStr for MeshShape {
         let mut named = [false; Axis::COUNT];
         let parts = text.split(',').map(str::trim);
         for part in parts.filter(|part| !part.is_empty()) {
-            let unreadable = || MeshError::Unreadable {
-                part: part.to_owned(),
-            };
+            let unreadable = || MeshError::Unreadable { part: part.to_owned() };
             let (name, size) = part.split_once('=').ok_or_else(unreadable)?;
             let axis = match name.trim() {
                 "dp" => Axis::DpShard,
@@ -169,11 +157,7 @@ pub enum MeshError {
 }
 
 fn multiple(shape: &MeshShape) -> &'static str {
-    if shape.sizes.contains(&None) {
-        "a multiple of "
-    } else {
-        ""
-    }
+    if shape.sizes.contains(&None) { "a multiple of " } else { "" }
 }
 
 fn change(shape: &MeshShape, known: u64, world_size: WorldSize) -> String {

@@ -12,9 +12,7 @@ fn grid(text: &str, ranks: u32) -> Result<Grid, MeshError> {
 
 /// A line per mesh of so many ranks: its sizes, and then the coordinates of all ranks.
 fn table(ranks: u32) -> String {
-    let divisors: Vec<u32> = (1..=ranks)
-        .filter(|size| ranks.is_multiple_of(*size))
-        .collect();
+    let divisors: Vec<u32> = (1..=ranks).filter(|size| ranks.is_multiple_of(*size)).collect();
     let mut lines = String::new();
     let mut sizes = vec![vec![]];
     for _ in Axis::ALL {
@@ -27,11 +25,8 @@ fn table(ranks: u32) -> String {
         if sizes.iter().product::<u32>() != ranks {
             continue;
         }
-        let text: Vec<String> = Axis::ALL
-            .iter()
-            .zip(&sizes)
-            .map(|(axis, size)| format!("{axis}={size}"))
-            .collect();
+        let text: Vec<String> =
+            Axis::ALL.iter().zip(&sizes).map(|(axis, size)| format!("{axis}={size}")).collect();
         let grid = grid(&text.join(","), ranks).unwrap();
         let places = grid.world_size().ranks().map(|rank| {
             let place = grid.coordinates(rank);
@@ -97,21 +92,9 @@ fn errors_say_what_to_change() {
         ("dp=-1,tp=-1", 4, "both dp_shard and tp"),
         ("pp=2,tp=2", 8, "start 4 ranks, or give dp=2"),
         ("dp=2,tp=2", 6, "start 4 ranks, or give dp=3"),
-        (
-            "tp=4",
-            6,
-            "start 4 ranks or a multiple of 4 with dp=-1, or make an axis smaller",
-        ),
-        (
-            "dp=-1,tp=4",
-            6,
-            "needs a multiple of 4 ranks, and there are 6",
-        ),
-        (
-            "pp=4294967295,tp=4294967295,cp=4294967295",
-            6,
-            "there are 6",
-        ),
+        ("tp=4", 6, "start 4 ranks or a multiple of 4 with dp=-1, or make an axis smaller"),
+        ("dp=-1,tp=4", 6, "needs a multiple of 4 ranks, and there are 6"),
+        ("pp=4294967295,tp=4294967295,cp=4294967295", 6, "there are 6"),
     ] {
         let error = grid(text, ranks).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");

@@ -131,11 +131,7 @@ impl Action {
     }
 
     pub(super) fn compute(pass: Pass, stage: u32, micro_batch: u32) -> Self {
-        Self::Compute(Compute {
-            pass,
-            stage,
-            micro_batch,
-        })
+        Self::Compute(Compute { pass, stage, micro_batch })
     }
 
     fn word(self) -> &'static str {
@@ -159,21 +155,14 @@ impl Action {
 
     /// All that a rank can do with a stage, for a micro-batch if it is for one.
     fn with_stage(stage: u32, micro_batch: u32) -> Vec<Self> {
-        let mut all = vec![
-            Self::ReduceGradients { stage },
-            Self::Gather { stage },
-            Self::Release { stage },
-        ];
+        let mut all =
+            vec![Self::ReduceGradients { stage }, Self::Gather { stage }, Self::Release { stage }];
         use Pass::{Backward, Forward, InputGradient, WeightGradient};
         let passes = [Forward, Backward, InputGradient, WeightGradient];
         all.extend(passes.map(|pass| Self::compute(pass, stage, micro_batch)));
         for boundary in stage.checked_sub(1).into_iter().chain([stage]) {
             for payload in [Payload::Activation, Payload::Gradient] {
-                let message = Message {
-                    payload,
-                    boundary,
-                    micro_batch,
-                };
+                let message = Message { payload, boundary, micro_batch };
                 all.extend([Self::Send(message), Self::Receive(message)]);
             }
         }
@@ -224,9 +213,7 @@ impl FromStr for Action {
                 action.micro_batch().is_some() == micro_batch.is_some() && action.word() == word
             })
         };
-        parse().ok_or_else(|| UnknownAction {
-            text: text.to_owned(),
-        })
+        parse().ok_or_else(|| UnknownAction { text: text.to_owned() })
     }
 }
 
@@ -236,13 +223,8 @@ mod tests {
 
     #[test]
     fn actions_are_read_as_they_are_written() {
-        let texts = [
-            "2F0", "0B13", "1I2", "1W2", "0SEND_F1", "1RECV_F1", "1SEND_B1", "0RECV_B1",
-        ];
-        for text in texts
-            .into_iter()
-            .chain(["3REDUCE_GRAD", "0UNSHARD", "10RESHARD"])
-        {
+        let texts = ["2F0", "0B13", "1I2", "1W2", "0SEND_F1", "1RECV_F1", "1SEND_B1", "0RECV_B1"];
+        for text in texts.into_iter().chain(["3REDUCE_GRAD", "0UNSHARD", "10RESHARD"]) {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
     }

@@ -51,12 +51,8 @@ pub fn choose(demand: &Demand) -> Result<Vec<Candidate>, CostsError> {
     let chunks = (1..=demand.chunks_max.get()).filter_map(NonZeroU32::new);
     for chunks in chunks {
         for &kind in Kind::ALL {
-            let shape = Shape {
-                kind,
-                ranks: demand.ranks,
-                chunks,
-                micro_batches: demand.micro_batches,
-            };
+            let shape =
+                Shape { kind, ranks: demand.ranks, chunks, micro_batches: demand.micro_batches };
             candidates.extend(candidate(demand, shape)?);
         }
     }

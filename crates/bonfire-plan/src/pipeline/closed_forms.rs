@@ -44,10 +44,7 @@ impl Shape {
         let (forward_s, input_s) = (rank.forward_s, rank.input_gradient_s);
         let all_s = forward_s + input_s + rank.weight_gradient_s;
         let is_even = forward_s == input_s && input_s == rank.weight_gradient_s;
-        let (p, m) = (
-            f64::from(self.ranks.get()),
-            f64::from(self.micro_batches.get()),
-        );
+        let (p, m) = (f64::from(self.ranks.get()), f64::from(self.micro_batches.get()));
         let v = f64::from(self.chunks.get());
         match self.kind {
             Kind::GPipe | Kind::OneForwardOneBackward => Some((m + p - 1.0) * all_s),

@@ -18,11 +18,7 @@ use crate::{PlanError, Rank, WorldSize};
 #[non_exhaustive]
 pub enum CsvError {
     #[error("line {line}, field {field}: {source}")]
-    Action {
-        line: usize,
-        field: usize,
-        source: UnknownAction,
-    },
+    Action { line: usize, field: usize, source: UnknownAction },
     /// A rank with nothing to do.
     #[error("line {line} has no pass; give every rank a stage, or remove the line")]
     EmptyRank { line: usize },
@@ -77,16 +73,10 @@ impl Schedule {
 
 fn list(line: usize, text: &str) -> Result<Vec<Action>, CsvError> {
     let fields = (1..).zip(text.split(',').map(str::trim));
-    let actions = fields
-        .filter(|(_, text)| !text.is_empty())
-        .map(|(field, text)| {
-            let action: Result<Action, _> = text.parse();
-            action.map_err(|source| CsvError::Action {
-                line,
-                field,
-                source,
-            })
-        });
+    let actions = fields.filter(|(_, text)| !text.is_empty()).map(|(field, text)| {
+        let action: Result<Action, _> = text.parse();
+        action.map_err(|source| CsvError::Action { line, field, source })
+    });
     let list: Vec<_> = actions.collect::<Result<_, _>>()?;
     let is_pass = |action: &Action| matches!(action, Action::Compute(_));
     if !list.iter().any(is_pass) {

@@ -58,17 +58,9 @@ pub enum Broken {
         "rank {source_rank} does {sent} where rank {target_rank} does {received}; \
          let both be in the same order"
     )]
-    MessageOrder {
-        source_rank: Rank,
-        target_rank: Rank,
-        sent: Action,
-        received: Action,
-    },
+    MessageOrder { source_rank: Rank, target_rank: Rank, sent: Action, received: Action },
     /// Ranks that wait for each other.
-    #[error(
-        "deadlock: {}; move what is waited for to the front",
-        joined(blocked, "; ")
-    )]
+    #[error("deadlock: {}; move what is waited for to the front", joined(blocked, "; "))]
     Deadlock {
         /// Every rank that cannot continue.
         blocked: Vec<Blocked>,
@@ -143,9 +135,6 @@ impl fmt::Display for Blocked {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, index, .. } = self;
         let (action, needs) = (self.action, self.needs);
-        write!(
-            formatter,
-            "rank {rank} waits in action {index} ({action}) for {needs}"
-        )
+        write!(formatter, "rank {rank} waits in action {index} ({action}) for {needs}")
     }
 }

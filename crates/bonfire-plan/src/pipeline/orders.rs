@@ -124,10 +124,7 @@ struct Lane {
 
 impl Lane {
     fn of(stage: u32) -> Self {
-        Self {
-            stage,
-            ..Self::default()
-        }
+        Self { stage, ..Self::default() }
     }
 
     fn next(&mut self, pass: Pass) -> Compute {
@@ -137,10 +134,6 @@ impl Lane {
             Pass::WeightGradient => &mut self.weight_gradient,
         };
         *counter += 1;
-        Compute {
-            pass,
-            stage: self.stage,
-            micro_batch: *counter - 1,
-        }
+        Compute { pass, stage: self.stage, micro_batch: *counter - 1 }
     }
 }

@@ -43,13 +43,7 @@ impl Schedule {
 
     /// One with empty lists, for a schedule from elsewhere.
     pub(super) fn of_owners(owners: Vec<Rank>, micro_batches: u32, ranks: WorldSize) -> Self {
-        Self {
-            shape: None,
-            ranks,
-            owners,
-            micro_batches,
-            lists: vec![Vec::new(); ranks.len()],
-        }
+        Self { shape: None, ranks, owners, micro_batches, lists: vec![Vec::new(); ranks.len()] }
     }
 
     /// The same stages and micro-batches with other lists, which nobody has verified.
@@ -176,11 +170,7 @@ impl Schedule {
     }
 
     fn message(&self, payload: Payload, boundary: u32, compute: Compute) -> Option<Message> {
-        let message = Message {
-            payload,
-            boundary,
-            micro_batch: compute.micro_batch,
-        };
+        let message = Message { payload, boundary, micro_batch: compute.micro_batch };
         (boundary + 1 < self.stages()).then_some(message)
     }
 

@@ -42,10 +42,7 @@ impl Shape {
         }
         if kind == Kind::Interleaved && !micro_batches.is_multiple_of(self.round()) {
             let rounds = micro_batches / self.round();
-            return Err(ShapeError::UnevenRounds {
-                micro_batches,
-                rounds,
-            });
+            return Err(ShapeError::UnevenRounds { micro_batches, rounds });
         }
         Ok(())
     }

@@ -128,16 +128,7 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Result<Timing, Broken> {
         }
         free_s[rank.index()] = end_s;
         busy_s[rank.index()] += time_s;
-        spans[rank.index()].push(Span {
-            compute,
-            start_s,
-            end_s,
-        });
+        spans[rank.index()].push(Span { compute, start_s, end_s });
     })?;
-    Ok(Timing {
-        makespan_s: free_s.into_iter().fold(0.0, f64::max),
-        busy_s,
-        live_max,
-        spans,
-    })
+    Ok(Timing { makespan_s: free_s.into_iter().fold(0.0, f64::max), busy_s, live_max, spans })
 }

@@ -44,10 +44,7 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, Broken> {
     run(schedule, |_, _| ())?;
     verifier.check_live()?;
     let is_send = |action: &&Action| matches!(action, Action::Send(_));
-    Ok(Proof {
-        live_max: schedule.live_max(),
-        messages: schedule.all().filter(is_send).count(),
-    })
+    Ok(Proof { live_max: schedule.live_max(), messages: schedule.all().filter(is_send).count() })
 }
 
 /// What must be in front of an action, and the rule that is broken where it is not.
@@ -62,11 +59,8 @@ struct Verifier<'a> {
 
 impl<'a> Verifier<'a> {
     fn new(schedule: &'a Schedule) -> Result<Self, Broken> {
-        let mut verifier = Self {
-            schedule,
-            places: HashMap::new(),
-            has_messages: schedule.has_messages(),
-        };
+        let mut verifier =
+            Self { schedule, places: HashMap::new(), has_messages: schedule.has_messages() };
         for (rank, index, action) in verifier.actions() {
             if let Some(rule) = verifier.stranger(rank, action) {
                 return Err(broken(rank, index, action, rule));
@@ -147,12 +141,7 @@ impl<'a> Verifier<'a> {
         match (split, self.places.contains_key(&whole)) {
             (Some(half), true) => {
                 let (rank, index) = (self.schedule.owner(stage), self.places[&half]);
-                Err(broken(
-                    rank,
-                    index,
-                    half,
-                    Rule::TwoBackwards { other: whole },
-                ))
+                Err(broken(rank, index, half, Rule::TwoBackwards { other: whole }))
             }
             (Some(_), false) => halves.try_for_each(|half| self.require(half)),
             (None, _) => self.require(whole),
@@ -283,12 +272,7 @@ impl<'a> Verifier<'a> {
         for (rank, live) in self.schedule.ranks().ranks().zip(self.schedule.live_max()) {
             let promised = shape.live_max(rank);
             if live != promised {
-                return Err(Broken::Live {
-                    rank,
-                    kind,
-                    live,
-                    promised,
-                });
+                return Err(Broken::Live { rank, kind, live, promised });
             }
         }
         Ok(())
@@ -296,10 +280,5 @@ impl<'a> Verifier<'a> {
 }
 
 fn broken(rank: Rank, index: usize, action: Action, rule: Rule) -> Broken {
-    Broken::Action {
-        rank,
-        index,
-        action,
-        rule,
-    }
+    Broken::Action { rank, index, action, rule }
 }

@@ -50,10 +50,10 @@ impl Card {
         let (link, transit) = frame;
         self.serve_until(now_s, s_per_byte);
         let served = self.served;
-        let flow = self.flows.entry(link).or_insert_with(|| Flow {
-            end: served,
-            transits: VecDeque::new(),
-        });
+        let flow = self
+            .flows
+            .entry(link)
+            .or_insert_with(|| Flow { end: served, transits: VecDeque::new() });
         flow.end += bytes as f64;
         flow.transits.push_back(transit);
         self.ends.push(Reverse((flow.end.to_bits(), transit)));

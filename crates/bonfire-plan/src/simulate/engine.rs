@@ -103,13 +103,7 @@ pub(super) struct Launch {
 impl Launch {
     /// The port is reached at once.
     pub(super) fn at(time_s: f64, link: u32, op: u32) -> Self {
-        Self {
-            link,
-            op,
-            issued_s: time_s,
-            reach_s: time_s,
-            turn: 0,
-        }
+        Self { link, op, issued_s: time_s, reach_s: time_s, turn: 0 }
     }
 }
 
@@ -128,12 +122,7 @@ impl<'a> Engine<'a> {
         let most_slots = most_puts.unwrap_or(1).max(1);
         let slots =
             u32::try_from(network.slots.get()).map_or(most_slots, |slots| slots.min(most_slots));
-        let slot = SlotState {
-            transit: NONE,
-            round: 0,
-            free_s: 0.0,
-            release: NONE,
-        };
+        let slot = SlotState { transit: NONE, round: 0, free_s: 0.0, release: NONE };
         let rank = |pair: &[u32]| RankState {
             clock_s: 0.0,
             next: pair[0],
@@ -246,12 +235,7 @@ impl<'a> Engine<'a> {
     }
 
     pub(super) fn expect(&mut self, time_s: f64, turn: u32, transit: u32, hop: Hop) {
-        self.events.push(Arrival {
-            time_s,
-            turn,
-            transit,
-            hop,
-        });
+        self.events.push(Arrival { time_s, turn, transit, hop });
     }
 
     /// A transit's first byte reaches the port out at `reach_s`.
@@ -300,11 +284,7 @@ impl<'a> Engine<'a> {
         let initiator = self.program.initiator(op, ends);
         let rank = &mut self.ranks[initiator as usize];
         let is_load = initiator == ends.target;
-        let outstanding = if is_load {
-            &mut rank.loads
-        } else {
-            &mut rank.stores
-        };
+        let outstanding = if is_load { &mut rank.loads } else { &mut rank.stores };
         outstanding.count -= 1;
         // Transits arrive in the order of their first bytes, which need not be that of their last.
         let arrived_s = |transit: u32| self.transits[transit as usize].arrived_s;
@@ -361,10 +341,7 @@ impl<'a> Engine<'a> {
                 let link = &self.costs[Class::Intra as usize];
                 let (folds, copies) = (f64::from(direct.folds), f64::from(direct.copies));
                 let fold = (Activity::Fold, bytes * folds * link.fold_s_per_byte);
-                [
-                    fold,
-                    (Activity::Copy, bytes * copies * link.copy_s_per_byte),
-                ]
+                [fold, (Activity::Copy, bytes * copies * link.copy_s_per_byte)]
             }
         }
     }
@@ -408,11 +385,7 @@ impl<'a> Engine<'a> {
             Cause::Slot(index) => self.slot_returns[index as usize].link,
         };
         let ends = &self.program.links[link as usize];
-        let peer = if ends.source == rank {
-            ends.target
-        } else {
-            ends.source
-        };
+        let peer = if ends.source == rank { ends.target } else { ends.source };
         self.note(Span {
             lane: Lane::Rank(Rank::new(rank)),
             activity: Activity::Blocked,

@@ -85,12 +85,7 @@ mod tests {
 
     fn arrival(time_s: f64, turn: u32, transit: u32) -> Arrival {
         let hop = [Hop::Out, Hop::In, Hop::Left, Hop::Entered][transit as usize % 4];
-        Arrival {
-            time_s,
-            turn,
-            transit,
-            hop,
-        }
+        Arrival { time_s, turn, transit, hop }
     }
 
     #[test]

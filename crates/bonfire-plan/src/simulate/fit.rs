@@ -89,10 +89,7 @@ struct Parts {
 impl LinkModel {
     /// A link that costs the same for all sizes.
     pub const fn uniform(link: Link) -> Self {
-        Self {
-            link,
-            knots: Vec::new(),
-        }
+        Self { link, knots: Vec::new() }
     }
 
     /// A link and its factors, by ascending sizes.
@@ -320,12 +317,7 @@ fn try_ratio(
     }
     let mean = mean(logs.iter().copied());
     let spread = logs.iter().map(|log| (log - mean).powi(2)).sum();
-    Ok(Fit {
-        link,
-        logs,
-        mean,
-        spread,
-    })
+    Ok(Fit { link, logs, mean, spread })
 }
 
 fn mean(numbers: impl ExactSizeIterator<Item = f64>) -> f64 {

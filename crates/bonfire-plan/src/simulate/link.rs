@@ -125,11 +125,6 @@ impl Network {
 
     /// Ranks on these hosts, with the slots of Bonfire's own transports.
     pub const fn new(hosts: Hosts, intra: Link, inter: Link) -> Self {
-        Self {
-            hosts,
-            intra,
-            inter,
-            slots: SLOTS,
-        }
+        Self { hosts, intra, inter, slots: SLOTS }
     }
 }

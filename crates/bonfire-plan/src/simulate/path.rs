@@ -91,12 +91,7 @@ impl PathTotals {
             let duration_s = segment.end_s - segment.start_s;
             let is_same = |part: &PathPart| (part.activity, part.class) == (activity, class);
             let known = parts.iter().position(is_same).unwrap_or_else(|| {
-                parts.push(PathPart {
-                    activity,
-                    class,
-                    count: 0,
-                    total_s: 0.0,
-                });
+                parts.push(PathPart { activity, class, count: 0, total_s: 0.0 });
                 parts.len() - 1
             });
             parts[known].count += 1;
@@ -108,17 +103,10 @@ impl PathTotals {
 }
 
 pub(super) fn critical_path(engine: &Engine<'_>, rank: u32) -> Vec<Segment> {
-    let mut trail = Trail {
-        engine,
-        backwards: Vec::new(),
-    };
+    let mut trail = Trail { engine, backwards: Vec::new() };
     let state = &engine.ranks[rank as usize];
-    let mut place = Some(Place {
-        rank,
-        until: state.end,
-        time_s: state.clock_s,
-        wakes: state.end + 1,
-    });
+    let mut place =
+        Some(Place { rank, until: state.end, time_s: state.clock_s, wakes: state.end + 1 });
     while let Some(current) = place {
         place = trail.back(current);
     }
@@ -246,11 +234,6 @@ impl Trail<'_, '_> {
         add(Activity::Transfer, transit.arrived_s);
         self.backwards.extend(forwards.into_iter().rev());
         let until = if is_load { transit.op } else { transit.op + 1 };
-        Place {
-            rank: initiator,
-            until,
-            time_s: transit.issued_s,
-            wakes: until,
-        }
+        Place { rank: initiator, until, time_s: transit.issued_s, wakes: until }
     }
 }

@@ -207,18 +207,11 @@ impl Packer {
                 let class = self.class(rank, *peer);
                 Op::new(Kind::Copy, class as u32, checked(target.len())?)
             }
-            Step::Reduce {
-                target, sources, ..
-            } => {
+            Step::Reduce { target, sources, .. } => {
                 let index = self.folds_of(rank, sources);
                 Op::new(Kind::Fold, index, checked(target.len())?)
             }
-            Step::ReduceDirect {
-                range,
-                sources,
-                targets,
-                ..
-            } => {
+            Step::ReduceDirect { range, sources, targets, .. } => {
                 let direct = self.direct(rank, sources, targets)?;
                 let index = small(self.program.directs.len())?;
                 self.program.directs.push(direct);
@@ -283,11 +276,7 @@ impl Packer {
 
     fn class(&self, rank: Rank, peer: Rank) -> Class {
         let hosts = &self.program.hosts;
-        if hosts[rank.index()] == hosts[peer.index()] {
-            Class::Intra
-        } else {
-            Class::Inter
-        }
+        if hosts[rank.index()] == hosts[peer.index()] { Class::Intra } else { Class::Inter }
     }
 
     fn link_to(&mut self, rank: Rank, peer: Rank) -> Result<u32, SimulateError> {

@@ -114,19 +114,12 @@ impl Engine<'_> {
         let (next, issued_s) = (state.next, state.clock_s);
         if !state.has_asked && !direct.loads.is_empty() {
             state.has_asked = true;
-            state.loads = Outstanding {
-                count: direct.loads.len() as u32,
-                last: None,
-            };
+            state.loads = Outstanding { count: direct.loads.len() as u32, last: None };
             let reach_s = issued_s + self.costs[Class::Intra as usize].latency_s;
             // The first load of every rank is from its next neighbour, and so on: so no two ranks
             // are served the first by the same one.
             for (turn, &link) in (0..).zip(&direct.loads) {
-                self.launch(Launch {
-                    reach_s,
-                    turn,
-                    ..Launch::at(issued_s, link, next)
-                });
+                self.launch(Launch { reach_s, turn, ..Launch::at(issued_s, link, next) });
             }
             return Progress::Blocked;
         }

@@ -20,10 +20,7 @@ pub enum PlanError {
         "the {algorithm} algorithm does not implement {collective}; use {}",
         joined(Algorithm::candidates(*collective), " or ")
     )]
-    Unsupported {
-        collective: Collective,
-        algorithm: Algorithm,
-    },
+    Unsupported { collective: Collective, algorithm: Algorithm },
     #[error("a barrier moves no data, but its count is {count}; set the count to 0")]
     BarrierWithData { count: usize },
     /// Two ranks that are to meet, but are one and the same, or in the wrong order.

@@ -5,9 +5,7 @@ const OFFSET: u32 = 0x811c_9dc5;
 const PRIME: u32 = 0x0100_0193;
 
 pub(crate) fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u32 {
-    bytes.into_iter().fold(OFFSET, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(PRIME)
-    })
+    bytes.into_iter().fold(OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -17,11 +15,7 @@ mod tests {
     /// The vectors that the authors publish.
     #[test]
     fn it_is_the_published_function() {
-        for (text, hash) in [
-            ("", 0x811c_9dc5),
-            ("a", 0xe40c_292c),
-            ("foobar", 0xbf9c_f968),
-        ] {
+        for (text, hash) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
             assert_eq!(fnv_1a(text.bytes()), hash, "{text:?}");
         }
     }

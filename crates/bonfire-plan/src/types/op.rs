@@ -323,10 +323,7 @@ impl Collective {
 
     /// Whether the data of several ranks is folded into one.
     pub const fn reduces(self) -> bool {
-        matches!(
-            self,
-            Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. }
-        )
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
     }
 
     /// Whether `rank` takes part: all ranks do, but for a transfer and an exchange.
@@ -370,10 +367,7 @@ pub(crate) mod tests {
             Collective::Gather { root },
             Collective::Scatter { root },
             Collective::AllToAll,
-            Collective::Transfer {
-                source: second,
-                target: first,
-            },
+            Collective::Transfer { source: second, target: first },
             Collective::Exchange { first, second },
         ]
     }
@@ -401,14 +395,8 @@ pub(crate) mod tests {
             assert_eq!(Collective::from_parts(code, named), Some(collective));
             // A rank too few or too many is another operation, or none.
             for named in [
-                NamedRanks {
-                    first: named.first.xor(Some(Rank::new(1))),
-                    ..named
-                },
-                NamedRanks {
-                    second: named.second.xor(Some(Rank::new(1))),
-                    ..named
-                },
+                NamedRanks { first: named.first.xor(Some(Rank::new(1))), ..named },
+                NamedRanks { second: named.second.xor(Some(Rank::new(1))), ..named },
             ] {
                 assert_eq!(Collective::from_parts(code, named), None, "{collective}");
             }

@@ -41,11 +41,7 @@ impl Operation {
     /// unless it is in the layout: ranks may reach one operation from different lines.
     pub fn matches(&self, other: &Self) -> bool {
         let call_site = self.call_site.clone();
-        *self
-            == Self {
-                call_site,
-                ..other.clone()
-            }
+        *self == Self { call_site, ..other.clone() }
     }
 }
 
@@ -151,18 +147,12 @@ mod tests {
 
     #[test]
     fn a_long_call_site_has_whole_folders() {
-        let text = format!(
-            "/home/me/{}/my-training/src/step.rs:12",
-            "deep/down/".repeat(9)
-        );
+        let text = format!("/home/me/{}/my-training/src/step.rs:12", "deep/down/".repeat(9));
         let site = CallSite::from(text.clone());
         let folders = site.as_str().strip_prefix("...").unwrap();
         assert!(folders.starts_with("/d"), "{site}");
         assert!(text.ends_with(folders), "{site}");
-        assert!(
-            site.as_str().len() > CallSite::BYTES_MAX - "down/".len(),
-            "{site}"
-        );
+        assert!(site.as_str().len() > CallSite::BYTES_MAX - "down/".len(), "{site}");
         assert_eq!(CallSite::from(site.to_string()), site);
     }
 }

@@ -92,10 +92,7 @@ impl WorldSize {
 
     #[track_caller]
     pub(crate) fn assert_member(self, rank: Rank) {
-        assert!(
-            self.contains(rank),
-            "rank {rank} is not a member of a world of {self}"
-        );
+        assert!(self.contains(rank), "rank {rank} is not a member of a world of {self}");
     }
 
     /// The rank that follows `rank` on the ring; in a world of one, `rank` itself.

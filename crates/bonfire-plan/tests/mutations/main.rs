@@ -24,15 +24,7 @@ fn samples() -> Vec<Schedule> {
         for (collective, algorithm) in all_kinds(ranks) {
             for chunk in [2, 64] {
                 let count = possible_count(collective, ranks, 3 * ranks + 2);
-                samples.push(schedule(
-                    collective,
-                    algorithm,
-                    Sizes {
-                        ranks,
-                        count,
-                        chunk,
-                    },
-                ));
+                samples.push(schedule(collective, algorithm, Sizes { ranks, count, chunk }));
             }
         }
     }
@@ -87,30 +79,12 @@ fn with_peer(step: &Step, peer: Rank) -> Option<Step> {
 
 fn with_range(step: &Step, range: ElemRange) -> Step {
     match step.clone() {
-        Step::Put { peer, .. } => Step::Put {
-            peer,
-            source: range,
-        },
-        Step::Reduce { sources, stage, .. } => Step::Reduce {
-            target: range,
-            sources,
-            stage,
-        },
-        Step::Copy { peer, .. } => Step::Copy {
-            peer,
-            target: range,
-        },
-        Step::ReduceDirect {
-            sources,
-            targets,
-            stage,
-            ..
-        } => Step::ReduceDirect {
-            range,
-            sources,
-            targets,
-            stage,
-        },
+        Step::Put { peer, .. } => Step::Put { peer, source: range },
+        Step::Reduce { sources, stage, .. } => Step::Reduce { target: range, sources, stage },
+        Step::Copy { peer, .. } => Step::Copy { peer, target: range },
+        Step::ReduceDirect { sources, targets, stage, .. } => {
+            Step::ReduceDirect { range, sources, targets, stage }
+        }
         step @ (Step::Wait { .. } | Step::Release { .. }) => step,
     }
 }

@@ -10,10 +10,7 @@ fn assert_sound(plan: &Plan, slots: usize, seed: u64) -> Result<Verdict, TestCas
     let input = Noise(seed).words(plan.schedule());
     let output = execute(plan, slots, input.clone());
     let right = output.is_some_and(|output| is_promised(plan.schedule(), &input, &output));
-    prop_assert!(
-        right,
-        "accepted with {slots} slots, but computes something else:\n{plan}"
-    );
+    prop_assert!(right, "accepted with {slots} slots, but computes something else:\n{plan}");
     Ok(Verdict::Accepted)
 }
 
@@ -27,10 +24,7 @@ enum Verdict {
 #[test]
 fn swapped_steps_are_refused_unless_the_numbers_stay_right() {
     let (mut accepted, mut refused) = (0, 0);
-    for schedule in samples()
-        .into_iter()
-        .filter(|schedule| schedule.world_size().len() < 5)
-    {
+    for schedule in samples().into_iter().filter(|schedule| schedule.world_size().len() < 5) {
         let rank = Rank::new(schedule.world_size().get() - 1);
         let steps = schedule.steps(rank);
         for first in 0..steps.len() {
@@ -45,46 +39,18 @@ fn swapped_steps_are_refused_unless_the_numbers_stay_right() {
             }
         }
     }
-    assert!(
-        accepted > 0 && refused > accepted,
-        "{accepted} accepted, {refused} refused"
-    );
+    assert!(accepted > 0 && refused > accepted, "{accepted} accepted, {refused} refused");
 }
 
 /// One way to damage a plan; numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
 enum Damage {
-    Drop {
-        rank: usize,
-        at: usize,
-    },
-    Move {
-        rank: usize,
-        from: usize,
-        to: usize,
-    },
-    Repeat {
-        rank: usize,
-        at: usize,
-        to: usize,
-    },
-    Peer {
-        rank: usize,
-        at: usize,
-        peer: u32,
-    },
-    Range {
-        rank: usize,
-        at: usize,
-        start: usize,
-        len: usize,
-    },
-    Sources {
-        rank: usize,
-        at: usize,
-        first: usize,
-        second: usize,
-    },
+    Drop { rank: usize, at: usize },
+    Move { rank: usize, from: usize, to: usize },
+    Repeat { rank: usize, at: usize, to: usize },
+    Peer { rank: usize, at: usize, peer: u32 },
+    Range { rank: usize, at: usize, start: usize, len: usize },
+    Sources { rank: usize, at: usize, first: usize, second: usize },
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -137,19 +103,10 @@ fn inflict(lists: &mut [Vec<Step>], damage: &Damage) {
             steps[at] = with_range(&step, ElemRange::new(start, start + len));
         }
         Damage::Sources { first, second, .. } => {
-            if let Step::Reduce {
-                target,
-                mut sources,
-                stage,
-            } = step
-            {
+            if let Step::Reduce { target, mut sources, stage } = step {
                 let len = sources.len();
                 sources.swap(first % len, second % len);
-                steps[at] = Step::Reduce {
-                    target,
-                    sources,
-                    stage,
-                };
+                steps[at] = Step::Reduce { target, sources, stage };
             }
         }
     }
@@ -198,10 +155,7 @@ fn canonical_plans_give_the_bits_of_the_fold_in_rank_order() {
         }
         if schedule.collective() == Collective::AllReduce {
             let bits = |row: &Vec<f32>| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert!(
-                output.iter().all(|row| bits(row) == bits(&output[0])),
-                "{schedule}"
-            );
+            assert!(output.iter().all(|row| bits(row) == bits(&output[0])), "{schedule}");
         }
     }
     assert!(canonical > 0 && fixed > 0);

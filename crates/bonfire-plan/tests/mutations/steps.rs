@@ -32,10 +32,7 @@ fn another_peer_is_refused() {
     refuse_everywhere("has another peer", |schedule, _, step| {
         let outsider = Rank::new(schedule.world_size().get());
         let everyone = schedule.world_size().ranks().chain([outsider]);
-        everyone
-            .filter_map(|peer| with_peer(step, peer))
-            .map(|step| vec![step])
-            .collect()
+        everyone.filter_map(|peer| with_peer(step, peer)).map(|step| vec![step]).collect()
     });
 }
 
@@ -51,22 +48,13 @@ fn another_range_is_refused() {
             return vec![];
         };
         let (start, end) = (range.start(), range.end());
-        let mut others = vec![
-            ElemRange::new(start, end + 1),
-            ElemRange::new(start + 1, end + 1),
-        ];
+        let mut others = vec![ElemRange::new(start, end + 1), ElemRange::new(start + 1, end + 1)];
         if !range.is_empty() {
-            others.extend([
-                ElemRange::new(start + 1, end),
-                ElemRange::new(start, end - 1),
-            ]);
+            others.extend([ElemRange::new(start + 1, end), ElemRange::new(start, end - 1)]);
             others.extend([ElemRange::new(start, start), ElemRange::new(end, end)]);
         }
         if start > 0 {
-            others.extend([
-                ElemRange::new(start - 1, end),
-                ElemRange::new(start - 1, end - 1),
-            ]);
+            others.extend([ElemRange::new(start - 1, end), ElemRange::new(start - 1, end - 1)]);
         }
         // Where an empty frame is empty makes no difference.
         others.retain(|other| !(range.is_empty() && other.is_empty() && other.end() <= count));
@@ -74,30 +62,19 @@ fn another_range_is_refused() {
         if matches!(step, Step::ReduceDirect { sources, .. } if sources.len() == 1) {
             others.retain(|other| start < other.start() || other.end() < end);
         }
-        others
-            .into_iter()
-            .map(|range| vec![with_range(step, range)])
-            .collect()
+        others.into_iter().map(|range| vec![with_range(step, range)]).collect()
     });
 }
 
 #[test]
 fn another_stage_is_refused() {
     refuse_everywhere("has another stage", |_, _, step| match step.clone() {
-        Step::Reduce {
-            target,
-            sources,
-            stage,
-        } => {
+        Step::Reduce { target, sources, stage } => {
             let stage = match stage {
                 Stage::Partial => Stage::Final,
                 Stage::Final => Stage::Partial,
             };
-            vec![vec![Step::Reduce {
-                target,
-                sources,
-                stage,
-            }]]
+            vec![vec![Step::Reduce { target, sources, stage }]]
         }
         _ => vec![],
     });
@@ -106,12 +83,7 @@ fn another_stage_is_refused() {
 #[test]
 fn other_sources_are_refused() {
     refuse_everywhere("has other sources", |schedule, _, step| {
-        let Step::Reduce {
-            target,
-            sources,
-            stage,
-        } = step
-        else {
+        let Step::Reduce { target, sources, stage } = step else {
             return vec![];
         };
         let inboxes = schedule.world_size().ranks().map(Source::Inbox);
@@ -135,23 +107,14 @@ fn other_sources_are_refused() {
             sources: sources.into(),
             stage: *stage,
         };
-        others
-            .into_iter()
-            .map(|sources| vec![reduce(sources)])
-            .collect()
+        others.into_iter().map(|sources| vec![reduce(sources)]).collect()
     });
 }
 
 #[test]
 fn other_ranks_of_a_direct_step_are_refused() {
     refuse_everywhere("has other ranks", |schedule, _, step| {
-        let Step::ReduceDirect {
-            range,
-            sources,
-            targets,
-            stage,
-        } = step
-        else {
+        let Step::ReduceDirect { range, sources, targets, stage } = step else {
             return vec![];
         };
         let direct = |sources: Vec<Rank>, targets: Vec<Rank>| {
@@ -162,13 +125,11 @@ fn other_ranks_of_a_direct_step_are_refused() {
                 stage: *stage,
             }]
         };
-        let other_sources = changed(schedule, sources)
-            .into_iter()
-            .map(|sources| direct(sources, targets.to_vec()));
+        let other_sources =
+            changed(schedule, sources).into_iter().map(|sources| direct(sources, targets.to_vec()));
         // One target too many may be harmless; one that is missing never is.
-        let other_targets = changed(schedule, targets)
-            .into_iter()
-            .map(|targets| direct(sources.to_vec(), targets));
+        let other_targets =
+            changed(schedule, targets).into_iter().map(|targets| direct(sources.to_vec(), targets));
         other_sources.chain(other_targets).collect()
     });
 }
@@ -248,10 +209,7 @@ fn a_frame_used_outside_of_wait_and_release_is_refused() {
                 if uses_one_frame {
                     let by = vec![pair[1].clone(), pair[0].clone()];
                     let plan = replaced(&schedule, rank, index..index + 2, by);
-                    assert_refused(
-                        &plan,
-                        &format!("rank {rank} swaps step {index} and the next"),
-                    );
+                    assert_refused(&plan, &format!("rank {rank} swaps step {index} and the next"));
                     damaged += 1;
                 }
             }

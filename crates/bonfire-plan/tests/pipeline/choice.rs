@@ -22,10 +22,7 @@ fn demand() -> Demand {
 
 fn names(demand: &Demand) -> Vec<(Kind, u32)> {
     let candidates = choose(demand).unwrap();
-    candidates
-        .iter()
-        .map(|it| (it.shape.kind, it.shape.chunks.get()))
-        .collect()
+    candidates.iter().map(|it| (it.shape.kind, it.shape.chunks.get())).collect()
 }
 
 #[test]
@@ -50,44 +47,25 @@ fn the_fastest_schedule_comes_first() {
 
 #[test]
 fn what_does_not_fit_is_left_out() {
-    let small = Demand {
-        activations_max: Bytes::new(400),
-        ..demand()
-    };
-    let expected = [
-        (Kind::ZeroBubbleV, 2),
-        (Kind::ZeroBubbleH1, 1),
-        (Kind::OneForwardOneBackward, 1),
-    ];
+    let small = Demand { activations_max: Bytes::new(400), ..demand() };
+    let expected =
+        [(Kind::ZeroBubbleV, 2), (Kind::ZeroBubbleH1, 1), (Kind::OneForwardOneBackward, 1)];
     assert_eq!(names(&small), expected);
-    let nothing = Demand {
-        activations_max: Bytes::new(399),
-        ..demand()
-    };
+    let nothing = Demand { activations_max: Bytes::new(399), ..demand() };
     assert_eq!(names(&nothing), []);
 }
 
 #[test]
 fn slow_messages_and_uneven_passes_change_the_choice() {
-    let slow = Demand {
-        message_s: 0.5,
-        ..demand()
-    };
+    let slow = Demand { message_s: 0.5, ..demand() };
     assert_ne!(names(&slow), names(&demand()));
     // Weight gradients that take no time cannot fill a bubble.
     let uneven = Demand {
-        times: PassTimes {
-            weight_gradient_s: 0.0,
-            input_gradient_s: 2.0,
-            ..EVEN
-        },
+        times: PassTimes { weight_gradient_s: 0.0, input_gradient_s: 2.0, ..EVEN },
         ..demand()
     };
     assert_eq!(names(&uneven)[0], (Kind::Interleaved, 3));
-    let wrong = Demand {
-        message_s: -1.0,
-        ..demand()
-    };
+    let wrong = Demand { message_s: -1.0, ..demand() };
     assert!(choose(&wrong).is_err());
 }
 
@@ -95,32 +73,11 @@ fn slow_messages_and_uneven_passes_change_the_choice() {
 fn layers_are_dealt_by_count_and_by_weight() {
     assert_eq!(partition(&[1.0; 7], 3).unwrap(), [0..3, 3..5, 5..7]);
     assert_eq!(partition(&[1.0; 4], 4).unwrap(), [0..1, 1..2, 2..3, 3..4]);
-    assert_eq!(
-        partition(&[5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3).unwrap(),
-        [0..1, 1..6, 6..7]
-    );
+    assert_eq!(partition(&[5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3).unwrap(), [0..1, 1..6, 6..7]);
     assert_eq!(partition(&[0.0, 0.0, 0.0], 2).unwrap().len(), 2);
-    assert_eq!(
-        partition(&[1.0], 2),
-        Err(PartitionError::Stages {
-            layers: 1,
-            stages: 2
-        })
-    );
-    assert_eq!(
-        partition(&[], 0),
-        Err(PartitionError::Stages {
-            layers: 0,
-            stages: 0
-        })
-    );
-    assert_eq!(
-        partition(&[1.0, -1.0], 1),
-        Err(PartitionError::Weight {
-            layer: 1,
-            weight: -1.0
-        })
-    );
+    assert_eq!(partition(&[1.0], 2), Err(PartitionError::Stages { layers: 1, stages: 2 }));
+    assert_eq!(partition(&[], 0), Err(PartitionError::Stages { layers: 0, stages: 0 }));
+    assert_eq!(partition(&[1.0, -1.0], 1), Err(PartitionError::Weight { layer: 1, weight: -1.0 }));
     assert!(partition(&[f64::NAN], 1).is_err());
 }
 

@@ -16,11 +16,7 @@ fn samples() -> Vec<Schedule> {
         let plain = schedule(kind, sizes).with_messages().unwrap();
         [plain.with_reductions(), complete(schedule(kind, sizes))]
     };
-    let of_kind = |&kind| {
-        sizes(kind)
-            .into_iter()
-            .flat_map(move |sizes| both(sizes, kind))
-    };
+    let of_kind = |&kind| sizes(kind).into_iter().flat_map(move |sizes| both(sizes, kind));
     Kind::ALL.iter().flat_map(of_kind).collect()
 }
 
@@ -35,13 +31,7 @@ fn everywhere(
                 let mut lists = schedule.lists().to_vec();
                 damage(&mut lists[number as usize], index);
                 let damaged = schedule.clone().with_lists(lists);
-                check(
-                    &schedule,
-                    number,
-                    index,
-                    action,
-                    verify(&damaged).map(|_| ()),
-                );
+                check(&schedule, number, index, action, verify(&damaged).map(|_| ()));
             }
         }
     }
@@ -87,12 +77,7 @@ fn an_action_that_is_there_twice_is_found() {
                 Action::Release { .. } => Rule::NotGathered,
                 _ => Rule::Repeated { first: index },
             };
-            let expected = Broken::Action {
-                rank: rank(number),
-                index: index + 1,
-                action,
-                rule,
-            };
+            let expected = Broken::Action { rank: rank(number), index: index + 1, action, rule };
             assert_eq!(verdict, Err(expected));
         },
     );
@@ -172,12 +157,7 @@ fn neighbours_that_depend_on_each_other_cannot_be_exchanged() {
                 *rules
                     .entry(format!("{rule:?}").split('(').next().unwrap().to_owned())
                     .or_insert(0) += 1;
-                let expected = Broken::Action {
-                    rank: rank(number),
-                    index,
-                    action,
-                    rule,
-                };
+                let expected = Broken::Action { rank: rank(number), index, action, rule };
                 assert_eq!(verdict, Err(expected), "{} and {}", pair[0], pair[1]);
             }
         }
@@ -219,8 +199,5 @@ fn any_two_actions_exchanged_are_refused_or_harmless() {
             }
         }
     }
-    assert!(
-        harmless > 100 && refused > 10 * harmless,
-        "{harmless} harmless, {refused} refused"
-    );
+    assert!(harmless > 100 && refused > 10 * harmless, "{harmless} harmless, {refused} refused");
 }

@@ -76,11 +76,7 @@ fn activations_and_makespan_are_those_of_the_closed_forms() {
         weight_gradient_s,
     };
     for (shape, schedule) in every_schedule() {
-        let live_max: Vec<_> = shape
-            .ranks
-            .ranks()
-            .map(|rank| shape.live_max(rank))
-            .collect();
+        let live_max: Vec<_> = shape.ranks.ranks().map(|rank| shape.live_max(rank)).collect();
         assert_eq!(schedule.live_max(), live_max, "{shape:?}");
         for (rank, live) in shape.ranks.ranks().zip(live_max) {
             let alone = verify(&schedule.alone(rank)).unwrap();
@@ -93,11 +89,7 @@ fn activations_and_makespan_are_those_of_the_closed_forms() {
             match shape.makespan_s(times) {
                 Some(known_s) => {
                     let error_s = (timing.makespan_s - known_s).abs();
-                    assert!(
-                        error_s < 1e-9,
-                        "{shape:?}: {} is not {known_s}",
-                        timing.makespan_s
-                    );
+                    assert!(error_s < 1e-9, "{shape:?}: {} is not {known_s}", timing.makespan_s);
                 }
                 None => assert!(is_zero_bubble && times != EVEN, "{shape:?}"),
             }
@@ -129,12 +121,7 @@ fn activations_are_those_of_the_papers() {
 #[test]
 fn what_is_added_can_be_added_in_any_order_and_once() {
     for (shape, schedule) in every_schedule().filter(|(shape, _)| shape.micro_batches.get() < 6) {
-        let other = schedule
-            .clone()
-            .with_gathers()
-            .with_reductions()
-            .with_messages()
-            .unwrap();
+        let other = schedule.clone().with_gathers().with_reductions().with_messages().unwrap();
         verify(&other).unwrap_or_else(|broken| panic!("{shape:?}: {broken}"));
         let schedule = complete(schedule);
         assert_eq!(complete(schedule.clone()), schedule, "{shape:?}");

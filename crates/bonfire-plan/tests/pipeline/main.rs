@@ -17,11 +17,7 @@ use bonfire_plan::pipeline::{Action, Kind, PassTimes, Schedule, Shape};
 use bonfire_plan::{Rank, WorldSize};
 
 /// A forward pass takes as long as each half of a backward pass.
-const EVEN: PassTimes = PassTimes {
-    forward_s: 1.0,
-    input_gradient_s: 1.0,
-    weight_gradient_s: 1.0,
-};
+const EVEN: PassTimes = PassTimes { forward_s: 1.0, input_gradient_s: 1.0, weight_gradient_s: 1.0 };
 
 fn shape(kind: Kind, [ranks, chunks, micro_batches]: [u32; 3]) -> Shape {
     Shape {
@@ -39,11 +35,7 @@ fn schedule(kind: Kind, sizes: [u32; 3]) -> Schedule {
 
 /// With messages, sums of gradients, and gathered parameters.
 fn complete(schedule: Schedule) -> Schedule {
-    schedule
-        .with_messages()
-        .unwrap()
-        .with_reductions()
-        .with_gathers()
+    schedule.with_messages().unwrap().with_reductions().with_gathers()
 }
 
 /// The usual sizes, with as many stages on a rank as the schedule has at least.

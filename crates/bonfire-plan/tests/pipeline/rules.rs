@@ -21,12 +21,7 @@ fn broken(texts: &[&str]) -> Broken {
 #[track_caller]
 fn rule(texts: &[&str], at: (u32, usize)) -> Rule {
     match broken(texts) {
-        Broken::Action {
-            rank: by,
-            index,
-            rule,
-            ..
-        } if (by, index) == (rank(at.0), at.1) => rule,
+        Broken::Action { rank: by, index, rule, .. } if (by, index) == (rank(at.0), at.1) => rule,
         other => panic!("not at {at:?}: {other}"),
     }
 }
@@ -39,54 +34,27 @@ fn the_lists_that_are_damaged_below_are_right() {
 
 #[test]
 fn numbers_are_those_of_the_pipeline() {
-    assert_eq!(
-        rule(&["0F0 0B0 2F0", "1F0 1B0"], (0, 2)),
-        Rule::UnknownStage { stages: 2 }
-    );
+    assert_eq!(rule(&["0F0 0B0 2F0", "1F0 1B0"], (0, 2)), Rule::UnknownStage { stages: 2 });
     let none = Rule::UnknownMicroBatch { micro_batches: 1 };
     assert_eq!(rule(&["0F0 0F1 0B0", "1F0 1B0"], (0, 1)), none);
     let owner = rank(1);
-    assert_eq!(
-        rule(&["0F0 1F0 0B0", "1B0"], (0, 1)),
-        Rule::NotTheOwner { owner }
-    );
+    assert_eq!(rule(&["0F0 1F0 0B0", "1B0"], (0, 1)), Rule::NotTheOwner { owner });
 }
 
 #[test]
 fn a_backward_pass_is_whole_or_split() {
     let other = action("0B0");
-    assert_eq!(
-        rule(&["0F0 0B0 0W0", "1F0 1B0"], (0, 2)),
-        Rule::TwoBackwards { other }
-    );
+    assert_eq!(rule(&["0F0 0B0 0W0", "1F0 1B0"], (0, 2)), Rule::TwoBackwards { other });
     let error = broken(&["0F0 0I0", "1F0 1B0"]);
-    assert_eq!(
-        error,
-        Broken::Missing {
-            rank: rank(0),
-            action: action("0W0")
-        }
-    );
-    assert_eq!(
-        error.to_string(),
-        "rank 0 never does 0W0; add it to the rank's list"
-    );
+    assert_eq!(error, Broken::Missing { rank: rank(0), action: action("0W0") });
+    assert_eq!(error.to_string(), "rank 0 never does 0W0; add it to the rank's list");
 }
 
 #[test]
 fn messages_have_two_ends_on_two_ranks() {
     let error = broken(&[SENT[0], "1F0 1B0 1SEND_B0"]);
-    assert_eq!(
-        error,
-        Broken::Missing {
-            rank: rank(1),
-            action: action("1RECV_F0")
-        }
-    );
-    assert_eq!(
-        rule(&[SENT[0], "1RECV_F0 1F0 1SEND_F0 1B0 1SEND_B0"], (1, 2)),
-        Rule::NoPeer
-    );
+    assert_eq!(error, Broken::Missing { rank: rank(1), action: action("1RECV_F0") });
+    assert_eq!(rule(&[SENT[0], "1RECV_F0 1F0 1SEND_F0 1B0 1SEND_B0"], (1, 2)), Rule::NoPeer);
 }
 
 #[test]
@@ -146,18 +114,12 @@ fn errors_say_where_and_what_to_change() {
 #[test]
 fn shapes_are_refused_with_what_they_need() {
     let refused = |kind, sizes| Schedule::new(shape(kind, sizes)).unwrap_err().to_string();
-    assert_eq!(
-        refused(Kind::GPipe, [4, 2, 8]),
-        "gpipe has 1 stage on each rank, not 2"
-    );
+    assert_eq!(refused(Kind::GPipe, [4, 2, 8]), "gpipe has 1 stage on each rank, not 2");
     assert_eq!(
         refused(Kind::Interleaved, [4, 1, 8]),
         "interleaved has 2 stages or more on each rank, not 1"
     );
-    assert_eq!(
-        refused(Kind::ZeroBubbleV, [4, 3, 8]),
-        "zbv has 2 stages on each rank, not 3"
-    );
+    assert_eq!(refused(Kind::ZeroBubbleV, [4, 3, 8]), "zbv has 2 stages on each rank, not 3");
     assert_eq!(
         refused(Kind::Interleaved, [4, 2, 9]),
         "9 micro-batches are not 2 equal rounds; take a multiple of the number of ranks, or fewer than twice as many"

@@ -13,11 +13,7 @@ fn what_is_written_is_read_again() {
             assert_eq!(read.lists(), schedule.lists());
             assert_eq!(read.micro_batches(), 8);
             let stages = 0..schedule.stages();
-            assert!(
-                stages
-                    .clone()
-                    .all(|stage| read.owner(stage) == schedule.owner(stage))
-            );
+            assert!(stages.clone().all(|stage| read.owner(stage) == schedule.owner(stage)));
             assert_eq!(read.stages(), stages.end);
             assert_eq!(read.shape(), None);
             assert_eq!(verify(&read), verify(&schedule));
@@ -48,16 +44,11 @@ fn what_is_no_schedule_is_refused_with_its_place() {
         "line 2 has no pass; give every rank a stage, or remove the line"
     );
     let gap = refused("0F0,0B0\n2F0,2B0");
-    assert_eq!(
-        gap,
-        "no rank computes stage 1, but one computes stage 2; count stages from 0"
-    );
+    assert_eq!(gap, "no rank computes stage 1, but one computes stage 2; count stages from 0");
     assert!(matches!(Schedule::from_csv(""), Err(CsvError::Ranks(_))));
     assert!(matches!(
         Schedule::from_csv("0F4294967295,0B4294967295"),
-        Err(CsvError::Broken(
-            Broken::Action { .. } | Broken::Missing { .. }
-        ))
+        Err(CsvError::Broken(Broken::Action { .. } | Broken::Missing { .. }))
     ));
 }
 
@@ -86,9 +77,7 @@ fn the_orders_are_those_of_pytorch() {
         let mut words = head.split(' ');
         let kind: Kind = words.next().unwrap().parse().unwrap();
         let sizes: Vec<u32> = words.map(|word| word.parse().unwrap()).collect();
-        let ours = Schedule::new(shape(kind, sizes.try_into().unwrap()))
-            .unwrap()
-            .to_csv();
+        let ours = Schedule::new(shape(kind, sizes.try_into().unwrap())).unwrap().to_csv();
         let lines = ours.lines().zip(text.lines());
         let ranks = ours.lines().count();
         for (rank, (ours, theirs)) in lines.enumerate() {

@@ -11,10 +11,7 @@ fn check_bubble(kind: Kind, expected: f64) {
     for schedule in [schedule.clone(), complete(schedule)] {
         let timing = simulate(&schedule, &Costs::even(EVEN, &schedule, 0.0).unwrap()).unwrap();
         let bubble = 100.0 * timing.bubble();
-        assert!(
-            (bubble - expected).abs() < 0.05,
-            "{kind}: {bubble} is not {expected}"
-        );
+        assert!((bubble - expected).abs() < 0.05, "{kind}: {bubble} is not {expected}");
     }
 }
 
@@ -45,18 +42,11 @@ fn more_stages_and_micro_batches_make_the_bubble_smaller() {
 fn the_bubble_of_zbv_grows_when_the_passes_differ() {
     let check =
         |ranks, micro_batches, [input_gradient_s, weight_gradient_s]: [f64; 2], expected: f64| {
-            let times = PassTimes {
-                forward_s: 1.0,
-                input_gradient_s,
-                weight_gradient_s,
-            };
+            let times = PassTimes { forward_s: 1.0, input_gradient_s, weight_gradient_s };
             let schedule = schedule(Kind::ZeroBubbleV, [ranks, 2, micro_batches]);
             let costs = Costs::even(times, &schedule, 0.0).unwrap();
             let bubble = simulate(&schedule, &costs).unwrap().bubble();
-            assert!(
-                (bubble - expected).abs() < 0.0005,
-                "{bubble} is not {expected}"
-            );
+            assert!((bubble - expected).abs() < 0.0005, "{bubble} is not {expected}");
         };
     check(4, 8, [1.0, 1.0], 0.059);
     check(4, 16, [1.0, 1.0], 0.030);
@@ -98,20 +88,11 @@ fn passes_of_a_rank_follow_one_another_and_are_behind_their_inputs() {
                 let Some(neighbour) = neighbour else {
                     continue;
                 };
-                let words: &[&str] = if text.contains('F') {
-                    &["F"]
-                } else {
-                    &["B", "I"]
-                };
-                let input = words
-                    .iter()
-                    .find_map(|word| end_of(format!("{neighbour}{word}{m}")));
+                let words: &[&str] = if text.contains('F') { &["F"] } else { &["B", "I"] };
+                let input = words.iter().find_map(|word| end_of(format!("{neighbour}{word}{m}")));
                 let is_here = schedule.owner(neighbour) == schedule.owner(stage);
                 let travel_s = if is_here { 0.0 } else { message_s };
-                assert!(
-                    input.unwrap() + travel_s <= span.start_s + 1e-9,
-                    "{kind}: {text}"
-                );
+                assert!(input.unwrap() + travel_s <= span.start_s + 1e-9, "{kind}: {text}");
             }
         }
     }
@@ -142,20 +123,14 @@ fn stages_may_differ() {
 #[test]
 fn what_is_no_time_is_refused() {
     let schedule = usual(Kind::GPipe);
-    for (forward_s, message_s, figure) in [
-        (-1.0, 0.0, "forward_s"),
-        (f64::NAN, 0.0, "forward_s"),
-        (1.0, f64::INFINITY, "message_s"),
-    ] {
+    for (forward_s, message_s, figure) in
+        [(-1.0, 0.0, "forward_s"), (f64::NAN, 0.0, "forward_s"), (1.0, f64::INFINITY, "message_s")]
+    {
         let times = PassTimes { forward_s, ..EVEN };
         let error = Costs::even(times, &schedule, message_s).unwrap_err();
         assert_eq!(error.figure, figure);
     }
-    let nothing = PassTimes {
-        forward_s: 0.0,
-        input_gradient_s: 0.0,
-        weight_gradient_s: 0.0,
-    };
+    let nothing = PassTimes { forward_s: 0.0, input_gradient_s: 0.0, weight_gradient_s: 0.0 };
     let timing = simulate(&schedule, &Costs::even(nothing, &schedule, 0.0).unwrap()).unwrap();
     assert_eq!(timing.bubble(), 0.0);
 }

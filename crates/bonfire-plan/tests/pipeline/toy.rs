@@ -48,15 +48,8 @@ pub(crate) fn train(schedule: &Schedule) -> Option<(Vec<u64>, Vec<u32>)> {
     if (0..ranks.len()).any(|rank| head(&ranks, rank).is_some()) {
         return None;
     }
-    assert!(
-        ranks
-            .iter()
-            .all(|rank| rank.activations.is_empty() && rank.values.is_empty())
-    );
-    let most = ranks
-        .iter()
-        .map(|rank| rank.activations_max as u32)
-        .collect();
+    assert!(ranks.iter().all(|rank| rank.activations.is_empty() && rank.values.is_empty()));
+    let most = ranks.iter().map(|rank| rank.activations_max as u32).collect();
     Some((gradients, most))
 }
 
@@ -84,11 +77,8 @@ fn step(schedule: &Schedule, rank: &mut Rank, action: Action, gradients: &mut [u
             (stage < last).then(|| ("SEND_F", parameter(stage).wrapping_mul(input)))
         }
         Pass::Backward | Pass::InputGradient => {
-            let gradient = if stage == last {
-                1
-            } else {
-                take(format!("{}SEND_B{micro_batch}", stage + 1))
-            };
+            let gradient =
+                if stage == last { 1 } else { take(format!("{}SEND_B{micro_batch}", stage + 1)) };
             assert!(rank.activations.contains_key(&key));
             rank.queued.insert(key, gradient);
             (stage > 0).then(|| ("SEND_B", parameter(stage).wrapping_mul(gradient)))
@@ -102,11 +92,8 @@ fn step(schedule: &Schedule, rank: &mut Rank, action: Action, gradients: &mut [u
         rank.values.insert(message, value);
     }
     if matches!(compute.pass, Pass::Backward | Pass::WeightGradient) {
-        let product = rank
-            .activations
-            .remove(&key)
-            .unwrap()
-            .wrapping_mul(rank.queued.remove(&key).unwrap());
+        let product =
+            rank.activations.remove(&key).unwrap().wrapping_mul(rank.queued.remove(&key).unwrap());
         gradients[stage as usize] = gradients[stage as usize].wrapping_add(product);
     }
 }
@@ -114,15 +101,10 @@ fn step(schedule: &Schedule, rank: &mut Rank, action: Action, gradients: &mut [u
 /// The gradients of all stages, by the product rule.
 pub(crate) fn expected(schedule: &Schedule) -> Vec<u64> {
     let product = |stages: std::ops::Range<u32>| stages.map(parameter).fold(1, u64::wrapping_mul);
-    let samples = (0..schedule.micro_batches())
-        .map(sample)
-        .fold(0, u64::wrapping_add);
+    let samples = (0..schedule.micro_batches()).map(sample).fold(0, u64::wrapping_add);
     let stages = schedule.stages();
-    let gradient = |stage| {
-        samples
-            .wrapping_mul(product(0..stage))
-            .wrapping_mul(product(stage + 1..stages))
-    };
+    let gradient =
+        |stage| samples.wrapping_mul(product(0..stage)).wrapping_mul(product(stage + 1..stages));
     (0..stages).map(gradient).collect()
 }
 

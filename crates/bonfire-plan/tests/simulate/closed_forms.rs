@@ -20,18 +20,10 @@ fn a_ring_takes_its_closed_form() {
 
 #[test]
 fn overhead_and_copies_are_paid_on_both_sides() {
-    let link = Link {
-        overhead_s: 1e-7,
-        copy_s_per_byte: 0.5e-9,
-        ..LINK
-    };
+    let link = Link { overhead_s: 1e-7, copy_s_per_byte: 0.5e-9, ..LINK };
     let (ranks, shard) = (8, 1000.0);
     let network = Network::one_host(world(ranks), link);
-    let ring = schedule(
-        Collective::AllReduce,
-        Algorithm::Ring,
-        unchunked(ranks, 8000),
-    );
+    let ring = schedule(Collective::AllReduce, Algorithm::Ring, unchunked(ranks, 8000));
     let simulation = simulate(&ring, DType::U8, &network, Detail::Totals).unwrap();
     let round = 1e-6 + shard * 1e-9 + 2.0 * 1e-7 + shard * 0.5e-9;
     // A round of the first half ends with a fold, one of the second with a copy.
@@ -73,11 +65,8 @@ fn recursive_halving_and_doubling_takes_its_closed_form() {
 #[test]
 fn zero_copy_takes_its_closed_form() {
     for (ranks, rounds) in [(2, 1.0), (4, 2.0), (8, 3.0)] {
-        let seen = time_s(
-            Collective::AllReduce,
-            Algorithm::ZeroCopy,
-            unchunked(ranks, ranks * 1000),
-        );
+        let seen =
+            time_s(Collective::AllReduce, Algorithm::ZeroCopy, unchunked(ranks, ranks * 1000));
         assert_close(seen, zero_copy_s(ranks, rounds));
     }
 }
@@ -99,11 +88,7 @@ fn blocks_from_and_to_a_root_pass_its_port_one_by_one() {
     for ranks in [2, 5, 16] {
         let expected = 1e-6 + (ranks as f64 - 1.0) * 1e-6;
         for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
-            let seen = time_s(
-                collective,
-                Algorithm::OneShot,
-                unchunked(ranks, ranks * 1000),
-            );
+            let seen = time_s(collective, Algorithm::OneShot, unchunked(ranks, ranks * 1000));
             assert_close(seen, expected);
         }
     }
@@ -133,10 +118,7 @@ fn two_levels_take_the_time_of_each() {
         hosts: hosts.clone(),
         ..shape(Collective::AllReduce, Algorithm::Hierarchical, sizes)
     });
-    let free = |link| Link {
-        fold_s_per_byte: 0.0,
-        ..link
-    };
+    let free = |link| Link { fold_s_per_byte: 0.0, ..link };
     let network = Network::new(hosts, free(LINK), free(SLOW));
     let simulation = simulate(&two_levels, DType::U8, &network, Detail::Totals).unwrap();
     let share = |parts: usize| (parts as f64 - 1.0) / parts as f64 * bytes;
@@ -156,11 +138,7 @@ fn two_levels_take_the_time_of_each() {
 #[test]
 fn a_chain_keeps_both_ways_between_hosts_busy() {
     let (ranks, per_host, chunks) = (8, 4, 50);
-    let sizes = Sizes {
-        ranks,
-        count: ranks * chunks * 1000,
-        chunk: 1000,
-    };
+    let sizes = Sizes { ranks, count: ranks * chunks * 1000, chunk: 1000 };
     let hosts = hosts(ranks, per_host);
     let chain = schedule_of(ScheduleShape {
         hosts: hosts.clone(),
@@ -170,10 +148,7 @@ fn a_chain_keeps_both_ways_between_hosts_busy() {
     let simulation = simulate(&chain, DType::U8, &network, Detail::Totals).unwrap();
     let bytes = (ranks * chunks * 1000) as f64;
     for nic in &simulation.nics {
-        assert_eq!(
-            (nic.bytes_sent as f64, nic.bytes_received as f64),
-            (bytes, bytes)
-        );
+        assert_eq!((nic.bytes_sent as f64, nic.bytes_received as f64), (bytes, bytes));
     }
     let item = per_host as f64 * 1000.0;
     let expected = 2.0 * 1e-5 + (bytes + item) * 1e-8;
@@ -195,11 +170,7 @@ fn a_binomial_broadcast_doubles_the_ranks_in_each_round() {
 #[test]
 fn a_barrier_is_latency_alone() {
     for (ranks, rounds) in [(2, 1.0), (3, 2.0), (16, 4.0), (17, 5.0)] {
-        let seen = time_s(
-            Collective::Barrier,
-            Algorithm::Dissemination,
-            unchunked(ranks, 0),
-        );
+        let seen = time_s(Collective::Barrier, Algorithm::Dissemination, unchunked(ranks, 0));
         assert_close(seen, rounds * 1e-6);
     }
 }
@@ -208,16 +179,10 @@ fn a_barrier_is_latency_alone() {
 #[test]
 fn every_chunk_of_a_ring_pays_the_latency() {
     let (ranks, chunks) = (4, 20);
-    let sizes = Sizes {
-        chunk: 50_000,
-        ..unchunked(ranks, ranks * chunks * 50_000)
-    };
+    let sizes = Sizes { chunk: 50_000, ..unchunked(ranks, ranks * chunks * 50_000) };
     let (frames, share) = (2.0 * 3.0 * chunks as f64, 3.0 * 20.0 * 50_000.0);
     let expected = frames * 1e-6 + 2.0 * share * 1e-9 + share * 0.25e-9;
-    assert_close(
-        time_s(Collective::AllReduce, Algorithm::Ring, sizes),
-        expected,
-    );
+    assert_close(time_s(Collective::AllReduce, Algorithm::Ring, sizes), expected);
 }
 
 #[test]
@@ -227,21 +192,14 @@ fn folds_are_charged_by_the_link_of_each_frame() {
     let mut steps: Vec<Step> = peers.map(|peer| Step::Wait { peer }).to_vec();
     steps.push(Step::Reduce {
         target: ElemRange::up_to(1000),
-        sources: Box::new([
-            Source::Own,
-            Source::Inbox(peers[0]),
-            Source::Inbox(peers[1]),
-        ]),
+        sources: Box::new([Source::Own, Source::Inbox(peers[0]), Source::Inbox(peers[1])]),
         stage: Stage::Final,
     });
     steps.extend(peers.map(|peer| Step::Release { peer }));
     let lists = vec![steps, vec![put(0, 1000)], vec![put(0, 1000)]];
     let sizes = unchunked(3, 1000);
     let plan = Plan::with_steps(schedule(BROADCAST, Algorithm::Binomial, sizes), lists);
-    let inter = Link {
-        fold_s_per_byte: 7e-9,
-        ..LINK
-    };
+    let inter = Link { fold_s_per_byte: 7e-9, ..LINK };
     let network = Network::new(hosts(3, 2), LINK, inter);
     let simulation = simulate_plan(&plan, DType::U8, &network, Detail::Totals).unwrap();
     assert_close(simulation.time_s, 2e-6 + 0.25e-6 + 7e-6);
@@ -250,11 +208,7 @@ fn folds_are_charged_by_the_link_of_each_frame() {
 /// The first payload of a frame that goes with its header arrives sooner than one that does not.
 #[test]
 fn a_long_frame_pays_for_its_second_transfer() {
-    let link = Link {
-        short_bytes: 16,
-        long_latency_s: 4e-7,
-        ..LINK
-    };
+    let link = Link { short_bytes: 16, long_latency_s: 4e-7, ..LINK };
     for (bytes, latency_s) in [(1, 1e-6), (16, 1e-6), (17, 1.4e-6), (1000, 1.4e-6)] {
         let network = Network::one_host(world(2), link);
         let schedule = schedule(BROADCAST, Algorithm::Binomial, unchunked(2, bytes));

@@ -5,11 +5,7 @@ use super::*;
 /// A direct all-reduce by hand: a barrier, one step for each rank's shard, a barrier.
 fn direct_all_reduce(ranks: usize, shard: usize) -> Vec<Vec<Step>> {
     let everyone: Box<[Rank]> = world(ranks).ranks().collect();
-    let barrier = schedule(
-        Collective::Barrier,
-        Algorithm::Dissemination,
-        unchunked(ranks, 0),
-    );
+    let barrier = schedule(Collective::Barrier, Algorithm::Dissemination, unchunked(ranks, 0));
     let list = |rank: Rank| {
         let start = rank.index() * shard;
         let mut steps = barrier.steps(rank);

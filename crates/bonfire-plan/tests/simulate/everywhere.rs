@@ -15,10 +15,7 @@ fn every_shape() -> Vec<ScheduleShape> {
         Collective::Scatter { root },
         Collective::AllToAll,
         Collective::Barrier,
-        Collective::Exchange {
-            first: root,
-            second: other,
-        },
+        Collective::Exchange { first: root, second: other },
     ];
     let mut shapes = Vec::new();
     for collective in collectives {
@@ -31,11 +28,7 @@ fn every_shape() -> Vec<ScheduleShape> {
                     _ => 601,
                 };
                 for chunk in [37, 1000] {
-                    let sizes = Sizes {
-                        ranks,
-                        count,
-                        chunk,
-                    };
+                    let sizes = Sizes { ranks, count, chunk };
                     shapes.push(shape(collective, algorithm, sizes));
                 }
             }
@@ -56,19 +49,15 @@ fn networks(world_size: WorldSize) -> impl Iterator<Item = Network> {
 
 fn is_direct(schedule: &Schedule) -> bool {
     let steps = schedule.steps(Rank::new(0));
-    steps
-        .iter()
-        .any(|step| matches!(step, Step::ReduceDirect { .. }))
+    steps.iter().any(|step| matches!(step, Step::ReduceDirect { .. }))
 }
 
 /// Every schedule over every network that it can run on.
 fn everywhere(test: impl Fn(&Schedule, &Network)) {
     for shape in every_shape() {
         for network in networks(shape.world_size) {
-            let schedule = schedule_of(ScheduleShape {
-                hosts: network.hosts.clone(),
-                ..shape.clone()
-            });
+            let schedule =
+                schedule_of(ScheduleShape { hosts: network.hosts.clone(), ..shape.clone() });
             if network.hosts.host_count() == 1 || !is_direct(&schedule) {
                 test(&schedule, &network);
             }
@@ -97,10 +86,7 @@ fn the_critical_path_adds_up_to_the_time() {
     everywhere(|schedule, network| {
         for slots in [1, 4] {
             let slots = NonZeroUsize::new(slots).unwrap();
-            let network = Network {
-                slots,
-                ..network.clone()
-            };
+            let network = Network { slots, ..network.clone() };
             let simulation = simulate(schedule, DType::F64, &network, Detail::Totals).unwrap();
             assert_path(&simulation);
         }
@@ -112,19 +98,11 @@ fn a_ring_across_hosts_waits_for_the_slow_link() {
     let ring = schedule(Collective::AllReduce, Algorithm::Ring, unchunked(8, 8000));
     let network = Network::new(hosts(8, 4), LINK, SLOW);
     let simulation = simulate(&ring, DType::U8, &network, Detail::Totals).unwrap();
-    assert!(
-        simulation
-            .path
-            .iter()
-            .any(|segment| matches!(segment.to, Some((_, Class::Inter))))
-    );
+    assert!(simulation.path.iter().any(|segment| matches!(segment.to, Some((_, Class::Inter)))));
     // No round is faster than a frame between the hosts.
     assert!(simulation.time_s > 7.0 * (1e-5 + 1e-5));
     for nic in &simulation.nics {
-        assert_eq!(
-            (nic.frames_sent, nic.bytes_sent, nic.bytes_received),
-            (14, 14_000, 14_000)
-        );
+        assert_eq!((nic.frames_sent, nic.bytes_sent, nic.bytes_received), (14, 14_000, 14_000));
     }
 }
 
@@ -152,10 +130,7 @@ fn spans_of_a_lane_do_not_overlap_and_fill_a_rank_s_time() {
             spans.sort_by(|a, b| a.start_s.total_cmp(&b.start_s));
             for pair in spans.windows(2) {
                 let slack = 1e-9 * simulation.time_s;
-                assert!(
-                    pair[0].end_s <= pair[1].start_s + slack,
-                    "{schedule}: {pair:?}"
-                );
+                assert!(pair[0].end_s <= pair[1].start_s + slack, "{schedule}: {pair:?}");
             }
         }
         for (rank, totals) in schedule.world_size().ranks().zip(&simulation.ranks) {

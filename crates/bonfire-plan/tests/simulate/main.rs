@@ -35,20 +35,12 @@ const LINK: Link = Link {
 };
 
 /// Ten times the latency and the time per byte.
-const SLOW: Link = Link {
-    latency_s: 1e-5,
-    s_per_byte: 1e-8,
-    ..LINK
-};
+const SLOW: Link = Link { latency_s: 1e-5, s_per_byte: 1e-8, ..LINK };
 
 const BROADCAST: Collective = Collective::Broadcast { root: Rank::new(0) };
 
 fn unchunked(ranks: usize, count: usize) -> Sizes {
-    Sizes {
-        ranks,
-        count,
-        chunk: count.max(1),
-    }
+    Sizes { ranks, count, chunk: count.max(1) }
 }
 
 /// The time on one host, of elements of one byte.
@@ -61,10 +53,7 @@ fn time_s(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> f64 {
 
 #[track_caller]
 fn assert_close(seen: f64, expected: f64) {
-    assert!(
-        (seen - expected).abs() <= 1e-9 * expected,
-        "{seen} is not {expected}"
-    );
+    assert!((seen - expected).abs() <= 1e-9 * expected, "{seen} is not {expected}");
 }
 
 /// Ranks in equal groups, one after the other.
@@ -73,30 +62,21 @@ fn hosts(ranks: usize, per_host: usize) -> Hosts {
 }
 
 fn put(peer: u32, count: usize) -> Step {
-    Step::Put {
-        peer: Rank::new(peer),
-        source: ElemRange::up_to(count),
-    }
+    Step::Put { peer: Rank::new(peer), source: ElemRange::up_to(count) }
 }
 
 fn take(peer: u32, count: usize) -> [Step; 3] {
     let peer = Rank::new(peer);
     let target = ElemRange::up_to(count);
-    [
-        Step::Wait { peer },
-        Step::Copy { peer, target },
-        Step::Release { peer },
-    ]
+    [Step::Wait { peer }, Step::Copy { peer, target }, Step::Release { peer }]
 }
 
 /// Lists of steps that no schedule has, over a network with equal links everywhere.
 fn by_hand(steps: Vec<Vec<Step>>, hosts: Hosts, slots: usize) -> Result<Simulation, SimulateError> {
     let sizes = unchunked(steps.len(), 1000);
     let plan = Plan::with_steps(schedule(BROADCAST, Algorithm::Binomial, sizes), steps);
-    let network = Network {
-        slots: NonZeroUsize::new(slots).unwrap(),
-        ..Network::new(hosts, LINK, LINK)
-    };
+    let network =
+        Network { slots: NonZeroUsize::new(slots).unwrap(), ..Network::new(hosts, LINK, LINK) };
     simulate_plan(&plan, DType::U8, &network, Detail::Totals)
 }
 
@@ -121,11 +101,6 @@ fn assert_path(simulation: &Simulation) {
         clock_s = segment.end_s;
     }
     assert!((clock_s - simulation.time_s).abs() <= 1e-9 * simulation.time_s);
-    let total: f64 = simulation
-        .path_totals()
-        .parts
-        .iter()
-        .map(|part| part.total_s)
-        .sum();
+    let total: f64 = simulation.path_totals().parts.iter().map(|part| part.total_s).sum();
     assert!((total - simulation.time_s).abs() <= 1e-9 * simulation.time_s);
 }

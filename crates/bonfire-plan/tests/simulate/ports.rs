@@ -21,10 +21,7 @@ fn links_share_a_network_card_equally() {
     for rank in &together.ranks[2..] {
         assert_close(rank.end_s, 1e-6 + 2e-6);
     }
-    let queued = together
-        .path
-        .iter()
-        .find(|part| part.activity == Activity::Queue);
+    let queued = together.path.iter().find(|part| part.activity == Activity::Queue);
     let queued = queued.expect("each takes longer because of the other");
     assert!((queued.end_s - queued.start_s - 1e-6).abs() < 1e-12);
     assert_eq!(together.nics[0].frames_sent, 2);
@@ -43,12 +40,7 @@ fn the_longer_frame_has_the_card_for_itself_when_the_shorter_has_passed() {
 fn a_link_gets_one_share_however_many_frames_it_has() {
     // Rank 0 sends three frames, and rank 1 one.
     let receives = || (0..3).flat_map(|_| take(0, 1000)).collect::<Vec<_>>();
-    let steps = vec![
-        vec![put(2, 1000); 3],
-        vec![put(3, 1000)],
-        receives(),
-        take(1, 1000).to_vec(),
-    ];
+    let steps = vec![vec![put(2, 1000); 3], vec![put(3, 1000)], receives(), take(1, 1000).to_vec()];
     let simulation = by_hand(steps, hosts(4, 2), 4).unwrap();
     assert_close(simulation.ranks[3].end_s, 1e-6 + 2e-6);
     assert_close(simulation.ranks[2].end_s, 1e-6 + 4e-6);
@@ -105,10 +97,7 @@ fn few_slots_make_a_sender_wait_for_their_return() {
     // Stop and wait: each frame but the first follows the return of the only slot.
     let one = with(1);
     assert_close(one.time_s, 5.0 * 2e-6 + 4.0 * 1e-6);
-    let returns = one
-        .path
-        .iter()
-        .filter(|part| part.activity == Activity::SlotReturn);
+    let returns = one.path.iter().filter(|part| part.activity == Activity::SlotReturn);
     assert_eq!(returns.count(), 4);
     // With enough of them the port never stops.
     for slots in [3, 4, 5, usize::MAX] {

@@ -8,13 +8,7 @@ fn hosts_of_other_ranks_are_refused() {
     let network = Network::one_host(world(3), LINK);
     let error = simulate(&ring, DType::F32, &network, Detail::Totals).unwrap_err();
     let world_size = world(4);
-    assert_eq!(
-        error,
-        SimulateError::HostsLength {
-            given: 3,
-            world_size
-        }
-    );
+    assert_eq!(error, SimulateError::HostsLength { given: 3, world_size });
 }
 
 #[test]
@@ -47,17 +41,10 @@ fn a_plan_that_waits_for_ever_names_the_rank() {
 
 #[test]
 fn a_plan_with_too_many_steps_is_refused_before_it_is_built() {
-    let sizes = Sizes {
-        ranks: 1024,
-        count: 1 << 22,
-        chunk: 1024,
-    };
+    let sizes = Sizes { ranks: 1024, count: 1 << 22, chunk: 1024 };
     let one_shot = schedule(Collective::AllReduce, Algorithm::OneShot, sizes);
     let network = Network::one_host(world(1024), LINK);
     let error = simulate(&one_shot, DType::F32, &network, Detail::Totals).unwrap_err();
-    assert!(
-        matches!(error, SimulateError::TooManySteps { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, SimulateError::TooManySteps { .. }), "{error}");
     assert!(error.to_string().contains("larger chunks"), "{error}");
 }

@@ -1,10 +1,7 @@
 //! What the tests of this crate share: short ways to name schedules, and an engine that executes
 //! plans on real numbers and has no line in common with the verifier.
 
-#![allow(
-    dead_code,
-    reason = "each test binary uses its own part of this module"
-)]
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -72,10 +69,7 @@ pub(crate) fn compute(schedule: &Schedule, seed: u64) {
     let input = Noise(seed).words(schedule);
     let output = execute(&plan, 1, input.clone()).expect("a proved plan runs to its end");
     let shape = schedule.shape();
-    assert!(
-        is_promised(schedule, &input, &output),
-        "{schedule}\n{shape:?}"
-    );
+    assert!(is_promised(schedule, &input, &output), "{schedule}\n{shape:?}");
 }
 
 /// One collective of each kind that a world of this size has; roots and pairs in its middle.
@@ -95,10 +89,7 @@ pub(crate) fn collectives(ranks: usize) -> Vec<Collective> {
     ];
     if ranks > 1 {
         let (first, second) = (world.prev(root), root);
-        collectives.push(Collective::Transfer {
-            source: second,
-            target: first,
-        });
+        collectives.push(Collective::Transfer { source: second, target: first });
         collectives.push(Collective::Exchange { first, second });
     }
     collectives
@@ -125,11 +116,7 @@ pub(crate) fn possible_count(collective: Collective, ranks: usize, count: usize)
 
 /// Every step list of a schedule, for changing one of them.
 pub(crate) fn step_lists(schedule: &Schedule) -> Vec<Vec<Step>> {
-    schedule
-        .world_size()
-        .ranks()
-        .map(|rank| schedule.steps(rank))
-        .collect()
+    schedule.world_size().ranks().map(|rank| schedule.steps(rank)).collect()
 }
 
 /// What an element can be, and what the two operations on it are.
@@ -178,11 +165,7 @@ pub(crate) fn execute<T: Number>(
         let mut moved = false;
         for &rank in &ranks {
             while let Some(step) = plan.steps(rank).get(places[rank.index()]) {
-                let mut local = Local {
-                    rank,
-                    data: &mut data,
-                    slots,
-                };
+                let mut local = Local { rank, data: &mut data, slots };
                 if !execute_step(step, &mut local, &mut inboxes)? {
                     break;
                 }
@@ -194,9 +177,7 @@ pub(crate) fn execute<T: Number>(
             break;
         }
     }
-    let finished = ranks
-        .iter()
-        .all(|&rank| places[rank.index()] == plan.steps(rank).len());
+    let finished = ranks.iter().all(|&rank| places[rank.index()] == plan.steps(rank).len());
     let drained = inboxes.values().all(VecDeque::is_empty);
     (finished && drained).then_some(data)
 }
@@ -223,21 +204,14 @@ fn execute_step<T: Number>(
                 return Some(false);
             }
             let data = own.get(source.as_range())?.to_vec();
-            inbox.push_back(Frame {
-                data,
-                awaited: false,
-            });
+            inbox.push_back(Frame { data, awaited: false });
         }
         Step::Wait { peer } => match inboxes.entry((*peer, rank)).or_default().front_mut() {
             None => return Some(false),
             Some(frame) if frame.awaited => return None,
             Some(frame) => frame.awaited = true,
         },
-        Step::Reduce {
-            target,
-            sources,
-            stage,
-        } => {
+        Step::Reduce { target, sources, stage } => {
             let operands: Option<Vec<Vec<T>>> = sources
                 .iter()
                 .map(|source| match source {
@@ -258,12 +232,7 @@ fn execute_step<T: Number>(
                 return None;
             }
         }
-        Step::ReduceDirect {
-            range,
-            sources,
-            targets,
-            stage,
-        } => {
+        Step::ReduceDirect { range, sources, targets, stage } => {
             let operand = |source: &Rank| {
                 let data = local.data.get(source.index())?;
                 data.get(range.as_range()).map(<[T]>::to_vec)
@@ -314,9 +283,7 @@ pub(crate) fn is_promised<T: Number>(
         sum.expect("a world has ranks").finish()
     };
     let holds_fold = |rank: Rank, range: ElemRange| {
-        range
-            .as_range()
-            .all(|at| output[rank.index()][at] == folded(at))
+        range.as_range().all(|at| output[rank.index()][at] == folded(at))
     };
     let holds_data_of = |rank: Rank, owner: Rank, range: ElemRange| {
         output[rank.index()][range.as_range()] == input[owner.index()][range.as_range()]

@@ -4,11 +4,7 @@ use super::*;
 
 /// All ranks fold their shard of everyone's buffers, one element each.
 fn direct(ranks: usize) -> Schedule {
-    let sizes = Sizes {
-        ranks,
-        count: ranks,
-        chunk: 1,
-    };
+    let sizes = Sizes { ranks, count: ranks, chunk: 1 };
     schedule(Collective::AllReduce, Algorithm::ZeroCopy, sizes)
 }
 
@@ -22,11 +18,7 @@ fn a_direct_step_before_the_others_have_entered_is_a_race() {
             steps.drain(..BARRIER_STEPS);
         }
     });
-    let race = Fault::Race {
-        other: R1,
-        owner: R1,
-        range: range(0, 1),
-    };
+    let race = Fault::Race { other: R1, owner: R1, range: range(0, 1) };
     assert_eq!(fault_at(error.clone(), (R0, 0)), race);
     assert_eq!(
         error.to_string(),
@@ -42,11 +34,7 @@ fn a_rank_that_leaves_while_others_still_write_is_named() {
             steps.truncate(BARRIER_STEPS + 1);
         }
     });
-    let late = CheckError::LateAccess {
-        rank: R1,
-        owner: R0,
-        range: range(1, 2),
-    };
+    let late = CheckError::LateAccess { rank: R1, owner: R0, range: range(1, 2) };
     assert_eq!(error, late);
     assert_eq!(
         error.to_string(),
@@ -73,11 +61,8 @@ fn two_writers_between_the_same_barriers_race() {
         lists[1][to] = lists[0][from].clone();
     });
     let (rank, fault) = race_of(error);
-    let race = Fault::Race {
-        other: if rank == R0 { R1 } else { R0 },
-        owner: R0,
-        range: range(0, 1),
-    };
+    let race =
+        Fault::Race { other: if rank == R0 { R1 } else { R0 }, owner: R0, range: range(0, 1) };
     assert_eq!(fault, race);
 }
 
@@ -92,11 +77,8 @@ fn a_local_write_beside_a_direct_read_is_a_race() {
         lists[1].insert(BARRIER_STEPS, own);
     });
     let (rank, fault) = race_of(error);
-    let race = Fault::Race {
-        other: if rank == R0 { R1 } else { R0 },
-        owner: R1,
-        range: range(0, 1),
-    };
+    let race =
+        Fault::Race { other: if rank == R0 { R1 } else { R0 }, owner: R1, range: range(0, 1) };
     assert_eq!(fault, race);
 }
 

@@ -22,11 +22,7 @@ const R2: Rank = Rank::new(2);
 
 /// An all-reduce of one element by everyone with everyone.
 fn one_element(ranks: usize) -> Schedule {
-    let sizes = Sizes {
-        ranks,
-        count: 1,
-        chunk: 1,
-    };
+    let sizes = Sizes { ranks, count: 1, chunk: 1 };
     schedule(Collective::AllReduce, Algorithm::OneShot, sizes)
 }
 
@@ -38,19 +34,14 @@ fn range(start: usize, end: usize) -> ElemRange {
 fn violation(schedule: Schedule, damage: impl FnOnce(&mut Vec<Vec<Step>>)) -> CheckError {
     let mut lists = step_lists(&schedule);
     damage(&mut lists);
-    let checked = check_plan(
-        &Plan::with_steps(schedule.clone(), lists),
-        NonZeroUsize::MIN,
-    );
+    let checked = check_plan(&Plan::with_steps(schedule.clone(), lists), NonZeroUsize::MIN);
     checked.expect_err("the plan was damaged")
 }
 
 /// The fault of the step that was refused, after checking where it is.
 fn fault_at(error: CheckError, at: (Rank, usize)) -> Fault {
     match error {
-        CheckError::Step {
-            rank, index, fault, ..
-        } if (rank, index) == at => fault,
+        CheckError::Step { rank, index, fault, .. } if (rank, index) == at => fault,
         other => panic!("not a fault of rank {}, step {}: {other}", at.0, at.1),
     }
 }

@@ -49,11 +49,7 @@ impl Default for JournalConfig {
 impl JournalConfig {
     /// Configures a training of `steps` steps, shown under `title`.
     pub fn new(title: impl Into<String>, steps: u64) -> Self {
-        Self {
-            title: title.into(),
-            steps,
-            ..Self::default()
-        }
+        Self { title: title.into(), steps, ..Self::default() }
     }
 
     /// Sets the samples of a step on all ranks together, and their unit, in the plural.
@@ -97,10 +93,7 @@ impl JournalConfig {
     /// To resume a run, pass [`Journal::folder`](super::Journal::folder) of the first to `folder`.
     #[must_use]
     pub fn with_new_folder(mut self, parent: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        self.folder = Some(RunFolder::New {
-            parent: parent.into(),
-            name: name.into(),
-        });
+        self.folder = Some(RunFolder::New { parent: parent.into(), name: name.into() });
         self
     }
 }

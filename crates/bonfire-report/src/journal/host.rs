@@ -105,9 +105,6 @@ mod tests {
     #[test]
     fn words_that_are_no_text_do_not_end_a_training() {
         let word = OsString::from_vec(b"caf\xe9".to_vec());
-        assert_eq!(
-            command([word.clone(), word].into_iter()),
-            "caf\u{fffd} caf\u{fffd}"
-        );
+        assert_eq!(command([word.clone(), word].into_iter()), "caf\u{fffd} caf\u{fffd}");
     }
 }

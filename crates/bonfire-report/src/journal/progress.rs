@@ -102,10 +102,7 @@ impl BatchProgress {
     /// Shows it like the rank's other lines, if at all.
     pub(super) fn beside(self, progress: &Progress) -> Self {
         let is_shown = matches!(progress, Progress::Shown(..));
-        Self {
-            shown: self.shown.filter(|_| is_shown),
-            ..self
-        }
+        Self { shown: self.shown.filter(|_| is_shown), ..self }
     }
 
     /// Records that one more batch of `samples` samples is done.
@@ -177,11 +174,7 @@ impl Progress {
 
 impl Bar {
     fn new(steps_done: u64, steps: u64) -> Self {
-        Self {
-            started: Instant::now(),
-            steps_done,
-            steps,
-        }
+        Self { started: Instant::now(), steps_done, steps }
     }
 
     fn drawn(&self, step: u64) -> String {
@@ -224,11 +217,7 @@ mod tests {
             exposed_communication: Duration::ZERO,
             learning_rate: None,
         };
-        let bar = Bar {
-            started: Instant::now(),
-            steps_done,
-            steps: 10,
-        };
+        let bar = Bar { started: Instant::now(), steps_done, steps: 10 };
         let line = bar.line(&figures, Duration::from_secs(60));
         format!("{} {line}", bar.drawn(step))
     }

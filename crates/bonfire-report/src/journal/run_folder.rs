@@ -89,20 +89,15 @@ mod tests {
     #[test]
     fn new_folders_are_named_by_the_time_and_none_is_taken_twice() {
         let parent = tempfile::tempdir().unwrap();
-        let folder = RunFolder::New {
-            parent: parent.path().join("runs"),
-            name: "my/model: 1.5".to_owned(),
-        };
+        let folder =
+            RunFolder::New { parent: parent.path().join("runs"), name: "my/model: 1.5".to_owned() };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_523_130);
         let claimed: Vec<String> = (0..3)
             .map(|_| folder.claim(now).unwrap())
             .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
             .collect();
         let first = "20261124-122530-my-model--1.5";
-        assert_eq!(
-            claimed,
-            [first, &format!("{first}-2"), &format!("{first}-3")]
-        );
+        assert_eq!(claimed, [first, &format!("{first}-2"), &format!("{first}-3")]);
     }
 
     #[test]

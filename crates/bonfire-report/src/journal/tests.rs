@@ -56,17 +56,13 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Repor
 }
 
 pub(crate) fn world(group: ProcessGroup) -> World {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
 fn two_ranks(config: &JournalConfig) -> Vec<(Figures, Report)> {
-    local(2, GroupOptions::default(), |group| {
-        keep(&world(group), config.clone()).unwrap()
-    })
+    local(2, GroupOptions::default(), |group| keep(&world(group), config.clone()).unwrap())
 }
 
 #[test]
@@ -82,13 +78,7 @@ fn figures_are_over_all_ranks_by_samples() {
         assert_eq!(point.step, step);
         assert!((point.value - value).abs() < 4.0 * f64::from(f32::EPSILON));
     }
-    assert_eq!(
-        report.curve("learning_rate"),
-        [Point {
-            step: 2,
-            value: 0.5
-        }]
-    );
+    assert_eq!(report.curve("learning_rate"), [Point { step: 2, value: 0.5 }]);
     assert_eq!(report.curve("nothing"), []);
     assert!(figures.samples_per_second > 0.0);
 }
@@ -120,10 +110,7 @@ fn a_report_has_the_memory_of_all_ranks_beside_what_was_planned() {
     let mut report = report.clone();
     report.memory.peaks = vec![3 << 30, 4 << 30];
     let text = report.with_memory_planned(Bytes::new(5 << 30)).to_string();
-    assert!(
-        text.contains("4 GiB at the most; planned 5 GiB (+25.0 %)"),
-        "{text}"
-    );
+    assert!(text.contains("4 GiB at the most; planned 5 GiB (+25.0 %)"), "{text}");
 }
 
 fn log(folder: &Path) -> Vec<serde_json::Value> {
@@ -172,10 +159,7 @@ fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
     assert_eq!(events(&folder), [0]);
     two_ranks(&config(3, Some(&folder)));
     assert_eq!(events(&folder), [0, 4], "what step 3 has left is kept");
-    let steps: Vec<_> = log(&folder)
-        .iter()
-        .map(|line| line["step"].clone())
-        .collect();
+    let steps: Vec<_> = log(&folder).iter().map(|line| line["step"].clone()).collect();
     assert_eq!(steps, [2, 2, 3, 5, 5, 6]);
     if let Some(scalars) = read_by_tensorboard(&folder) {
         let losses = scalars.iter().filter(|(tag, ..)| tag == "loss");
@@ -197,10 +181,7 @@ fn every_run_has_a_folder_of_its_own_that_all_ranks_agree_on() {
     let runs: Vec<PathBuf> = (0..2)
         .map(|_| {
             let kept = two_ranks(&config);
-            let folders: Vec<_> = kept
-                .iter()
-                .map(|(_, report)| report.folder.clone())
-                .collect();
+            let folders: Vec<_> = kept.iter().map(|(_, report)| report.folder.clone()).collect();
             assert_eq!(folders[0], folders[1]);
             assert_eq!(kept[0].1.host, kept[1].1.host);
             folders[0].clone().unwrap()
@@ -231,11 +212,7 @@ fn the_report_of_a_resumed_run_has_the_curves_of_both_parts() {
         report.write(report.folder.as_ref().unwrap()).unwrap();
     }
     let report = Report::read(&folder).unwrap();
-    let steps: Vec<u64> = report
-        .curve("loss")
-        .iter()
-        .map(|point| point.step)
-        .collect();
+    let steps: Vec<u64> = report.curve("loss").iter().map(|point| point.step).collect();
     assert_eq!(steps, [2, 3, 5, 6]);
     assert_eq!(report.steps, 6);
 }
@@ -252,13 +229,7 @@ fn tensorboard_reads_all_curves_of_a_journal() {
         points.iter().map(line).collect::<Vec<_>>()
     };
     let mut expected: Vec<String> = report.curves.iter().flat_map(lines).collect();
-    for tag in [
-        "loss",
-        "accuracy",
-        "learning_rate",
-        "throughput",
-        "exposed_communication",
-    ] {
+    for tag in ["loss", "accuracy", "learning_rate", "throughput", "exposed_communication"] {
         assert!(expected.iter().any(|line| line.starts_with(tag)), "{tag}");
     }
     // Python prints f64; the file has f32.
@@ -314,14 +285,10 @@ fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
     let below_a_file = folder.path().join("file");
     fs::write(&below_a_file, "").unwrap();
     let config = config(0, Some(&below_a_file.join("below")));
-    let outcomes = local(2, GroupOptions::default(), |group| {
-        keep(&world(group), config.clone())
-    });
+    let outcomes = local(2, GroupOptions::default(), |group| keep(&world(group), config.clone()));
     let errors: Vec<ReportError> = outcomes.into_iter().filter_map(Result::err).collect();
     // The other rank hears of it in the journal's next operation, or in that of a backward pass.
-    let [ReportError::Unwritable { path, .. }, heard] = &errors[..] else {
-        panic!("{errors:?}")
-    };
+    let [ReportError::Unwritable { path, .. }, heard] = &errors[..] else { panic!("{errors:?}") };
     assert!(path.ends_with("below"), "{errors:?}");
     let (ReportError::Collective(CollectiveError::PeerFailed { rank, .. })
     | ReportError::Train(TrainError::Collective(CollectiveError::PeerFailed { rank, .. }))) = heard

@@ -42,11 +42,7 @@ impl Guard {
     /// Starts the guard, which is a copy of this process that does nothing else.
     pub fn start() -> io::Result<Self> {
         let (process, writer) = start()?;
-        let post = Post {
-            process,
-            messages: Some(writer),
-            groups: BTreeSet::new(),
-        };
+        let post = Post { process, messages: Some(writer), groups: BTreeSet::new() };
         Ok(Self(Mutex::new(post)))
     }
 

@@ -121,10 +121,7 @@ impl Watch {
         }
         let thread = SignalThread::start(name, &usual.signals, on_signal);
         let _thread = thread.inspect_err(|_| is_unwatched.store(true, Ordering::SeqCst))?;
-        Ok(Self {
-            is_unwatched,
-            _thread,
-        })
+        Ok(Self { is_unwatched, _thread })
     }
 }
 
@@ -150,10 +147,7 @@ fn usual_action(
             watched.push(signal);
         }
     }
-    let new = || Usual {
-        signals: watched,
-        is_unwatched: Arc::new(AtomicBool::new(true)),
-    };
+    let new = || Usual { signals: watched, is_unwatched: Arc::new(AtomicBool::new(true)) };
     let usual = place.get_or_init(new);
     for &signal in &usual.signals {
         let is_unwatched = Arc::clone(&usual.is_unwatched);

@@ -14,15 +14,8 @@ pub fn raise_open_files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
     let current = limits.current.unwrap_or(u64::MAX);
     let wanted = limits.maximum.unwrap_or(u64::MAX).min(WANTED);
-    let raised = Rlimit {
-        current: Some(wanted),
-        ..limits
-    };
-    if current < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
-        wanted
-    } else {
-        current
-    }
+    let raised = Rlimit { current: Some(wanted), ..limits };
+    if current < wanted && setrlimit(Resource::Nofile, raised).is_ok() { wanted } else { current }
 }
 
 /// How many files this process can still open, after [`raise_open_files`].
@@ -40,10 +33,7 @@ mod tests {
     #[test]
     fn the_limit_of_open_files_is_raised_as_far_as_allowed() {
         let before = getrlimit(Resource::Nofile);
-        let low = Rlimit {
-            current: Some(256),
-            ..before
-        };
+        let low = Rlimit { current: Some(256), ..before };
         setrlimit(Resource::Nofile, low).unwrap();
         let raised = raise_open_files();
         assert_eq!(raised, before.maximum.unwrap_or(u64::MAX).min(WANTED));

@@ -13,10 +13,7 @@ use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::{Handle, Signals};
 
 /// Who watches for the signal in this process. Signal handlers belong to the process, so this does too.
-static WATCHERS: Mutex<Watchers> = Mutex::new(Watchers {
-    count: 0,
-    unwatched: None,
-});
+static WATCHERS: Mutex<Watchers> = Mutex::new(Watchers { count: 0, unwatched: None });
 
 struct Watchers {
     count: usize,
@@ -87,10 +84,7 @@ impl SignalThread {
         let handle = signals.handle();
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || signals.forever().for_each(&mut on_signal))?;
-        Ok(Self {
-            handle,
-            thread: Some(thread),
-        })
+        Ok(Self { handle, thread: Some(thread) })
     }
 }
 

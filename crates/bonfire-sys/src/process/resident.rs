@@ -26,13 +26,9 @@ impl Resident {
         let found = |name: &str| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
             let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-            kib.map(|kib| 1024 * kib)
-                .ok_or_else(|| unsupported("the system does not say it"))
+            kib.map(|kib| 1024 * kib).ok_or_else(|| unsupported("the system does not say it"))
         };
-        Ok(Self {
-            now_bytes: found("VmRSS:")?,
-            peak_bytes: found("VmHWM:")?,
-        })
+        Ok(Self { now_bytes: found("VmRSS:")?, peak_bytes: found("VmHWM:")? })
     }
 
     /// Begins to look for the peak again, from what there is now.

@@ -21,14 +21,8 @@ fn guarded(script: &str, guard: &Arc<Guard>) -> ChildProcess {
 
 /// Whether a process exists and is not a zombie.
 fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .trim()
-            .starts_with(['Z', 'X'])
-    })
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim().starts_with(['Z', 'X']))
 }
 
 #[track_caller]
@@ -56,11 +50,7 @@ fn the_exit_status_is_reported() {
     let mut child = shell("exit 7");
     child.exit_watch().wait().unwrap();
     assert_eq!(child.reap().unwrap().code(), Some(7));
-    assert_eq!(
-        child.reap().unwrap().code(),
-        Some(7),
-        "a second reap repeats it"
-    );
+    assert_eq!(child.reap().unwrap().code(), Some(7), "a second reap repeats it");
     child.signal_group(ChildSignal::Kill).unwrap();
 }
 
@@ -147,16 +137,8 @@ fn a_guard_ends_the_groups_that_were_not_released() {
     assert_eq!(guarded.wait().unwrap().signal(), Some(9));
     let mut rest = Vec::new();
     // The grandchild had the other end of this pipe.
-    guarded
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_end(&mut rest)
-        .unwrap();
-    assert!(
-        is_running(released.id()),
-        "it was no group of the guard's any more"
-    );
+    guarded.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
+    assert!(is_running(released.id()), "it was no group of the guard's any more");
     released.kill().unwrap();
     released.wait().unwrap();
 }
@@ -181,9 +163,7 @@ fn a_missing_program_is_an_error_of_spawn() {
 #[test]
 fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:\t"));
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t"));
     let ignored = u64::from_str_radix(ignored.unwrap(), 16).unwrap();
     let hangups_were_ignored = (ignored >> (Signal::HUP.as_raw() - 1)) & 1 == 1;
     for _ in 0..2 {

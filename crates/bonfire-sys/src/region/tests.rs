@@ -21,16 +21,7 @@ fn a_region_of_another_size_is_refused() {
     let file = descriptor_of(&Region::shared(4096).unwrap());
     // SAFETY: nobody else has the memory.
     let error = unsafe { Region::open_sized(&file, 8192) }.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            RegionError::Size {
-                expected: 8192,
-                found: 4096
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, RegionError::Size { expected: 8192, found: 4096 }), "{error}");
 }
 
 #[test]
@@ -45,10 +36,7 @@ fn a_file_that_could_shrink_is_refused() {
 #[test]
 fn more_memory_than_there_is_is_an_error() {
     assert!(available_bytes().is_some(), "the check below relies on it");
-    assert!(matches!(
-        Region::shared(1 << 50),
-        Err(RegionError::TooLarge { .. })
-    ));
+    assert!(matches!(Region::shared(1 << 50), Err(RegionError::TooLarge { .. })));
 }
 
 /// As in a container, where the memory of the host is not what there is.
@@ -62,10 +50,7 @@ fn a_control_group_with_less_memory_than_the_host_counts() {
     assert_eq!(left_in_group(group.path()), None);
     say("memory.max", "1000\n");
     assert_eq!(left_in_group(group.path()), Some(300));
-    say(
-        "memory.stat",
-        "anon 500\ninactive_file 150\nactive_file 50\n",
-    );
+    say("memory.stat", "anon 500\ninactive_file 150\nactive_file 50\n");
     assert_eq!(left_in_group(group.path()), Some(450));
     say("memory.current", "2000\n");
     assert_eq!(left_in_group(group.path()), Some(0));

@@ -4,11 +4,7 @@ use std::sync::Barrier;
 const RANKS: usize = 3;
 
 /// Miri runs a thousand times slower.
-const LENS: &[u32] = if cfg!(miri) {
-    &[0, 2, 40]
-} else {
-    &[0, 1, 2, 3, 4, 100, 1001]
-};
+const LENS: &[u32] = if cfg!(miri) { &[0, 2, 40] } else { &[0, 1, 2, 3, 4, 100, 1001] };
 const ROUNDS: u32 = if cfg!(miri) { 2 } else { 20 };
 
 fn boards() -> Vec<Board> {
@@ -74,9 +70,7 @@ fn every_rank_reaches_its_shard_of_every_window_and_no_other() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
 fn windows_in_arenas_of_other_mappings() {
-    let arenas: Vec<Arena> = (0..RANKS)
-        .map(|_| Arena::new(PANE_BYTES, 1 << 20).unwrap())
-        .collect();
+    let arenas: Vec<Arena> = (0..RANKS).map(|_| Arena::new(PANE_BYTES, 1 << 20).unwrap()).collect();
     let barrier = Barrier::new(RANKS);
     std::thread::scope(|scope| {
         for (me, arena) in arenas.iter().enumerate() {
@@ -101,15 +95,12 @@ fn windows_in_arenas_of_other_mappings() {
 fn a_window_that_is_closed_or_differs_is_an_error() {
     let mut boards = boards();
     let (first, rest) = boards.split_first_mut().unwrap();
-    let outcome = first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| {
-        windows.visit(0..1, |_| ())
-    });
+    let outcome =
+        first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| windows.visit(0..1, |_| ()));
     assert_eq!(outcome, Err(Shut::Closed { rank: 1 }));
     let (second, _) = rest.split_first_mut().unwrap();
     let outcome = second.open(View::in_place(&mut [1_u32; 8]), 7, |_| {
-        first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| {
-            windows.visit(0..1, |_| ())
-        })
+        first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| windows.visit(0..1, |_| ()))
     });
     assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
@@ -137,9 +128,7 @@ fn boards_that_disagree_about_the_ranks_open_nothing_to_each_other() {
     assert!(matches!(board(0), Err(OpenError::Claimed)));
     let [mut one, mut two] = [0, 1].map(|index: usize| arenas[index].allocate::<u32>(8).unwrap());
     let outcome = first.open(View::in_place(&mut one[..]), 7, |windows| {
-        second.open(View::in_place(&mut two[..]), 7, |_| {
-            windows.visit(0..1, |_| ())
-        })
+        second.open(View::in_place(&mut two[..]), 7, |_| windows.visit(0..1, |_| ()))
     });
     assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
@@ -180,11 +169,9 @@ fn a_buffer_that_a_peer_never_leaves_is_detached_and_its_neighbours_kept() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
 fn an_input_that_a_peer_never_leaves_is_detached_with_its_content() {
-    for (input, target) in [
-        (10..9000, 9000..17990),
-        (9000..17990, 10..9000),
-        (0..8192, 8192..16384),
-    ] {
+    for (input, target) in
+        [(10..9000, 9000..17990), (9000..17990, 10..9000), (0..8192, 8192..16384)]
+    {
         let arena = Arena::new(PANE_BYTES, 1 << 20).unwrap();
         // SAFETY: the only use of the bytes through this mapping is the late read below.
         let theirs = unsafe { Region::open(&descriptor(&arena)) }.unwrap();
@@ -192,13 +179,8 @@ fn an_input_that_a_peer_never_leaves_is_detached_with_its_content() {
         let mut data = arena.allocate::<u8>(18000).unwrap();
         data.fill(5);
         let offset = arena.offset_of(&data).unwrap();
-        let [read, written] = data
-            .get_disjoint_mut([input.clone(), target.clone()])
-            .unwrap();
-        let view = View {
-            input: Some(read),
-            target: written,
-        };
+        let [read, written] = data.get_disjoint_mut([input.clone(), target.clone()]).unwrap();
+        let view = View { input: Some(read), target: written };
         board.open(view, 7, |windows| {
             assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
         });
@@ -213,9 +195,7 @@ fn an_input_that_a_peer_never_leaves_is_detached_with_its_content() {
             assert_eq!(unsafe { late.read() }, 5, "a late read sees what was there");
         }
         drop(data);
-        let later: Vec<_> = (0..200)
-            .map_while(|_| arena.allocate::<u8>(4096).ok())
-            .collect();
+        let later: Vec<_> = (0..200).map_while(|_| arena.allocate::<u8>(4096).ok()).collect();
         let is_zero = |block: &crate::Block<u8>| block.iter().all(|byte| *byte == 0);
         assert!(later.iter().all(is_zero), "new blocks are zero");
     }
@@ -231,10 +211,7 @@ fn a_view_reads_the_input_and_writes_the_target() {
             scope.spawn(move || {
                 let input = [me as u32 + 1; 10];
                 let mut target = [me as u32 + 1; 10];
-                let view = View {
-                    input: (me != 1).then_some(&input[..]),
-                    target: &mut target,
-                };
+                let view = View { input: (me != 1).then_some(&input[..]), target: &mut target };
                 board.open(view, 7, |windows| {
                     barrier.wait();
                     let shard = windows.shard();
@@ -287,20 +264,10 @@ fn what_was_detached_is_in_no_later_block_and_no_later_window() {
     assert!(board.reaches(&data));
     abandon(&mut board, &mut data[4096..8192]);
     data.fill(9);
-    assert!(
-        !board.reaches(&data),
-        "peers see another page in its middle"
-    );
+    assert!(!board.reaches(&data), "peers see another page in its middle");
     drop(data);
-    let later: Vec<_> = (0..5)
-        .map(|_| arena.allocate::<u8>(4096).unwrap())
-        .collect();
-    assert!(
-        later
-            .iter()
-            .all(|block| block.iter().all(|byte| *byte == 0)),
-        "new blocks are zero"
-    );
+    let later: Vec<_> = (0..5).map(|_| arena.allocate::<u8>(4096).unwrap()).collect();
+    assert!(later.iter().all(|block| block.iter().all(|byte| *byte == 0)), "new blocks are zero");
     assert!(later.iter().all(|block| !board.reaches(block)));
     let more = arena.allocate::<u8>(1);
     assert!(more.is_err(), "the abandoned range is not given away");

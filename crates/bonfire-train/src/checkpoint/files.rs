@@ -44,21 +44,14 @@ impl Files {
         let group = group.expect("every rank has a color");
         let sharded = self.sharded.as_ref();
         let sharded = sharded.map(|table| table.beside(&group)).transpose()?;
-        Ok(Self {
-            group,
-            sharded,
-            ..self.clone()
-        })
+        Ok(Self { group, sharded, ..self.clone() })
     }
 
     /// The checkpoints in a group whose timeout covers files with a model's parameters and its optimizer's moments.
     pub(super) fn with_file_timeout<M: Module>(&self, model: &M) -> Self {
         let group = with_file_timeout(&self.group, model);
         Self {
-            sharded: self
-                .sharded
-                .clone()
-                .map(|table| table.with_timeout_of(&group)),
+            sharded: self.sharded.clone().map(|table| table.with_timeout_of(&group)),
             group,
             ..self.clone()
         }
@@ -97,8 +90,7 @@ impl Files {
         let draft = self.on_writer(|| {
             // One that was killed between a save and this has left more than are kept.
             self.folder.retain(self.keep)?;
-            self.folder
-                .begin(image.milestone, self.group.world_size().get())
+            self.folder.begin(image.milestone, self.group.world_size().get())
         })?;
         // A failure of the disk, which the other ranks learn of at the end.
         let mut written = Ok(());
@@ -144,8 +136,7 @@ impl Files {
             joined = all.and_then(|all| all.write(write));
         });
         // The leads of other shards wait for this one in a group of theirs.
-        sent.and_then(|()| Ok(joined?))
-            .inspect_err(|error| self.group.abort(&error.to_string()))
+        sent.and_then(|()| Ok(joined?)).inspect_err(|error| self.group.abort(&error.to_string()))
     }
 
     /// Runs `work` on the writing rank, and returns its outcome there. All ranks return its failure.

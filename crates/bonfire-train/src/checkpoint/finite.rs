@@ -18,15 +18,11 @@ pub(super) fn check<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), Tr
     let mut finder = Finder::default();
     model.visit(&mut finder);
     let all: Vec<Option<String>> = all_gather_values(group, &finder.found)?;
-    match (0..)
-        .zip(all)
-        .find_map(|(rank, found)| Some((rank, found?)))
-    {
+    match (0..).zip(all).find_map(|(rank, found)| Some((rank, found?))) {
         None => Ok(()),
-        Some((rank, parameter)) => Err(TrainError::NonFiniteParameter {
-            rank: Rank::new(rank),
-            parameter,
-        }),
+        Some((rank, parameter)) => {
+            Err(TrainError::NonFiniteParameter { rank: Rank::new(rank), parameter })
+        }
     }
 }
 

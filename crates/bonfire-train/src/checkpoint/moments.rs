@@ -23,10 +23,7 @@ pub(super) fn tell_detour<M: Module>(model: &M) {
 
 fn is_detour(own: &Device, default: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice};
-    let is_cuda = matches!(
-        default.as_dispatch(),
-        DispatchDevice::Cube(CubeDevice::Cuda(_))
-    );
+    let is_cuda = matches!(default.as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)));
     is_cuda && own != default
 }
 

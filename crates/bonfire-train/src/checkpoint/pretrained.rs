@@ -74,17 +74,12 @@ pub fn load_weights<M: Module>(
     // Before anything is sent: the broadcast takes the shapes to be equal.
     let abort = |error: &TrainError| group.abort(&error.to_string());
     let table = ParameterTable::of(&model).inspect_err(abort)?;
-    let fingerprint = Fingerprint {
-        config: DdpConfig::default(),
-        entries: table.entries().to_vec(),
-    };
+    let fingerprint =
+        Fingerprint { config: DdpConfig::default(), entries: table.entries().to_vec() };
     fingerprint::verify(&fingerprint, group)?;
     let file: WeightsFile = file.into();
-    let (model, outcome) = if group.rank() == READER {
-        file.load(model)
-    } else {
-        (model, Ok(LoadReport::default()))
-    };
+    let (model, outcome) =
+        if group.rank() == READER { file.load(model) } else { (model, Ok(LoadReport::default())) };
     let report = broadcast_value(&with_file_timeout(group, &model), &outcome)??;
     let model = replicate(model, group).inspect_err(abort)?;
     if group.rank() == READER {
@@ -110,14 +105,9 @@ pub fn load_weights_into<M: Module>(
         READER => Some(file.loader(ddp.module())),
         _ => None,
     };
-    let failed = loader
-        .as_ref()
-        .and_then(|loader| loader.as_ref().err().cloned());
+    let failed = loader.as_ref().and_then(|loader| loader.as_ref().err().cloned());
     broadcast_value(&group, &failed)?.map_or(Ok(()), Err)?;
-    ddp.import(
-        &group,
-        loader.as_mut().and_then(|loader| loader.as_mut().ok()),
-    )?;
+    ddp.import(&group, loader.as_mut().and_then(|loader| loader.as_mut().ok()))?;
     let outcome = match loader {
         Some(loader) => loader.and_then(WeightsLoader::finish),
         None => Ok(LoadReport::default()),
@@ -169,10 +159,7 @@ pub fn save_weights<M: Module>(
 fn for_others(named: NamedTensor) -> (Packed, Vec<String>) {
     let NamedTensor { mut tensor, path } = named;
     // Other programs do not know the variants of enums.
-    let known = path
-        .0
-        .iter()
-        .filter(|(_, container)| !container.starts_with("Enum:"));
+    let known = path.0.iter().filter(|(_, container)| !container.starts_with("Enum:"));
     let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
     tensor.name = names.join(".");
     let containers = path.0.into_iter().map(|(_, container)| container);

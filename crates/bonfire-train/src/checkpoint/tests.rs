@@ -36,10 +36,7 @@ impl Net {
             layer.bias = Some(Param::from_tensor(Tensor::zeros([outputs], device)));
             layer
         };
-        Self {
-            first: layer(1, hidden),
-            second: layer(hidden, 1),
-        }
+        Self { first: layer(1, hidden), second: layer(hidden, 1) }
     }
 
     fn loss(&self, indices: &[usize], device: &Device) -> Loss {
@@ -114,14 +111,9 @@ fn train(
         }
         seen.extend(indices);
         state.sampler = Some(batches.state());
-        let milestone = Milestone {
-            step: step + 1,
-            metric: None,
-        };
+        let milestone = Milestone { step: step + 1, metric: None };
         if let Some(checkpoints) = checkpoints.filter(|_| (step + 1) % every == 0) {
-            checkpoints
-                .save(milestone, &mut ddp, &optimizer, &state)
-                .unwrap();
+            checkpoints.save(milestone, &mut ddp, &optimizer, &state).unwrap();
         }
     }
     let mut bytes = values(ddp.module());
@@ -193,10 +185,7 @@ fn four_ranks_go_on_as_two_and_one_as_three() {
         let left = SAMPLES - seen_before.len();
         let steps = left.div_ceil(2 * after as usize) as u64;
         let second = run(after, 2 + steps);
-        assert!(
-            second.iter().all(|run| run.0 == second[0].0),
-            "replicas differ"
-        );
+        assert!(second.iter().all(|run| run.0 == second[0].0), "replicas differ");
         let mut seen = seen_before;
         // Dealt in turn; what follows the last sample is padding.
         let later = (0..left).map(|position| {
@@ -205,11 +194,7 @@ fn four_ranks_go_on_as_two_and_one_as_three() {
         });
         seen.extend(later);
         seen.sort_unstable();
-        assert_eq!(
-            seen,
-            (0..SAMPLES).collect::<Vec<_>>(),
-            "{before} to {after}"
-        );
+        assert_eq!(seen, (0..SAMPLES).collect::<Vec<_>>(), "{before} to {after}");
     }
 }
 
@@ -223,13 +208,8 @@ fn the_last_and_the_best_are_kept() {
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let metrics = [0.1, 0.9, f64::NAN, 0.9, 0.5, 0.4];
         for (step, metric) in (1..).zip(metrics) {
-            let milestone = Milestone {
-                step,
-                metric: Some(metric),
-            };
-            checkpoints
-                .save(milestone, &mut ddp, &optimizer, &())
-                .unwrap();
+            let milestone = Milestone { step, metric: Some(metric) };
+            checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
         }
     });
     let kept = ["step-000000002", "step-000000005", "step-000000006"];
@@ -244,14 +224,9 @@ fn a_step_that_is_saved_again_replaces_the_older_one() {
         let model = Net::new(2, &world.device());
         let mut ddp = Ddp::new(model, &world).unwrap();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-        let milestone = Milestone {
-            step: 5,
-            metric: None,
-        };
+        let milestone = Milestone { step: 5, metric: None };
         for state in [1, 2] {
-            checkpoints
-                .save(milestone, &mut ddp, &optimizer, &state)
-                .unwrap();
+            checkpoints.save(milestone, &mut ddp, &optimizer, &state).unwrap();
         }
         let resumed = checkpoints.resume(&mut ddp, &mut optimizer).unwrap();
         let state = 2;
@@ -356,10 +331,7 @@ fn a_checkpoint_of_something_else_is_an_error_on_all_ranks() {
         .map(|error| error.to_string())
     });
     for [model, optimizer, state] in errors {
-        assert!(
-            model.contains("of another model") && model.contains("first.weight"),
-            "{model}"
-        );
+        assert!(model.contains("of another model") && model.contains("first.weight"), "{model}");
         assert!(optimizer.contains("of another optimizer"), "{optimizer}");
         assert!(state.contains("of another program state"), "{state}");
     }
@@ -374,10 +346,7 @@ fn a_folder_that_cannot_be_made_is_an_error_on_all_ranks() {
     });
     for error in errors {
         let text = error.to_string();
-        assert!(
-            text.contains("cannot write to") && text.contains("rank 0"),
-            "{text}"
-        );
+        assert!(text.contains("cannot write to") && text.contains("rank 0"), "{text}");
     }
 }
 
@@ -399,10 +368,7 @@ fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
         let world = world(group);
         let device = world.device().autodiff();
         let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
-        let milestone = Milestone {
-            step: 1,
-            metric: None,
-        };
+        let milestone = Milestone { step: 1, metric: None };
         let optimizer = AdamWConfig::new().init();
         let mut ddp = Ddp::new(Net::new(4, &device), &world).unwrap();
         checkpoints.save(milestone, &mut ddp, &optimizer, &Slow)
@@ -414,10 +380,7 @@ fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
 fn a_rank_that_saves_alone_is_an_error_on_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let saved = |world: &World, checkpoints: &Checkpoints, ddp: &mut Ddp<Net>| {
-        let milestone = Milestone {
-            step: 1,
-            metric: None,
-        };
+        let milestone = Milestone { step: 1, metric: None };
         let optimizer = AdamWConfig::new().init();
         match world.rank().get() {
             0 => checkpoints.save(milestone, ddp, &optimizer, &()),
@@ -436,10 +399,7 @@ fn a_rank_that_saves_alone_is_an_error_on_all_ranks() {
     });
     for error in errors {
         assert!(error.contains("ranks disagree"), "{error}");
-        assert!(
-            error.contains("all_gather") && error.contains("checkpoint/tests.rs"),
-            "{error}"
-        );
+        assert!(error.contains("all_gather") && error.contains("checkpoint/tests.rs"), "{error}");
     }
 }
 

@@ -25,11 +25,9 @@ pub(crate) fn cast(source: &BucketBuffer, target: &mut BucketBuffer) {
         (BucketBuffer::BF16(from), BucketBuffer::F32(to)) => from.convert_to_f32_slice(to),
         (BucketBuffer::F16(from), BucketBuffer::F64(to)) => each(from, to, f16::to_f64),
         (BucketBuffer::BF16(from), BucketBuffer::F64(to)) => each(from, to, bf16::to_f64),
-        (source, target) => panic!(
-            "no cast from {} to {} is needed",
-            source.dtype(),
-            target.dtype()
-        ),
+        (source, target) => {
+            panic!("no cast from {} to {} is needed", source.dtype(), target.dtype())
+        }
     }
 }
 
@@ -93,10 +91,8 @@ mod tests {
 
     #[test]
     fn doubles_are_rounded_once() {
-        for (dtype, step) in [
-            (DType::F16, f64::powi(2.0, -10)),
-            (DType::BF16, f64::powi(2.0, -7)),
-        ] {
+        for (dtype, step) in [(DType::F16, f64::powi(2.0, -10)), (DType::BF16, f64::powi(2.0, -7))]
+        {
             // At a tie and at either side of it: a rounding to f32 in between would make them one.
             let odd = 1.0 + step;
             let tie = odd + step / 2.0;
@@ -107,9 +103,7 @@ mod tests {
             cast(&wide, &mut narrow);
             let mut back = BucketBuffer::zeros(DType::F64, wide.len());
             cast(&narrow, &mut back);
-            let BucketBuffer::F64(found) = back else {
-                panic!("it was made of f64")
-            };
+            let BucketBuffer::F64(found) = back else { panic!("it was made of f64") };
             let even = odd + step;
             assert_eq!(&found[..], [even, odd, -odd, even, odd, 0.0]);
         }

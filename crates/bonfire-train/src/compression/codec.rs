@@ -137,11 +137,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     fn new(group: &ProcessGroup, dtype: DType, elems: usize) -> Self {
-        Self {
-            dtype,
-            elems,
-            buffer: Some(BucketBuffer::shared(group, dtype, elems)),
-        }
+        Self { dtype, elems, buffer: Some(BucketBuffer::shared(group, dtype, elems)) }
     }
 
     fn take(&mut self, group: &ProcessGroup) -> BucketBuffer {
@@ -165,16 +161,8 @@ pub(crate) struct LowRank {
 /// A parameter, with its places in the bucket and in the messages.
 #[derive(Clone, Debug)]
 enum Piece {
-    Matrix {
-        parameter: usize,
-        values: Range<usize>,
-        left: Range<usize>,
-        right: Range<usize>,
-    },
-    Plain {
-        values: Range<usize>,
-        first: Range<usize>,
-    },
+    Matrix { parameter: usize, values: Range<usize>, left: Range<usize>, right: Range<usize> },
+    Plain { values: Range<usize>, first: Range<usize> },
 }
 
 /// The next `len` elements behind `end`.
@@ -198,10 +186,7 @@ impl LowRank {
                         right: next(&mut second, Dims::right_elems(dims)),
                     }
                 }
-                None => Piece::Plain {
-                    first: next(&mut first, values.len()),
-                    values,
-                },
+                None => Piece::Plain { first: next(&mut first, values.len()), values },
             }
         };
         Self {
@@ -222,12 +207,9 @@ impl LowRank {
         let memory = message.as_f32_mut();
         for piece in &self.pieces {
             match piece.clone() {
-                Piece::Matrix {
-                    parameter,
-                    values,
-                    left,
-                    ..
-                } => power_sgd.project(parameter, &mut bucket[values], &mut memory[left]),
+                Piece::Matrix { parameter, values, left, .. } => {
+                    power_sgd.project(parameter, &mut bucket[values], &mut memory[left])
+                }
                 Piece::Plain { values, first } => {
                     memory[first].copy_from_slice(&bucket[values]);
                 }
@@ -250,22 +232,14 @@ impl LowRank {
         let second = message.as_f32_mut();
         for piece in &self.pieces {
             match piece.clone() {
-                Piece::Matrix {
-                    parameter,
-                    values,
-                    left,
-                    right,
-                } => {
+                Piece::Matrix { parameter, values, left, right } => {
                     let (left, right) = (&mut first[left], &mut second[right]);
                     power_sgd.reflect(parameter, &bucket[values], left, right);
                 }
                 Piece::Plain { values, first: at } => bucket[values].copy_from_slice(&first[at]),
             }
         }
-        Message::Right {
-            left: received,
-            right: started(message, group, ReduceOp::Mean),
-        }
+        Message::Right { left: received, right: started(message, group, ReduceOp::Mean) }
     }
 
     /// Replaces the values by the product of received factors.
@@ -280,13 +254,7 @@ impl LowRank {
         let first = self.left.keep(left).as_f32_mut();
         let second = self.right.keep(right).as_f32_mut();
         for piece in &self.pieces {
-            if let Piece::Matrix {
-                parameter,
-                values,
-                left,
-                right,
-            } = piece.clone()
-            {
+            if let Piece::Matrix { parameter, values, left, right } = piece.clone() {
                 power_sgd.finish(
                     parameter,
                     &mut bucket[values],

@@ -87,11 +87,7 @@ pub(crate) fn orthogonalize(vectors: &mut [f32], len: usize, epsilon: f64) {
         let left_over = norm(vector);
         // What rounding leaves of a dependent vector. Infinities and NaN are not hidden.
         let dependent = given.is_finite() && left_over <= given * 16.0 * f64::from(f32::EPSILON);
-        let factor = if dependent {
-            0.0
-        } else {
-            1.0 / (left_over + epsilon)
-        };
+        let factor = if dependent { 0.0 } else { 1.0 / (left_over + epsilon) };
         for value in vector.iter_mut() {
             *value = (f64::from(*value) * factor) as f32;
         }
@@ -170,10 +166,7 @@ mod tests {
                     });
                     let expected: f64 = terms.sum();
                     let found = f64::from(back[vector * cols + col]);
-                    assert!(
-                        (found - expected).abs() <= tolerance(rows * cols),
-                        "{dims:?}"
-                    );
+                    assert!((found - expected).abs() <= tolerance(rows * cols), "{dims:?}");
                 }
             }
             let mut row = vec![f32::NAN; cols];
@@ -199,17 +192,12 @@ mod tests {
         for (i, first) in vectors.chunks_exact(len).enumerate() {
             for (j, second) in vectors.chunks_exact(len).enumerate() {
                 let expected = if i == j { 1.0 } else { 0.0 };
-                assert!(
-                    (dot_wide(first, second) - expected).abs() < bound,
-                    "{i}, {j}"
-                );
+                assert!((dot_wide(first, second) - expected).abs() < bound, "{i}, {j}");
             }
         }
         for vector in given.chunks_exact(len) {
-            let along: f64 = vectors
-                .chunks_exact(len)
-                .map(|unit| dot_wide(unit, vector).powi(2))
-                .sum();
+            let along: f64 =
+                vectors.chunks_exact(len).map(|unit| dot_wide(unit, vector).powi(2)).sum();
             assert!((along - dot_wide(vector, vector)).abs() < bound * len as f64);
         }
     }

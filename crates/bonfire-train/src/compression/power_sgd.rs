@@ -81,11 +81,7 @@ impl PowerSgd {
     ) -> Self {
         let matrix = |parameter: Parameter<'_>| {
             let dims = config.dims_of(parameter)?;
-            let error = if config.error_feedback {
-                vec![0.0; dims.elems()]
-            } else {
-                Vec::new()
-            };
+            let error = if config.error_feedback { vec![0.0; dims.elems()] } else { Vec::new() };
             Some(Matrix {
                 name: parameter.name.to_owned(),
                 dims,
@@ -95,17 +91,8 @@ impl PowerSgd {
             })
         };
         let matrices: Vec<Option<Matrix>> = parameters.into_iter().map(matrix).collect();
-        let widest = matrices
-            .iter()
-            .flatten()
-            .map(|matrix| matrix.dims.cols)
-            .max();
-        Self {
-            config,
-            step: 0,
-            matrices,
-            row: vec![0.0; widest.unwrap_or(0)],
-        }
+        let widest = matrices.iter().flatten().map(|matrix| matrix.dims.cols).max();
+        Self { config, step: 0, matrices, row: vec![0.0; widest.unwrap_or(0)] }
     }
 
     pub(super) fn is_on(&self) -> bool {

@@ -31,11 +31,7 @@ struct SavedMatrix {
 
 impl SavedMatrix {
     fn dims(&self) -> Dims {
-        Dims {
-            rows: self.rows,
-            cols: self.cols,
-            rank: self.rank,
-        }
+        Dims { rows: self.rows, cols: self.cols, rank: self.rank }
     }
 
     /// The error from which a rank continues: its own, or the mean over the ranks if their number has changed. Either
@@ -86,16 +82,10 @@ impl Compressor {
                 cols: dims.cols,
                 rank: dims.rank,
                 right: matrix.warm.then(|| matrix.right.clone()),
-                errors: errors
-                    .chunks_exact(dims.elems())
-                    .map(<[f32]>::to_vec)
-                    .collect(),
+                errors: errors.chunks_exact(dims.elems()).map(<[f32]>::to_vec).collect(),
             });
         }
-        Ok(CompressionState {
-            steps: power_sgd.step,
-            matrices,
-        })
+        Ok(CompressionState { steps: power_sgd.step, matrices })
     }
 
     /// Restores a state that every rank has.

@@ -23,11 +23,7 @@ pub(super) fn reducer_of<M: Module>(
     config: &DdpConfig,
 ) -> Result<Arc<Mutex<Reducer>>, TrainError> {
     let device = device_of(model);
-    let way = choose(Ways {
-        config,
-        device: device.as_ref(),
-        group,
-    })?;
+    let way = choose(Ways { config, device: device.as_ref(), group })?;
     let compressor = Compressor::new(
         config.compression,
         (0..table.len()).map(|index| table.get(index).compressible()),

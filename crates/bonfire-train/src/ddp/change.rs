@@ -83,10 +83,7 @@ impl<M: Module> Ddp<M> {
             ));
         }
         // A model that is offloaded from a GPU is sharded.
-        let place = Where {
-            offload: self.offload.as_ref(),
-            computing: None,
-        };
+        let place = Where { offload: self.offload.as_ref(), computing: None };
         let setup = Setup::new(module, &self.group, &self.config, place)?;
         self.module = Some(setup.module);
         self.table = setup.table;

@@ -270,9 +270,7 @@ fn half_step<M: Module, B, L: IntoLoss>(
     samples: usize,
     forward: &(impl Fn(&M, B) -> L + Sync),
 ) -> Result<Part, TrainError> {
-    let (loss, _) = forward(&replica, part)
-        .into_loss()
-        .map_err(TrainError::Forward)?;
+    let (loss, _) = forward(&replica, part).into_loss().map_err(TrainError::Forward)?;
     let (tensor, loss) = loss.split()?;
     let gradients = if tensor.is_tracked() {
         GradientsParams::from_grads(tensor.backward(), &replica)
@@ -283,21 +281,13 @@ fn half_step<M: Module, B, L: IntoLoss>(
         Weight::Equal => (samples, false),
         Weight::Samples(samples) => (samples, true),
     };
-    Ok(Part {
-        gradients,
-        loss: loss.tensor(),
-        samples,
-        weighted,
-    })
+    Ok(Part { gradients, loss: loss.tensor(), samples, weighted })
 }
 
 /// The parts of a batch, as `torch.chunk` divides it: no part is empty.
 fn divided(samples: usize, parts: usize) -> Vec<Range<usize>> {
     let size = samples.div_ceil(parts).max(1);
-    (0..samples)
-        .step_by(size)
-        .map(|start| start..samples.min(start + size))
-        .collect()
+    (0..samples).step_by(size).map(|start| start..samples.min(start + size)).collect()
 }
 
 /// Multiplies by `share`, except by 1.

@@ -36,9 +36,7 @@ impl Digest {
         if let Some(error) = lister.error {
             return Err(error);
         }
-        lister
-            .records
-            .sort_by(|(one, _), (other, _)| one.cmp(other));
+        lister.records.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut hash = Context::new(&SHA256);
         for (text, elements) in lister.records {
             hash.update(text.as_bytes());
@@ -136,9 +134,7 @@ impl ModuleVisitor for Lister<'_> {
         }
         // A visitor is given this rank's rows.
         let rows = param.val();
-        let cut = self
-            .gatherer
-            .and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
+        let cut = self.gatherer.and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
         let whole = match cut {
             Some((gatherer, index)) => gatherer.untracked(index, rows),
             None => Ok(rows),

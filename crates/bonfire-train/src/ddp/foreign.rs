@@ -34,10 +34,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn start() -> Self {
-        Self {
-            start: NodeId::new(),
-            found: Arc::default(),
-        }
+        Self { start: NodeId::new(), found: Arc::default() }
     }
 
     /// The same loss, with a listener to its backward pass.

@@ -72,13 +72,7 @@ impl Gatherer {
         let group = shards.groups().shards().clone();
         let names = (0..table.len()).map(|parameter| &table.get(parameter).name);
         let groups = names.map(|name| group.compared_by(&format!("parameter {name}")));
-        Arc::new(Self {
-            groups: groups.collect(),
-            table,
-            shards,
-            group,
-            state: Mutex::default(),
-        })
+        Arc::new(Self { groups: groups.collect(), table, shards, group, state: Mutex::default() })
     }
 
     /// A second gatherer of the same parameters, in separate groups of the same ranks.
@@ -117,17 +111,14 @@ impl Gatherer {
         rows: Tensor<D>,
         stand_in: Option<Tensor<1>>,
     ) -> Tensor<D> {
-        let precision = {
-            let state = self.state.lock();
-            let pass = state.pass.as_ref().filter(|_| stand_in.is_some());
-            pass.map(|pass| {
-                if state.stay.contains(&parameter) {
-                    Precision::F32
-                } else {
-                    pass.precision
-                }
-            })
-        };
+        let precision =
+            {
+                let state = self.state.lock();
+                let pass = state.pass.as_ref().filter(|_| stand_in.is_some());
+                pass.map(|pass| {
+                    if state.stay.contains(&parameter) { Precision::F32 } else { pass.precision }
+                })
+            };
         // The first run of a segment has no graph.
         let tracked = stand_in.filter(|stand_in| precision.is_some() && stand_in.is_tracked());
         let whole = match tracked {
@@ -240,15 +231,9 @@ impl ModuleVisitor for Rows<'_> {
 
 impl Gatherer {
     pub(crate) fn begin<M: Module>(&self, model: &M, precision: Precision) {
-        let mut rows = Rows {
-            gatherer: self,
-            found: HashMap::new(),
-        };
+        let mut rows = Rows { gatherer: self, found: HashMap::new() };
         model.visit(&mut rows);
-        self.state.lock().pass = Some(Pass {
-            rows: rows.found,
-            precision,
-        });
+        self.state.lock().pass = Some(Pass { rows: rows.found, precision });
     }
 
     pub(crate) fn end(&self) -> Result<(), TrainError> {

@@ -26,9 +26,7 @@ impl<M: Module> Ddp<M> {
         }
         // Operations are those of this call, and of this step, which ranks compare.
         let (step, call_site) = (self.step_number(), Location::caller());
-        let inside = self
-            .groups()
-            .map(|group| group.map(|group| group.enter(call_site, step)));
+        let inside = self.groups().map(|group| group.map(|group| group.enter(call_site, step)));
         self.say(name);
         // After a panic nothing of `self` is used but the group, which has ended.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));

@@ -56,10 +56,7 @@ impl<M: Module> Ddp<M> {
         step: Option<impl FnOnce(&M) -> R>,
         last: Last,
     ) -> Result<OwnStep<R>, TrainError> {
-        assert!(
-            step.is_some() || samples == 0,
-            "{samples} samples without a step"
-        );
+        assert!(step.is_some() || samples == 0, "{samples} samples without a step");
         if self.config.placement.is_sharded() {
             return Err(TrainError::unsupported(
                 self.config.placement,
@@ -104,18 +101,10 @@ impl<M: Module> Ddp<M> {
         };
         let own = self.or_abort(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
         self.group.end_step();
-        let OwnStep {
-            output,
-            synchronised,
-        } = own?;
+        let OwnStep { output, synchronised } = own?;
         let (loss, output) = output.expect("the passes have run");
         let (gradients, timing) = synchronised.expect("gradients have been sent");
-        Ok(Step {
-            gradients,
-            loss,
-            output,
-            timing,
-        })
+        Ok(Step { gradients, loss, output, timing })
     }
 
     /// Estimates the depth of the loss's graph: a step does not show its loss.
@@ -157,9 +146,7 @@ impl<M: Module> Ddp<M> {
                     keeps_gradients: matches!(weight, Weight::Samples(_)),
                     gathered: None,
                 };
-                let hooked = self
-                    .anchors
-                    .attach(module, &self.table, &self.depth, pass)?;
+                let hooked = self.anchors.attach(module, &self.table, &self.depth, pass)?;
                 // Gradients are sent from here on.
                 Some(step(module, &hooked)?)
             }
@@ -171,17 +158,11 @@ impl<M: Module> Ddp<M> {
             }
             self.reducer.lock().end_accumulating()?;
             self.forward_backward += begin.elapsed();
-            return Ok(OwnStep {
-                output,
-                synchronised: None,
-            });
+            return Ok(OwnStep { output, synchronised: None });
         }
         let gradients = self.settle(None, begin, &mut watch)?;
         let gradients = gradients.divided(self.divided.as_ref());
         let timing = self.end_step(watch)?;
-        Ok(OwnStep {
-            output,
-            synchronised: Some((gradients, timing)),
-        })
+        Ok(OwnStep { output, synchronised: Some((gradients, timing)) })
     }
 }

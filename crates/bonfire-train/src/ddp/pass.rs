@@ -34,9 +34,7 @@ impl<M: Module> Ddp<M> {
                 && self.config.placement.gradients == Sharding::Replicated,
             gathered: self.gatherer.as_deref().map(Gatherer::shards),
         };
-        let hooked = self
-            .anchors
-            .attach(module, &self.table, &self.depth, pass)?;
+        let hooked = self.anchors.attach(module, &self.table, &self.depth, pass)?;
         if let Some(gatherer) = &self.gatherer {
             gatherer.begin(module, self.config.precision);
         }
@@ -59,11 +57,7 @@ impl<M: Module> Ddp<M> {
         } else {
             None
         };
-        let start = Start {
-            tensor,
-            weight,
-            watch,
-        };
+        let start = Start { tensor, weight, watch };
         Ok((start, MicroStep { loss, output }))
     }
 
@@ -105,12 +99,7 @@ impl<M: Module> Ddp<M> {
             let gradients = self.backward_pass(start)?;
             (self.settle(gradients, begin, &mut watch)?, step)
         };
-        Ok(Step {
-            gradients,
-            loss,
-            output,
-            timing: self.end_step(watch)?,
-        })
+        Ok(Step { gradients, loss, output, timing: self.end_step(watch)? })
     }
 
     pub(super) fn begin_sending(
@@ -126,9 +115,7 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
         }
         let (scale, exchanges) = (micro_batches.scale(weight), self.norm_groups.are_used());
-        self.reducer
-            .lock()
-            .begin(micro_batches, scale, normalizer, exchanges)
+        self.reducer.lock().begin(micro_batches, scale, normalizer, exchanges)
     }
 
     /// Averages the gradients of a step that began at `begin`, after its backward pass. Parameters without a gradient

@@ -55,10 +55,7 @@ impl<M: Module> Ddp<M> {
         let shards = Arc::new(self.shards.over(groups));
         Ok(Route {
             group: group.clone(),
-            gatherer: self
-                .gatherer
-                .as_ref()
-                .map(|gatherer| gatherer.beside(Arc::clone(&shards))),
+            gatherer: self.gatherer.as_ref().map(|gatherer| gatherer.beside(Arc::clone(&shards))),
             shards,
         })
     }
@@ -72,10 +69,7 @@ impl<M: Module> Ddp<M> {
             gathers: Gathers::new(&route.group),
         };
         self.module().visit(&mut collector);
-        Snapshot {
-            content: collector.tensors,
-            gathers: collector.gathers,
-        }
+        Snapshot { content: collector.tensors, gathers: collector.gathers }
     }
 
     /// The optimizer's state for complete parameters, as Burn records it; each tensor is gathered when the record is
@@ -119,11 +113,7 @@ impl<M: Module> Ddp<M> {
                 Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
             }));
         }
-        let mut content = Record {
-            tensors,
-            scalars: own.scalars,
-            metadata: own.metadata,
-        };
+        let mut content = Record { tensors, scalars: own.scalars, metadata: own.metadata };
         for index in indices {
             index.add_values(&mut content, |parameter| ids[parameter]);
         }
@@ -167,9 +157,8 @@ impl<M: Module> Ddp<M> {
         let is_counted_here = sharded.is_none_or(ShardedTable::has_first_shards);
         let counted = state.tensors.iter().filter(|tensor| {
             let cut = self.cut_parameter(tensor.param_id);
-            let is_first = cut.map_or(self.group.rank() == WRITER, |parameter| {
-                self.shards.speaks_for(parameter)
-            });
+            let is_first = cut
+                .map_or(self.group.rank() == WRITER, |parameter| self.shards.speaks_for(parameter));
             is_first && is_counted_here
         });
         let mut count = [counted.count() as u64];
@@ -207,10 +196,7 @@ impl<M: Module> Ddp<M> {
         for tensor in record.tensors {
             kept.extend(self.own_rows(tensor)?);
         }
-        let record = Record {
-            tensors: kept,
-            ..record
-        };
+        let record = Record { tensors: kept, ..record };
         let record = record.into_optimizer_record()?;
         Ok(Some(optimizer.clone().load_record(record)))
     }
@@ -227,10 +213,7 @@ pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
 }
 
 pub(crate) fn record_of(named: Vec<NamedTensor>) -> Record {
-    Record {
-        tensors: named.into_iter().map(|named| named.tensor).collect(),
-        ..Record::default()
-    }
+    Record { tensors: named.into_iter().map(|named| named.tensor).collect(), ..Record::default() }
 }
 
 /// A tensor of a model, in the form in which Burn saves it.
@@ -281,9 +264,7 @@ impl ModuleVisitor for Collector<'_> {
     crate::parameters::follow_path!(path);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let cut = self
-            .gatherer
-            .and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
+        let cut = self.gatherer.and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
         let Some((gatherer, index)) = cut else {
             let saved = param.transform_for_save().val();
             return match saved.dtype() {
@@ -321,9 +302,7 @@ impl ModuleVisitor for Collector<'_> {
 
 /// The shape of a parameter as it is saved, perhaps transposed: found by saving one of a few rows.
 fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
-    let rows = (1..)
-        .find(|rows| !whole[1..].contains(rows))
-        .expect("some number is no dimension");
+    let rows = (1..).find(|rows| !whole[1..].contains(rows)).expect("some number is no dimension");
     let mut probe = whole.to_vec();
     probe[0] = rows;
     let mut shape = saved(probe);

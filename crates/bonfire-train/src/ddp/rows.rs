@@ -58,11 +58,7 @@ impl<M: Module> Ddp<M> {
                 .gather_parameters()
                 .and_then(|gather| sent(&rows, &self.table, &self.shards, gather)),
         };
-        let mut joiner = Joiner {
-            table: &self.table,
-            wholes: splitter.wholes,
-            gather,
-        };
+        let mut joiner = Joiner { table: &self.table, wholes: splitter.wholes, gather };
         self.module = Some(rows.map(&mut joiner));
         joiner.gather.map(drop)
     }
@@ -139,15 +135,8 @@ impl ModuleMapper for Splitter<'_> {
         let checkpointing = tensor.gradient_checkpointing_strategy();
         let values = tensor.inner();
         let rows = self.shards.rows(index);
-        let own = if rows.is_empty() {
-            values.clone()
-        } else {
-            values.clone().slice_dim(0, rows)
-        };
-        self.wholes[index] = Some(Box::new(Whole {
-            values,
-            checkpointing,
-        }));
+        let own = if rows.is_empty() { values.clone() } else { values.clone().slice_dim(0, rows) };
+        self.wholes[index] = Some(Box::new(Whole { values, checkpointing }));
         Param::from_mapped_value(id, trained(own, checkpointing), mapper)
     }
 }
@@ -158,12 +147,7 @@ fn sent<'a, M: Module>(
     shards: &Shards,
     gather: ParameterGather<'a>,
 ) -> Result<ParameterGather<'a>, TrainError> {
-    let mut sender = Sender {
-        table,
-        shards,
-        gather,
-        result: Ok(()),
-    };
+    let mut sender = Sender { table, shards, gather, result: Ok(()) };
     rows.visit(&mut sender);
     sender.result.map(|()| sender.gather)
 }
@@ -208,10 +192,7 @@ impl ModuleMapper for Joiner<'_> {
         let (id, _, mapper) = param.consume();
         let whole = whole.downcast::<Whole<D>>();
         let whole = whole.expect("a parameter has the dimensions that it had");
-        let Whole {
-            values,
-            checkpointing,
-        } = *whole;
+        let Whole { values, checkpointing } = *whole;
         let values = match &mut self.gather {
             Err(_) => values,
             Ok(gather) => {
@@ -298,7 +279,6 @@ impl ModuleVisitor for Trial<'_> {
         let options = (&values.device(), values.dtype());
         let gradient = Tensor::<D>::from_data(self.numbers(&values.dims(), 11), options);
         self.gradients.register(param.id, gradient);
-        self.values
-            .push((index, values.into_data().as_bytes().to_vec()));
+        self.values.push((index, values.into_data().as_bytes().to_vec()));
     }
 }

@@ -36,22 +36,9 @@ impl<M: Module> Ddp<M> {
     pub fn buckets(&self) -> Vec<BucketSummary> {
         let summary = |bucket: &Assignment| BucketSummary {
             dtype: bucket.dtype,
-            bytes: bucket
-                .parameters
-                .iter()
-                .map(|&p| self.table.get(p).extent.bytes())
-                .sum(),
-            parameters: bucket
-                .parameters
-                .iter()
-                .map(|&p| self.table.get(p).name.clone())
-                .collect(),
+            bytes: bucket.parameters.iter().map(|&p| self.table.get(p).extent.bytes()).sum(),
+            parameters: bucket.parameters.iter().map(|&p| self.table.get(p).name.clone()).collect(),
         };
-        self.reducer
-            .lock()
-            .assignments()
-            .iter()
-            .map(summary)
-            .collect()
+        self.reducer.lock().assignments().iter().map(summary).collect()
     }
 }

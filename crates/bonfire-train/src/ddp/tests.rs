@@ -91,11 +91,7 @@ fn seeded<M: Module>(model: M, seed: u64) -> M {
             let scaled = Tensor::from_data(data, &tensor.device()) / (HIDDEN as f32).sqrt();
             let trainable = tensor.is_require_grad();
             let param = Param::from_mapped_value(id, scaled, mapper);
-            if trainable {
-                param.set_require_grad(true)
-            } else {
-                param
-            }
+            if trainable { param.set_require_grad(true) } else { param }
         }
     }
     model.map(&mut Seeder(ChaCha8Rng::seed_from_u64(seed)))
@@ -149,12 +145,7 @@ fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
     impl ModuleVisitor for Reader {
         crate::parameters::follow_path!(0);
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let values = param
-                .val()
-                .into_data()
-                .convert::<f64>()
-                .try_to_vec()
-                .unwrap();
+            let values = param.val().into_data().convert::<f64>().try_to_vec().unwrap();
             self.1.push((self.0.to_string(), values));
         }
     }
@@ -205,11 +196,7 @@ fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
 /// A rank's place, on the CPU.
 /// Buckets so small that several are under way.
 fn small_buckets() -> DdpConfig {
-    DdpConfig {
-        bucket_bytes_max: 1024,
-        first_bucket_bytes_max: 128,
-        ..DdpConfig::default()
-    }
+    DdpConfig { bucket_bytes_max: 1024, first_bucket_bytes_max: 128, ..DdpConfig::default() }
 }
 
 /// That the ranks have different parts of some parameter, if the placement shards anything among several.
@@ -217,12 +204,7 @@ fn assert_cut<M: Module>(ddp: &Ddp<M>) {
     let is_cut = (0..ddp.table.len()).any(|parameter| ddp.shards.is_cut(parameter));
     let is_sharded = ddp.config.placement.is_sharded();
     let among_several = ddp.shards.groups().shards().world_size().get() > 1;
-    assert_eq!(
-        is_cut,
-        is_sharded && among_several,
-        "{}",
-        ddp.config.placement
-    );
+    assert_eq!(is_cut, is_sharded && among_several, "{}", ddp.config.placement);
 }
 
 fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
@@ -270,10 +252,7 @@ fn largest_sample_gradient(count: usize) -> f64 {
     let largest = (0..count).map(|index| {
         let gradients = model.loss(&[index], &device).backward();
         let gradients = GradientsParams::from_grads(gradients, &model);
-        let values = gradient_values(&model, &gradients)
-            .into_iter()
-            .flatten()
-            .flatten();
+        let values = gradient_values(&model, &gradients).into_iter().flatten().flatten();
         values.fold(0.0, |largest: f32, value| largest.max(value.abs()))
     });
     f64::from(largest.fold(0.0, f32::max))
@@ -284,18 +263,12 @@ fn assert_close(left: &[(String, Vec<f64>)], right: &[(String, Vec<f64>)], toler
     assert_eq!(left.len(), right.len());
     let values = left.iter().flat_map(|(_, values)| values);
     let largest = values.fold(0.0, |largest: f64, value| largest.max(value.abs()));
-    assert!(
-        tolerance < largest / 1000.0,
-        "{tolerance} would hide errors in {largest}"
-    );
+    assert!(tolerance < largest / 1000.0, "{tolerance} would hide errors in {largest}");
     for ((name, left), (_, right)) in left.iter().zip(right) {
         assert_eq!(left.len(), right.len(), "{name}");
         for (left, right) in left.iter().zip(right) {
             let apart = (left - right).abs();
-            assert!(
-                apart <= tolerance,
-                "{name}: {left} and {right} differ by {apart}"
-            );
+            assert!(apart <= tolerance, "{name}: {left} and {right} differ by {apart}");
         }
     }
 }
@@ -325,10 +298,7 @@ fn train(
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..steps {
         let indices = share(world, step, batch);
-        let gradients = ddp
-            .backward(|model| model.loss(&indices, &device))
-            .unwrap()
-            .gradients;
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
         ddp.step(&mut optimizer, lr, gradients).unwrap();
     }
     ddp.into_module()

@@ -52,39 +52,25 @@ names!(OuterGradients, "type of outer gradients", { F32 => "f32", Bf16 => "bf16"
 impl DilocoConfig {
     /// Sets the outer optimizer's learning rate and its momentum.
     pub fn with_outer(self, outer_rate: f64, outer_momentum: f64) -> Self {
-        Self {
-            outer_rate,
-            outer_momentum,
-            ..self
-        }
+        Self { outer_rate, outer_momentum, ..self }
     }
 
     /// Sets the steps that workers continue during an exchange, and the share of their own parameters that they keep.
     pub fn with_delay(self, delay: u64, mixing: f64) -> Self {
-        Self {
-            delay,
-            mixing,
-            ..self
-        }
+        Self { delay, mixing, ..self }
     }
 
     pub(crate) fn check(&self) -> Result<(), DilocoError> {
         let part = |value: f64| (0.0..1.0).contains(&value);
         let wrong = if !(self.outer_rate.is_finite() && self.outer_rate > 0.0) {
-            Some(format!(
-                "outer_rate is {}, and must be more than 0",
-                self.outer_rate
-            ))
+            Some(format!("outer_rate is {}, and must be more than 0", self.outer_rate))
         } else if !part(self.outer_momentum) {
             Some(format!(
                 "outer_momentum is {}, and must be at least 0 and less than 1",
                 self.outer_momentum
             ))
         } else if !part(self.mixing) {
-            Some(format!(
-                "mixing is {}, and must be at least 0 and less than 1",
-                self.mixing
-            ))
+            Some(format!("mixing is {}, and must be at least 0 and less than 1", self.mixing))
         } else if self.delay >= self.local_steps.get() {
             Some(format!(
                 "delay is {}, and must be less than local_steps, which is {}",

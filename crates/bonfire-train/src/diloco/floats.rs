@@ -30,12 +30,8 @@ pub(crate) fn read<M: Module>(
     model: &M,
     wanted: &[usize],
 ) -> Result<BTreeMap<usize, Vec<f32>>, DilocoError> {
-    let mut reader = Reader {
-        wanted,
-        path: ModulePath::default(),
-        next: 0,
-        found: Ok(BTreeMap::new()),
-    };
+    let mut reader =
+        Reader { wanted, path: ModulePath::default(), next: 0, found: Ok(BTreeMap::new()) };
     model.visit(&mut reader);
     reader.found
 }
@@ -62,16 +58,12 @@ impl ModuleVisitor for Reader<'_> {
             return;
         }
         let data = tensor.without_autodiff().try_into_data();
-        let unreadable = |cause: String| DilocoError::Unreadable {
-            parameter: self.path.to_string(),
-            cause,
-        };
-        let values = data
-            .map_err(|cause| unreadable(cause.to_string()))
-            .and_then(|data| {
-                let values = data.convert_dtype(DType::F32).try_to_vec::<f32>();
-                values.map_err(|cause| unreadable(cause.to_string()))
-            });
+        let unreadable =
+            |cause: String| DilocoError::Unreadable { parameter: self.path.to_string(), cause };
+        let values = data.map_err(|cause| unreadable(cause.to_string())).and_then(|data| {
+            let values = data.convert_dtype(DType::F32).try_to_vec::<f32>();
+            values.map_err(|cause| unreadable(cause.to_string()))
+        });
         match values {
             Ok(values) => {
                 found.insert(index, values);
@@ -83,11 +75,7 @@ impl ModuleVisitor for Reader<'_> {
 
 /// The model with other values for some; `mixing` of their own values remains.
 pub(crate) fn write<M: Module>(model: M, values: BTreeMap<usize, Vec<f32>>, mixing: f64) -> M {
-    model.map(&mut Writer {
-        values,
-        mixing,
-        next: 0,
-    })
+    model.map(&mut Writer { values, mixing, next: 0 })
 }
 
 struct Writer {

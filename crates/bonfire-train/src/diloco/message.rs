@@ -40,11 +40,7 @@ impl Message {
                     own.extend(quantized(values));
                     rest = after;
                 }
-                Self::Int8 {
-                    lengths,
-                    own,
-                    mean: differences,
-                }
+                Self::Int8 { lengths, own, mean: differences }
             }
         }
     }
@@ -85,12 +81,10 @@ fn quantized(values: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(values.len() + 4 * blocks);
     for block in values.chunks(BLOCK) {
         // A value that is not finite makes the scale so, and with it the complete block.
-        let largest = block
-            .iter()
-            .fold(0.0_f32, |largest, value| match value.abs() {
-                value if value > largest || value.is_nan() => value,
-                _ => largest,
-            });
+        let largest = block.iter().fold(0.0_f32, |largest, value| match value.abs() {
+            value if value > largest || value.is_nan() => value,
+            _ => largest,
+        });
         let scale = largest / 127.0;
         bytes.extend_from_slice(&scale.to_ne_bytes());
         let integer = |value: &f32| match scale {
@@ -106,9 +100,7 @@ fn quantized(values: &[f32]) -> Vec<u8> {
 fn add_quantized<'a>(sums: &mut [f32], bytes: &'a [u8]) -> &'a [u8] {
     let mut rest = bytes;
     for block in sums.chunks_mut(BLOCK) {
-        let (scale, after) = rest
-            .split_first_chunk::<4>()
-            .expect("a scale before each block");
+        let (scale, after) = rest.split_first_chunk::<4>().expect("a scale before each block");
         let (integers, after) = after.split_at(block.len());
         let scale = f32::from_ne_bytes(*scale);
         for (sum, integer) in block.iter_mut().zip(integers) {
@@ -131,18 +123,11 @@ mod tests {
 
     #[test]
     fn integers_are_off_by_half_a_step_at_most() {
-        let values: Vec<f32> = (0..1000)
-            .map(|i| (i as f32 * 0.37).sin() * i as f32)
-            .collect();
+        let values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin() * i as f32).collect();
         for (found, block) in through(&values).chunks(BLOCK).zip(values.chunks(BLOCK)) {
-            let largest = block
-                .iter()
-                .fold(0.0_f32, |largest, value| largest.max(value.abs()));
+            let largest = block.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
             for (found, value) in found.iter().zip(block) {
-                assert!(
-                    (found - value).abs() <= largest / 127.0 * 0.5001,
-                    "{found} for {value}"
-                );
+                assert!((found - value).abs() <= largest / 127.0 * 0.5001, "{found} for {value}");
             }
         }
         assert_eq!(through(&[0.0, -0.0]), [0.0, 0.0]);
@@ -153,10 +138,7 @@ mod tests {
     fn what_is_not_finite_stays_so() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let found = through(&[1.0, bad, 2.0]);
-            assert!(
-                found.iter().any(|value| !value.is_finite()),
-                "{bad} is lost"
-            );
+            assert!(found.iter().any(|value| !value.is_finite()), "{bad} is lost");
         }
         // A NaN behind larger values, too.
         assert!(through(&[f32::NAN, 1.0])[1].is_nan() && through(&[1e9, f32::NAN])[0].is_nan());

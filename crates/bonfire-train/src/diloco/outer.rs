@@ -138,18 +138,10 @@ impl Diloco {
         let (workers, inner) = (workers.group().clone(), inner.group().clone());
         let fragments = deal(&lengths, count);
         let parameters = owned(&model, &lengths, &fragments, &workers, &inner, state)?;
-        let fragments = fragments.into_iter().map(|parameters| Fragment {
-            parameters,
-            ..Fragment::default()
-        });
-        let diloco = Self {
-            config,
-            workers,
-            inner,
-            step,
-            parameters,
-            fragments: fragments.collect(),
-        };
+        let fragments =
+            fragments.into_iter().map(|parameters| Fragment { parameters, ..Fragment::default() });
+        let diloco =
+            Self { config, workers, inner, step, parameters, fragments: fragments.collect() };
         Ok((diloco, model))
     }
 
@@ -177,11 +169,7 @@ impl Diloco {
     #[track_caller]
     pub fn step_in<M: Module>(&mut self, ddp: &mut Ddp<M>) -> Result<(), DilocoError> {
         self.advance();
-        if self.is_time() {
-            inside(ddp, |model| self.exchange(model))
-        } else {
-            Ok(())
-        }
+        if self.is_time() { inside(ddp, |model| self.exchange(model)) } else { Ok(()) }
     }
 
     /// Ends all exchanges in progress, and sets all workers to the mean of the parameters that they have changed
@@ -234,17 +222,12 @@ impl Diloco {
         for parameter in &self.parameters {
             momentum.push(self.shared(parameter, |outer| &outer.momentum)?);
         }
-        Ok(DilocoState {
-            step: self.step,
-            momentum,
-        })
+        Ok(DilocoState { step: self.step, momentum })
     }
 
     fn advance(&mut self) {
         self.step += 1;
-        self.fragments
-            .iter_mut()
-            .for_each(|fragment| fragment.steps += 1);
+        self.fragments.iter_mut().for_each(|fragment| fragment.steps += 1);
     }
 
     fn is_time(&self) -> bool {
@@ -286,20 +269,12 @@ impl Diloco {
         let mut differences = Vec::with_capacity(lengths.iter().sum());
         for (index, values) in own {
             let outer = self.parameters[index].outer.as_ref().expect("it is owned");
-            differences.extend(
-                outer
-                    .common
-                    .iter()
-                    .zip(values)
-                    .map(|(common, own)| common - own),
-            );
+            differences.extend(outer.common.iter().zip(values).map(|(common, own)| common - own));
         }
         let message = Message::new(differences, lengths, self.config.outer_gradients);
         fragment.exchange = Some(Exchange {
             ends: self.step + self.config.delay,
-            work: self
-                .workers
-                .background(message, |workers, message| message.average(workers)),
+            work: self.workers.background(message, |workers, message| message.average(workers)),
         });
         Ok(())
     }
@@ -343,10 +318,7 @@ impl Diloco {
     /// Changes the parameters that this rank keeps: in a round by SGD with Nesterov momentum, as PyTorch's
     /// `SGD(nesterov=True)`.
     fn update(&mut self, fragment: usize, mut mean: &[f32], ending: Ending) {
-        let (rate, decay) = (
-            self.config.outer_rate as f32,
-            self.config.outer_momentum as f32,
-        );
+        let (rate, decay) = (self.config.outer_rate as f32, self.config.outer_momentum as f32);
         // In the order in which `floats::read` gave them.
         let mut indices = self.fragments[fragment].parameters.clone();
         indices.sort_unstable();
@@ -422,10 +394,8 @@ fn agree(
     for (rank, bytes) in all.iter().enumerate() {
         let read: Result<(DilocoConfig, u32, Option<u64>), _> = serde_json::from_slice(bytes);
         let rank = Rank::new(rank as u32);
-        let cause = |error: serde_json::Error| TrainError::OtherProgram {
-            rank,
-            cause: error.to_string(),
-        };
+        let cause =
+            |error: serde_json::Error| TrainError::OtherProgram { rank, cause: error.to_string() };
         said.push(read.map_err(cause)?);
     }
     let (first, _, step) = said[0];
@@ -458,10 +428,7 @@ fn deal(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
         *elements += len;
         fragment.push(index);
     }
-    fragments
-        .into_iter()
-        .map(|(_, fragment)| fragment)
-        .collect()
+    fragments.into_iter().map(|(_, fragment)| fragment).collect()
 }
 
 /// This rank's state of each parameter: within a fragment, ranks of a worker have about as many elements.
@@ -484,9 +451,8 @@ fn owned<M: Module>(
             }
         }
     }
-    let own: Vec<usize> = (0..lengths.len())
-        .filter(|index| owners[*index] == inner.rank())
-        .collect();
+    let own: Vec<usize> =
+        (0..lengths.len()).filter(|index| owners[*index] == inner.rank()).collect();
     let mut values = floats::read(model, &own)?;
     let mut saved = state.map(|state| state.momentum);
     let mut parameters = Vec::with_capacity(lengths.len());

@@ -61,11 +61,7 @@ impl Precision {
     pub(crate) fn cast_model<M: Module>(self, model: M, table: &ParameterTable) -> M {
         match self {
             Self::F32 => model,
-            _ => model.map(&mut Caster {
-                precision: self,
-                table,
-                place: Enclosing::default(),
-            }),
+            _ => model.map(&mut Caster { precision: self, table, place: Enclosing::default() }),
         }
     }
 }

@@ -79,16 +79,8 @@ pub fn backward_from<const D: usize>(
 ) -> burn::tensor::Gradients {
     let found = (gradient.shape(), gradient.dtype());
     let expected = (output.shape(), output.dtype());
-    assert_eq!(
-        found, expected,
-        "shape and type of a gradient and of its tensor"
-    );
-    known::<Tensor<1>>(on_backend_of!(
-        output,
-        WHAT.to_owned(),
-        seeded(output, gradient)
-    ))
-    .backward()
+    assert_eq!(found, expected, "shape and type of a gradient and of its tensor");
+    known::<Tensor<1>>(on_backend_of!(output, WHAT.to_owned(), seeded(output, gradient))).backward()
 }
 
 pub(crate) fn node_of<const D: usize>(tensor: Tensor<D>) -> NodeGuard {
@@ -124,16 +116,11 @@ impl Inputs {
         let Some(strategy) = self.strategy else {
             return output;
         };
-        let output = output
-            .autodiff()
-            .with_gradient_checkpointing_strategy(strategy);
+        let output = output.autodiff().with_gradient_checkpointing_strategy(strategy);
         if self.nodes.is_empty() {
             return output;
         }
-        let depends = |values| Gradient {
-            values,
-            depends: true,
-        };
+        let depends = |values| Gradient { values, depends: true };
         let again = move |gradient| backward(gradient).into_iter().map(depends).collect();
         followed(output, self.nodes, Box::new(again))
     }
@@ -154,11 +141,7 @@ pub(crate) fn followed<const D: usize>(
     nodes: Vec<NodeGuard>,
     again: Again<D>,
 ) -> Tensor<D> {
-    known(on_backend_of!(
-        output,
-        WHAT.to_owned(),
-        followed_on(output, nodes, again)
-    ))
+    known(on_backend_of!(output, WHAT.to_owned(), followed_on(output, nodes, again)))
 }
 
 fn followed_on<B: Readback, C: CheckpointStrategy, const D: usize>(
@@ -173,18 +156,13 @@ where
     // The first in the chain is attached to nothing: the output has no graph.
     let (mut values, mut chain) = primitive::<B, C, D>(output)?.into_parts();
     for (slot, node) in nodes.into_iter().enumerate() {
-        let attach = Attach {
-            slot,
-            found: Arc::clone(&found),
-        };
+        let attach = Attach { slot, found: Arc::clone(&found) };
         let prepared = Backward::<B, 2>::prepare::<C>(attach, [chain, node]).compute_bound();
         (values, chain) = prepared.stateless(values).into_parts();
     }
     let operation = Operation { again, found };
     let prepared = operation.prepare::<C>([chain]).compute_bound();
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
-        prepared.stateless(values),
-    ))
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(values)))
 }
 
 /// Gradients that wait between an operation and its inputs.
@@ -247,9 +225,7 @@ where
         let passing = gradients.consume::<B>(&ops.node);
         let [chain, tensor] = ops.parents;
         let mut found = self.found.lock();
-        let gradient = found[self.slot]
-            .take()
-            .expect("the operation before has run");
+        let gradient = found[self.slot].take().expect("the operation before has run");
         // An operation that the tensor comes from takes a gradient for granted.
         if let Some(tensor) = tensor
             && (gradient.depends || tensor.order > 0)
@@ -275,15 +251,10 @@ where
     let number = Tensor::<1>::zeros([1], &output.device().without_autodiff());
     let unknown = |_| unsupported(WHAT.to_owned(), &gradient.device());
     let number = number.try_into_primitive::<B>().map_err(unknown)?;
-    let values = gradient
-        .clone()
-        .try_into_primitive::<B>()
-        .map_err(unknown)?;
+    let values = gradient.clone().try_into_primitive::<B>().map_err(unknown)?;
     let node = node::<B, C, D>(output)?;
     let prepared = Seeded::<B>(values).prepare::<C>([node]).compute_bound();
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
-        prepared.stateless(number),
-    ))
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(number)))
 }
 
 #[derive(Debug)]

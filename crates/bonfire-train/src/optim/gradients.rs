@@ -103,10 +103,7 @@ impl Gradients {
     }
 
     pub(crate) fn cut(self, shards: Arc<Shards>, group: ProcessGroup) -> Self {
-        Self {
-            rest: Some(Rest { shards, group }),
-            ..self
-        }
+        Self { rest: Some(Rest { shards, group }), ..self }
     }
 
     /// Marks replicas whose devices do not add in one order.
@@ -120,9 +117,7 @@ impl Gradients {
 
     pub(crate) fn rows(&self, parameter: usize) -> Option<Range<usize>> {
         let rest = self.rest.as_ref()?;
-        rest.shards
-            .is_cut(parameter)
-            .then(|| rest.shards.rows(parameter))
+        rest.shards.is_cut(parameter).then(|| rest.shards.rows(parameter))
     }
 
     /// Adds the gradient of a parameter, after those of all parameters that are defined before it.
@@ -132,12 +127,7 @@ impl Gradients {
         id: ParamId,
         gradient: Tensor<D>,
     ) {
-        self.entries.push(Entry {
-            parameter,
-            id,
-            values: Box::new(gradient),
-            is_part: false,
-        });
+        self.entries.push(Entry { parameter, id, values: Box::new(gradient), is_part: false });
     }
 
     /// Marks gradients as divided along another axis of a mesh: its ranks have other parts of the parameters that are
@@ -193,25 +183,16 @@ impl Gradients {
         };
         let first = first().inspect_err(|error: &TrainError| replicas.abort(&error.to_string()))?;
         let same = |(norm, first): (Tensor<1>, f64)| {
-            Tensor::from_data(
-                TensorData::new(vec![first], [1]),
-                (&norm.device(), norm.dtype()),
-            )
+            Tensor::from_data(TensorData::new(vec![first], [1]), (&norm.device(), norm.dtype()))
         };
         Ok(own.zip(first).map(same))
     }
 
     fn own_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
-        let widest = if self.entries.iter().any(wide) {
-            DType::F64
-        } else {
-            DType::F32
-        };
-        let squares = self
-            .entries
-            .iter()
-            .map(|entry| cast(entry.values.row_squares(&self.factors), widest));
+        let widest = if self.entries.iter().any(wide) { DType::F64 } else { DType::F32 };
+        let squares =
+            self.entries.iter().map(|entry| cast(entry.values.row_squares(&self.factors), widest));
         let squares = match &self.rest {
             None => squares.collect(),
             Some(rest) => self.all_rows(squares.collect(), rest)?,
@@ -222,15 +203,8 @@ impl Gradients {
         }
         let options = squares.first().map(|one| (one.device(), one.dtype()));
         // What all ranks have counts on the first of them.
-        let is_first = self
-            .parts
-            .as_ref()
-            .is_none_or(|group| group.rank() == Rank::new(0));
-        let own = self
-            .entries
-            .iter()
-            .zip(squares)
-            .filter(|(entry, _)| entry.is_part || is_first);
+        let is_first = self.parts.as_ref().is_none_or(|group| group.rank() == Rank::new(0));
+        let own = self.entries.iter().zip(squares).filter(|(entry, _)| entry.is_part || is_first);
         let sum = self.over_others(own.map(|(_, squares)| squares).collect())?;
         let sum = |(device, dtype)| Tensor::from_data(TensorData::new(sum, [1]), (&device, dtype));
         Ok(options.map(|options| sum(options).sqrt()))
@@ -301,11 +275,7 @@ impl Gradients {
         let Some(norm) = self.norm()? else {
             return Ok(self);
         };
-        let factor = norm
-            .add_scalar(EPSILON)
-            .recip()
-            .mul_scalar(max)
-            .clamp_max(1.0);
+        let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max).clamp_max(1.0);
         Ok(if Offload::device() == Some(factor.device()) {
             // Nothing is waited for.
             match factor.into_scalar::<f64>() {
@@ -344,10 +314,7 @@ impl Gradients {
             if taken == expected {
                 Ok(())
             } else {
-                Err(TrainError::ScaleNotTaken {
-                    taken,
-                    gradients: expected,
-                })
+                Err(TrainError::ScaleNotTaken { taken, gradients: expected })
             }
         };
         if optimizer.has_gradient_clipping() {
@@ -369,30 +336,21 @@ impl Gradients {
         let mut broken = self.non_finite()?.into_iter();
         match broken.next() {
             None => Ok(()),
-            Some(parameter) => Err(TrainError::NonFiniteGradient {
-                parameter,
-                others: broken.len(),
-            }),
+            Some(parameter) => {
+                Err(TrainError::NonFiniteGradient { parameter, others: broken.len() })
+            }
         }
     }
 
     pub(crate) fn scaled(self, factor: impl Into<Factor>) -> Self {
-        let mut scaled = if self.factors.is_full() {
-            self.multiplied()
-        } else {
-            self
-        };
+        let mut scaled = if self.factors.is_full() { self.multiplied() } else { self };
         scaled.factors.push(factor);
         scaled
     }
 
     fn multiplied(mut self) -> Self {
         let factors = std::mem::take(&mut self.factors);
-        if factors.is_empty() {
-            self
-        } else {
-            self.changed(|values| values.multiplied(&factors))
-        }
+        if factors.is_empty() { self } else { self.changed(|values| values.multiplied(&factors)) }
     }
 
     /// The names, in the order of the model's definition, of the parameters whose gradient has an infinite or NaN
@@ -435,11 +393,7 @@ impl Gradients {
     fn changed(mut self, change: impl Fn(Box<dyn AnyRank>) -> Box<dyn AnyRank>) -> Self {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let changed = entries.map(|entry| Entry {
-            values: if entry.values.is_empty() {
-                entry.values
-            } else {
-                change(entry.values)
-            },
+            values: if entry.values.is_empty() { entry.values } else { change(entry.values) },
             ..entry
         });
         self.entries = changed.collect();
@@ -462,10 +416,7 @@ impl From<Gradients> for GradientsParams {
 
 impl fmt::Debug for Gradients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self
-            .entries
-            .iter()
-            .map(|entry| &self.table.get(entry.parameter).name);
+        let names = self.entries.iter().map(|entry| &self.table.get(entry.parameter).name);
         f.debug_set().entries(names).finish()
     }
 }
@@ -480,9 +431,8 @@ fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
 }
 
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
-    let data = squares
-        .try_into_data()
-        .map_err(TrainError::unreadable("the squares of the gradients"))?;
+    let data =
+        squares.try_into_data().map_err(TrainError::unreadable("the squares of the gradients"))?;
     Ok(data.iter::<f64>().collect())
 }
 
@@ -515,9 +465,7 @@ impl<const D: usize> AnyRank for Tensor<D> {
         if let Some(squares) = factors.row_squares(self, rows) {
             return squares;
         }
-        let gradient = factors
-            .multiply(cast(self.clone(), wide))
-            .reshape([rows, elems / rows]);
+        let gradient = factors.multiply(cast(self.clone(), wide)).reshape([rows, elems / rows]);
         gradient.square().sum_dim(1).reshape([rows])
     }
 

@@ -59,11 +59,7 @@ impl LossScaler {
     /// Returns the scaler of a checkpoint, if it has the same configuration; else this one.
     #[must_use]
     pub fn or_resumed(self, saved: Self) -> Self {
-        if saved.config == self.config {
-            saved
-        } else {
-            self
-        }
+        if saved.config == self.config { saved } else { self }
     }
 
     /// Returns the loss scale of the next step.
@@ -229,9 +225,7 @@ mod tests {
 
     #[test]
     fn a_scale_that_stays_and_always_overflows_is_an_error() {
-        let config = ScalerConfig::default()
-            .with_initial(1024.0)
-            .with_min(1024.0);
+        let config = ScalerConfig::default().with_initial(1024.0).with_min(1024.0);
         let mut scaler = LossScaler::new(config.with_hysteresis(u32::MAX));
         for _ in 0..2 {
             for _ in 1..OVERFLOWS_MAX {
@@ -243,10 +237,7 @@ mod tests {
             overflow(&mut scaler);
         }
         let error = scaler.overflowed("layer.bias").unwrap_err().to_string();
-        assert!(
-            error.contains("layer.bias was infinite or NaN in 100 steps"),
-            "{error}"
-        );
+        assert!(error.contains("layer.bias was infinite or NaN in 100 steps"), "{error}");
     }
 
     #[test]

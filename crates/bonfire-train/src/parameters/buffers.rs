@@ -33,9 +33,7 @@ pub(crate) type Agreed = HashMap<ParamId, TensorData>;
 
 impl Buffers {
     pub(crate) fn of<M: Module>(model: &M) -> Self {
-        let mut lister = Lister {
-            ids: HashSet::new(),
-        };
+        let mut lister = Lister { ids: HashSet::new() };
         model.clone().map(&mut Asker).visit(&mut lister);
         Self { ids: lister.ids }
     }
@@ -66,11 +64,7 @@ impl Buffers {
         if self.ids.is_empty() || group.world_size().len() == 1 || policy == BufferSync::Local {
             return Ok(Agreed::new());
         }
-        let mut reader = Reader {
-            buffers: self,
-            known: HashSet::new(),
-            found: Vec::new(),
-        };
+        let mut reader = Reader { buffers: self, known: HashSet::new(), found: Vec::new() };
         // Burn's running state holds the last update back until a mode changes.
         model.valid().visit(&mut reader);
         let read = read(reader.found)?;
@@ -139,10 +133,7 @@ fn mean(
     let present = presence != Attendance::Away;
     let mut message = vec![f64::from(u8::from(present))];
     for (_, data) in &read {
-        message.extend(
-            data.iter::<f64>()
-                .map(|value| if present { value } else { 0.0 }),
-        );
+        message.extend(data.iter::<f64>().map(|value| if present { value } else { 0.0 }));
     }
     group.all_reduce(&mut message, ReduceOp::Sum)?;
     let ranks = message.remove(0);
@@ -209,11 +200,7 @@ impl ModuleVisitor for Reader<'_> {
         let value = param.val();
         let shape = value.dims().to_vec();
         let values = value.reshape([shape.iter().product::<usize>()]);
-        self.found.push(Found {
-            id: param.id,
-            shape,
-            values,
-        });
+        self.found.push(Found { id: param.id, shape, values });
     }
 }
 
@@ -223,9 +210,8 @@ fn read(found: Vec<Found>) -> Result<Vec<(ParamId, TensorData)>, TrainError> {
     let mut data: Vec<Option<TensorData>> = vec![None; found.len()];
     while let Some(first) = data.iter().position(Option::is_none) {
         let dtype = found[first].values.dtype();
-        let alike: Vec<usize> = (first..found.len())
-            .filter(|&index| found[index].values.dtype() == dtype)
-            .collect();
+        let alike: Vec<usize> =
+            (first..found.len()).filter(|&index| found[index].values.dtype() == dtype).collect();
         let values = alike.iter().map(|&index| found[index].values.clone());
         let joined = Tensor::cat(values.collect(), 0).try_into_data();
         let joined = joined.map_err(TrainError::unreadable("the buffers"))?;

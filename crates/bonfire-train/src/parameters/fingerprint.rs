@@ -44,18 +44,11 @@ pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), Trai
         return Ok(());
     };
     let (reference, other) = (Rank::new(0), Rank::new(other as u32));
-    let shown = if [reference, other].contains(&group.rank()) {
-        &bytes[..]
-    } else {
-        &[]
-    };
+    let shown = if [reference, other].contains(&group.rank()) { &bytes[..] } else { &[] };
     let shown = group.all_gather_bytes(shown)?;
     let read = |rank: Rank| -> Result<Fingerprint, TrainError> {
         let read = serde_json::from_slice(&shown[rank.index()]);
-        read.map_err(|cause| TrainError::OtherProgram {
-            rank,
-            cause: cause.to_string(),
-        })
+        read.map_err(|cause| TrainError::OtherProgram { rank, cause: cause.to_string() })
     };
     match first_difference(reference, &read(reference)?, other, &read(other)?) {
         Some(difference) => Err(difference.into()),
@@ -70,13 +63,7 @@ fn first_difference(
     there: &Fingerprint,
 ) -> Option<Difference> {
     let difference = |subject: String, found: Option<String>, other_found: Option<String>| {
-        Some(Difference {
-            subject,
-            rank,
-            found,
-            other_rank,
-            other_found,
-        })
+        Some(Difference { subject, rank, found, other_rank, other_found })
     };
     if here.config != there.config {
         return difference(
@@ -141,10 +128,7 @@ mod tests {
     }
 
     fn fingerprint(entries: &[Entry]) -> Fingerprint {
-        Fingerprint {
-            config: DdpConfig::default(),
-            entries: entries.to_vec(),
-        }
+        Fingerprint { config: DdpConfig::default(), entries: entries.to_vec() }
     }
 
     fn message(here: &[Entry], there: &[Entry]) -> Option<String> {
@@ -180,10 +164,7 @@ mod tests {
     fn the_same_parameters_in_another_order_differ() {
         let (a, b) = (entry("a", &[2]), entry("b", &[2]));
         let found = message(&[a.clone(), b.clone()], &[b, a]).unwrap();
-        assert!(
-            found.contains("parameter number 0 is a on rank 0 but b on rank 3"),
-            "{found}"
-        );
+        assert!(found.contains("parameter number 0 is a on rank 0 but b on rank 3"), "{found}");
     }
 
     #[test]

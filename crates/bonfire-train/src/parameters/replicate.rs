@@ -33,11 +33,7 @@ pub(crate) fn replicate_rows<M: Module>(
     place: Where<'_>,
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
-    let cutting = Cutting {
-        placement,
-        shards: shards.clone(),
-        lister: Lister::default(),
-    };
+    let cutting = Cutting { placement, shards: shards.clone(), lister: Lister::default() };
     let (model, cutting) = replicated(model, group, Some(cutting), place)?;
     let cutting = cutting.expect("it was given");
     Ok((model, cutting.lister.table()?))
@@ -49,13 +45,8 @@ fn replicated<M: Module>(
     cutting: Option<Cutting>,
     place: Where<'_>,
 ) -> Result<(M, Option<Cutting>), TrainError> {
-    let mut replicator = Replicator {
-        group,
-        path: ModulePath::default(),
-        cutting,
-        place,
-        result: Ok(()),
-    };
+    let mut replicator =
+        Replicator { group, path: ModulePath::default(), cutting, place, result: Ok(()) };
     let model = model.map(&mut replicator);
     replicator.result.map(|()| (model, replicator.cutting))
 }

@@ -19,16 +19,12 @@ impl ShardGroups {
     /// The groups of a placement. Every rank calls it.
     #[track_caller]
     pub(crate) fn new(placement: Placement, all: &ProcessGroup) -> Result<Self, TrainError> {
-        let one_copy = Self {
-            shards: all.clone(),
-            copies: None,
-            is_first: true,
-        };
+        let one_copy = Self { shards: all.clone(), copies: None, is_first: true };
         let copy_of: Vec<u32> = match placement.among {
             ShardGroup::Host => all.topology().hosts().to_vec(),
-            ShardGroup::Ranks(ranks) => (0..all.world_size().get())
-                .map(|rank| rank / ranks)
-                .collect(),
+            ShardGroup::Ranks(ranks) => {
+                (0..all.world_size().get()).map(|rank| rank / ranks).collect()
+            }
             ShardGroup::All => return Ok(one_copy),
         };
         let ranks_of = |copy| copy_of.iter().filter(|other| **other == copy).count();
@@ -47,11 +43,7 @@ impl ShardGroups {
             Ok(part.with_timeout(all.timeout()))
         };
         let shards = part(own)?;
-        Ok(Self {
-            copies: Some(part(shards.rank().get())?),
-            shards,
-            is_first: own == copy_of[0],
-        })
+        Ok(Self { copies: Some(part(shards.rank().get())?), shards, is_first: own == copy_of[0] })
     }
 
     pub(crate) fn shards(&self) -> &ProcessGroup {

@@ -55,10 +55,7 @@ impl Shards {
     }
 
     pub(crate) fn over(&self, groups: ShardGroups) -> Self {
-        Self {
-            groups,
-            ..self.clone()
-        }
+        Self { groups, ..self.clone() }
     }
 
     pub(crate) fn groups(&self) -> &ShardGroups {

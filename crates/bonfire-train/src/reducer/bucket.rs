@@ -64,15 +64,10 @@ impl Bucket {
         let pool = (is_cut && is_sharded).then(|| pool.clone());
         // Only complete gradients are compressed.
         let places = layout.slots.iter();
-        let places: Vec<_> = places
-            .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
-            .collect();
+        let places: Vec<_> =
+            places.map(|slot| (slot.parameter, slot.pieces[0].place.clone())).collect();
         // Only where all ranks get the mean of all, as it is.
-        let flags = if is_cut || compressor.compresses() {
-            0
-        } else {
-            flags
-        };
+        let flags = if is_cut || compressor.compresses() { 0 } else { flags };
         let phase = match &pool {
             Some(pool) => {
                 pool.join(dtype, elems);
@@ -156,11 +151,8 @@ impl Bucket {
                 };
                 // The mean over the ranks of a copy, then over the copies, which are equally large.
                 let block = self.layout.block();
-                let then = self
-                    .copies
-                    .clone()
-                    .filter(|_| !block.is_empty())
-                    .map(|copies| (copies, block));
+                let then =
+                    self.copies.clone().filter(|_| !block.is_empty()).map(|copies| (copies, block));
                 let elems = elems + self.flags;
                 Phase::InFlight(buffer.start_then(&self.group, elems, operation, then))
             }
@@ -174,9 +166,7 @@ impl Bucket {
         self.phase = match mem::take(&mut self.phase) {
             Phase::Compressed(mut buffer, message) => {
                 let group = &self.group;
-                let message = self
-                    .codec
-                    .advance(message, &mut buffer, group, compressor)?;
+                let message = self.codec.advance(message, &mut buffer, group, compressor)?;
                 Phase::Compressed(buffer, message)
             }
             other => other,

@@ -58,12 +58,7 @@ pub(crate) fn collect<M: Module>(
     gradients: Option<&Gradients>,
     reducer: &mut Reducer,
 ) -> Result<(), TrainError> {
-    let mut collector = Collector {
-        table,
-        gradients,
-        reducer,
-        result: Ok(()),
-    };
+    let mut collector = Collector { table, gradients, reducer, result: Ok(()) };
     model.visit(&mut collector);
     collector.result
 }
@@ -81,9 +76,7 @@ impl Collector<'_> {
         index: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<(), TrainError> {
-        let gradient = self
-            .gradients
-            .and_then(|gradients| param.val().grad(gradients));
+        let gradient = self.gradients.and_then(|gradients| param.val().grad(gradients));
         let Some(gradient) = gradient else {
             return self.reducer.put(index, None);
         };
@@ -94,9 +87,8 @@ impl Collector<'_> {
             let tensor = checked(self.table, index, Some(tensor))?;
             return self.reducer.put(index, Some(tensor));
         }
-        let data = gradient
-            .try_into_data()
-            .map_err(|cause| unreadable(self.table, index, &cause))?;
+        let data =
+            gradient.try_into_data().map_err(|cause| unreadable(self.table, index, &cause))?;
         let values = HostSlice::of(&data).map(Gradient::Host);
         let values = checked(self.table, index, values)?;
         self.reducer.put(index, Some(values))
@@ -177,9 +169,7 @@ impl Reducer {
                     let Home { bucket, slot } = homes[parameter];
                     (bucket, slot, tensor)
                 });
-                let Step {
-                    scale, computed, ..
-                } = &mut self.step;
+                let Step { scale, computed, .. } = &mut self.step;
                 buckets.deliver(*scale, targets.collect(), computed, watch)?;
                 let mut averages = none;
                 let finish = claims.finish.into_iter();
@@ -199,11 +189,7 @@ pub(crate) fn averaged<M: Module>(
     average: impl FnMut(usize, &[usize]) -> Option<TensorData>,
 ) -> Averages {
     let table = Arc::clone(none.table());
-    let mut writer = Writer {
-        table: &table,
-        average,
-        averages: none,
-    };
+    let mut writer = Writer { table: &table, average, averages: none };
     model.visit(&mut writer);
     writer.averages
 }
@@ -243,11 +229,7 @@ pub(crate) fn own<M: Module>(
     let Some(gradients) = gradients else {
         return kept;
     };
-    let mut keeper = Keeper {
-        table,
-        gradients,
-        kept,
-    };
+    let mut keeper = Keeper { table, gradients, kept };
     model.visit(&mut keeper);
     keeper.kept
 }
@@ -289,10 +271,7 @@ fn claimed<M: Module>(
         table,
         own,
         present,
-        claims: Claims {
-            memory: Vec::new(),
-            finish: Vec::new(),
-        },
+        claims: Claims { memory: Vec::new(), finish: Vec::new() },
         result: Ok(()),
     };
     model.visit(&mut claimant);
@@ -313,10 +292,7 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         index: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<(), TrainError> {
-        let own = self
-            .own
-            .as_mut()
-            .and_then(|gradients| param.val().grad_remove(gradients));
+        let own = self.own.as_mut().and_then(|gradients| param.val().grad_remove(gradients));
         if !(self.present)(index) {
             return Ok(());
         }

@@ -80,10 +80,7 @@ impl Reducer {
         }
         self.trace.read(bucket);
         let data = read_together(tensors).map_err(|cause| TrainError::UnreadableTensor {
-            what: format!(
-                "a gradient of {}",
-                self.name_of(bucket, &self.assignments[bucket])
-            ),
+            what: format!("a gradient of {}", self.name_of(bucket, &self.assignments[bucket])),
             cause,
         })?;
         let table = Arc::clone(&self.table);
@@ -106,12 +103,7 @@ impl Reducer {
 
     pub(super) fn send_complete(&mut self) -> Result<(), TrainError> {
         while self.is_complete(self.next) {
-            let Step {
-                normalizer,
-                waited,
-                scale,
-                ..
-            } = &mut self.step;
+            let Step { normalizer, waited, scale, .. } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
             let scale = *scale;
             // With the last bucket all others are complete: it is known which parameters have a gradient.
@@ -121,8 +113,7 @@ impl Reducer {
                 Vec::new()
             };
             let compressor = &mut self.compressor;
-            self.buckets
-                .send(self.next, scale, factor, &flags, compressor)?;
+            self.buckets.send(self.next, scale, factor, &flags, compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;

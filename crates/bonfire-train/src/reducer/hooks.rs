@@ -209,11 +209,8 @@ impl Attacher<'_> {
         let is_first = self.depth == 0;
         if self.anchors.anchors.is_empty() || self.anchors.are_first && !is_first {
             let parameters = self.table.len();
-            let distance = if is_first {
-                FIRST_DISTANCE * parameters
-            } else {
-                STRETCH * self.depth
-            };
+            let distance =
+                if is_first { FIRST_DISTANCE * parameters } else { STRETCH * self.depth };
             let first = Tensor::zeros([1], device);
             self.anchors.anchors = self.anchors.spread(&first, parameters, distance)?;
             self.anchors.are_first = is_first;
@@ -263,10 +260,7 @@ impl ModuleMapper for Attacher<'_> {
             return param;
         };
         let (id, tensor, mapper) = param.consume();
-        let is_cut = self
-            .pass
-            .gathered
-            .is_some_and(|shards| shards.is_cut(index));
+        let is_cut = self.pass.gathered.is_some_and(|shards| shards.is_cut(index));
         if is_cut && !self.stands_in {
             return Param::from_mapped_value(id, tensor.set_require_grad(false), mapper);
         }
@@ -288,9 +282,7 @@ where
 {
     let (values, parameter) = primitive::<B, C, D>(tensor)?.into_parts();
     let prepared = hook.prepare::<C>([parameter, anchor]).compute_bound();
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
-        prepared.stateless(values),
-    ))
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(values)))
 }
 
 #[derive(Debug)]
@@ -319,12 +311,7 @@ impl<B: Readback> Backward<B, 2> for Hook {
             let dtype = gradient.dtype().into();
             gradient = B::float_zeros(shape, &gradient.device(), dtype);
         }
-        tell::<B>(
-            &self.listener,
-            &self.table,
-            self.parameter,
-            gradient.clone(),
-        );
+        tell::<B>(&self.listener, &self.table, self.parameter, gradient.clone());
         let [parameter, _anchor] = ops.parents;
         if let Some(parameter) = parameter.filter(|_| self.is_kept) {
             gradients.register::<B>(parameter.id, gradient);

@@ -60,10 +60,7 @@ macro_rules! on_backend_of {
 pub(crate) use on_backend_of;
 
 pub(crate) fn unsupported(what: String, device: &Device) -> TrainError {
-    TrainError::UnsupportedBackend {
-        what,
-        device: format!("{device:?}"),
-    }
+    TrainError::UnsupportedBackend { what, device: format!("{device:?}") }
 }
 
 pub(crate) fn primitive<B: Readback, C: CheckpointStrategy, const D: usize>(
@@ -97,7 +94,5 @@ where
 {
     let (values, node) = primitive::<B, C, D>(tensor)?.into_parts();
     let prepared = operation.prepare::<C>([node]).compute_bound();
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
-        prepared.stateless(values),
-    ))
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(values)))
 }

@@ -48,10 +48,7 @@ impl<'a> ParameterGather<'a> {
             bucket,
             phase: Phase::Empty,
         };
-        Self {
-            homes,
-            gathers: buckets.iter_mut().map(gather).collect(),
-        }
+        Self { homes, gathers: buckets.iter_mut().map(gather).collect() }
     }
 
     /// Takes this rank's rows of a parameter, and starts the gather of its bucket when it has those of all.

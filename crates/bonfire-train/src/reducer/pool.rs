@@ -22,10 +22,7 @@ struct Free {
 
 impl Pool {
     pub(super) fn join(&self, dtype: DType, elems: usize) {
-        self.0
-            .lock()
-            .bucket_bytes
-            .push(Bytes::of(elems as u64, dtype).get());
+        self.0.lock().bucket_bytes.push(Bytes::of(elems as u64, dtype).get());
     }
 
     /// A buffer for some values, or a larger one: the smallest that is free, for buckets that need more may come next.
@@ -34,11 +31,7 @@ impl Pool {
         let mut memory = self.0.lock();
         let bytes = Bytes::of(elems as u64, dtype).get();
         let fits = |values: &BucketBuffer| values.dtype() == dtype && values.len() >= elems;
-        let fitting = memory
-            .free
-            .iter()
-            .enumerate()
-            .filter(|(_, values)| fits(values));
+        let fitting = memory.free.iter().enumerate().filter(|(_, values)| fits(values));
         let least = fitting.min_by_key(|(_, values)| values.len());
         let least = least.map(|(index, values)| (index, values.len()));
         let is_full = memory.bytes + bytes > lent_bytes_max(&memory.bucket_bytes);

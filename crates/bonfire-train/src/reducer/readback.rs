@@ -56,10 +56,7 @@ pub(crate) fn read<const D: usize>(
             Err(_) => take(Err("it is on another backend than its device".to_owned())),
         };
     }
-    take_data(
-        tensor.try_into_data().map_err(|cause| format!("{cause:?}")),
-        take,
-    );
+    take_data(tensor.try_into_data().map_err(|cause| format!("{cause:?}")), take);
 }
 
 /// Calls `take` with a gradient that is wanted in host memory: its values, as [`read`] does, or the tensor itself if a
@@ -73,9 +70,7 @@ pub(crate) fn gradient(tensor: Tensor<1>, take: impl FnOnce(Result<Option<Gradie
         #[allow(unreachable_patterns, reason = "a build may have no other")]
         _ => {
             let dtype = reducible(tensor.dtype());
-            take(Ok(
-                dtype.map(|dtype| Gradient::Unread(dtype, Box::new(tensor)))
-            ));
+            take(Ok(dtype.map(|dtype| Gradient::Unread(dtype, Box::new(tensor)))));
         }
     }
 }
@@ -281,10 +276,7 @@ mod host_memory {
             let data = values.slice(0..elems).to_tensor_data(&shell.shape);
             Tensor::from_data(data, (&shell.device, shell.tensor_dtype))
         };
-        Ok(Claim {
-            memory,
-            finish: Box::new(finish),
-        })
+        Ok(Claim { memory, finish: Box::new(finish) })
     }
 }
 

@@ -38,10 +38,7 @@ impl StepFlags {
             // A separate operation finds the difference.
             return self.start(group).wait();
         }
-        Ok(Self {
-            present: present.to_vec(),
-            ..self
-        })
+        Ok(Self { present: present.to_vec(), ..self })
     }
 
     #[track_caller]

@@ -81,10 +81,7 @@ pub fn require_devices(
         return Err(TrainError::NoCuda { reason });
     }
     if available < local_world_size as usize && occupancy == Occupancy::Exclusive {
-        return Err(TrainError::TooManyRanks {
-            ranks: local_world_size,
-            available,
-        });
+        return Err(TrainError::TooManyRanks { ranks: local_world_size, available });
     }
     kind.require_toolkit(0)
 }
@@ -128,10 +125,9 @@ impl DeviceKind {
         let may_be_fewer = occupancy == Occupancy::Oversubscribed || sees_own_devices();
         match (self, devices) {
             (Self::Cuda, []) => Some(list::why_no_cuda()),
-            (Self::Cuda, devices) if devices.len() < ranks && !may_be_fewer => Some(format!(
-                "{ranks} ranks on this host, but {} CUDA devices",
-                devices.len()
-            )),
+            (Self::Cuda, devices) if devices.len() < ranks && !may_be_fewer => {
+                Some(format!("{ranks} ranks on this host, but {} CUDA devices", devices.len()))
+            }
             (Self::Cuda, _) => None,
             (_, [first, ..]) if !list::is_software(first) => None,
             _ => Some("no graphics adapter".to_owned()),
@@ -145,10 +141,7 @@ fn prove(device: &Device, name: &str) -> Result<(), TrainError> {
         let two = Tensor::<1>::ones([2], device).sum().try_into_data();
         two.map_err(|cause| format!("{cause:?}"))
     }));
-    let broken = |cause: String| TrainError::BrokenDevice {
-        device: name.to_owned(),
-        cause,
-    };
+    let broken = |cause: String| TrainError::BrokenDevice { device: name.to_owned(), cause };
     match sum {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(cause)) => Err(broken(cause)),
@@ -261,15 +254,10 @@ mod tests {
     #[test]
     fn ranks_share_cuda_devices_only_where_that_is_asked_for() {
         let of = |kind: DeviceKind, occupancy| {
-            (0..5)
-                .map(move |rank| kind.index_of(rank, 2, occupancy))
-                .collect::<Vec<_>>()
+            (0..5).map(move |rank| kind.index_of(rank, 2, occupancy)).collect::<Vec<_>>()
         };
         assert_eq!(of(DeviceKind::Cuda, Occupancy::Exclusive), [0, 1, 2, 3, 4]);
-        assert_eq!(
-            of(DeviceKind::Cuda, Occupancy::Oversubscribed),
-            [0, 1, 0, 1, 0]
-        );
+        assert_eq!(of(DeviceKind::Cuda, Occupancy::Oversubscribed), [0, 1, 0, 1, 0]);
         assert_eq!(of(DeviceKind::Wgpu, Occupancy::Exclusive), [0, 1, 0, 1, 0]);
         let only = |rank| DeviceKind::Cuda.index_of(rank, 1, Occupancy::Exclusive);
         assert_eq!([only(0), only(3)], [0, 0], "bound to its rank");
@@ -280,10 +268,7 @@ mod tests {
     #[test]
     fn devices_that_no_rank_uses_are_said_once_per_host() {
         let said = |local_rank, local_world_size, kind: DeviceKind| {
-            let local = LocalRank {
-                local_rank,
-                local_world_size,
-            };
+            let local = LocalRank { local_rank, local_world_size };
             kind.unused(4, local)
         };
         let text = said(0, 1, DeviceKind::Cuda).unwrap();
@@ -302,10 +287,7 @@ mod tests {
         match error {
             TrainError::DeviceNotCompiled { kind } => {
                 assert_eq!((kind, cfg!(feature = "cuda")), (DeviceKind::Cuda, false));
-                let cpu = TrainError::DeviceNotCompiled {
-                    kind: DeviceKind::Cpu,
-                }
-                .to_string();
+                let cpu = TrainError::DeviceNotCompiled { kind: DeviceKind::Cpu }.to_string();
                 assert!(cpu.contains("the feature `flex`"), "{cpu}");
             }
             TrainError::NoCuda { reason } => assert!(!reason.contains('\n'), "{reason}"),

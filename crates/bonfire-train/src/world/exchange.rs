@@ -149,15 +149,9 @@ fn check(blocks: &[Vec<f64>]) -> Result<(), NormMismatch> {
 
 impl Pass {
     fn of(block: &[f64]) -> Self {
-        let (name, head) = if block[0] == FORWARD {
-            ("forward pass", 2)
-        } else {
-            ("backward pass", 1)
-        };
-        Self {
-            name,
-            features: (block.len() - head) / 2,
-        }
+        let (name, head) =
+            if block[0] == FORWARD { ("forward pass", 2) } else { ("backward pass", 1) };
+        Self { name, features: (block.len() - head) / 2 }
     }
 }
 
@@ -176,10 +170,9 @@ impl From<Failure> for TrainError {
         match failure {
             Failure::Collective(error) => error.into(),
             Failure::Mismatch(mismatch) => mismatch.into(),
-            Failure::Unreadable(cause) => Self::UnreadableTensor {
-                what: "the statistics of a batch".to_owned(),
-                cause,
-            },
+            Failure::Unreadable(cause) => {
+                Self::UnreadableTensor { what: "the statistics of a batch".to_owned(), cause }
+            }
         }
     }
 }
@@ -189,11 +182,7 @@ mod tests {
     use super::*;
 
     fn moments(count: f64, mean: f64, squares: f64) -> Message {
-        Message::Forward(Moments {
-            count,
-            mean: vec![mean],
-            squares: vec![squares],
-        })
+        Message::Forward(Moments { count, mean: vec![mean], squares: vec![squares] })
     }
 
     #[test]
@@ -203,20 +192,13 @@ mod tests {
         numbers.extend([0.5, 2.0]);
         assert_eq!(Message::parse(numbers), moments(count as f64, 0.5, 2.0));
         let numbers = [f64::from(backward_head()[0]), 3.0, 4.0];
-        assert_eq!(
-            Message::parse(numbers.to_vec()),
-            Message::Backward(vec![3.0, 4.0])
-        );
+        assert_eq!(Message::parse(numbers.to_vec()), Message::Backward(vec![3.0, 4.0]));
     }
 
     #[test]
     fn ranks_that_have_ended_and_ranks_without_values_add_nothing() {
         let own = moments(2.0, 1.0, 2.0);
-        let blocks = [
-            own.block(1.0),
-            Vec::new(),
-            moments(0.0, 9.0, 9.0).block(1.0),
-        ];
+        let blocks = [own.block(1.0), Vec::new(), moments(0.0, 9.0, 9.0).block(1.0)];
         let reply = reply_to(&own, 1.0, &blocks).unwrap();
         assert_eq!(reply, [0.5, 1.0, 1.0, 1.0]);
         let nobody = moments(0.0, 0.0, 0.0);

@@ -68,10 +68,7 @@ impl World {
         let failures = PassFailures::of(&self.group);
         let tp = &subs[Axis::Tp.index()];
         let divided = if tp.world_size() > WorldSize::ONE {
-            Some(Divided {
-                group: tp.group.clone(),
-                cuts: tp.cuts.clone(),
-            })
+            Some(Divided { group: tp.group.clone(), cuts: tp.cuts.clone() })
         } else {
             self.divided.clone()
         };
@@ -83,27 +80,16 @@ impl World {
         if self.is_main() {
             tracing::info!(mesh = %grid, "mesh laid out");
         }
-        Ok(Mesh {
-            grid,
-            rank,
-            subs,
-            data,
-            replicas,
-        })
+        Ok(Mesh { grid, rank, subs, data, replicas })
     }
 
     /// The world of some ranks of this one, with a name for its operations. Every rank calls it, with the ranks that
     /// it is among.
     #[track_caller]
     fn part(&self, name: &str, ranks: &[Rank]) -> Result<Self, TrainError> {
-        let part = self
-            .split(Some(ranks[0].get()), 0)?
-            .expect("every rank has a color");
+        let part = self.split(Some(ranks[0].get()), 0)?.expect("every rank has a color");
         let named = |group: &ProcessGroup| group.named(name).with_timeout(self.group.timeout());
-        Ok(Self {
-            group: named(&part.group),
-            ..part
-        })
+        Ok(Self { group: named(&part.group), ..part })
     }
 }
 
@@ -154,13 +140,9 @@ impl fmt::Display for Mesh {
     /// Formats as `dp_shard=2,tp=2, rank 3 at dp_shard 1, tp 1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, rank {} at ", self.grid, self.rank)?;
-        let places = Axis::ALL
-            .iter()
-            .zip(self.coordinates())
-            .filter(|(axis, _)| self.grid.size(**axis) > 1);
-        let places: Vec<String> = places
-            .map(|(axis, place)| format!("{axis} {place}"))
-            .collect();
+        let places =
+            Axis::ALL.iter().zip(self.coordinates()).filter(|(axis, _)| self.grid.size(**axis) > 1);
+        let places: Vec<String> = places.map(|(axis, place)| format!("{axis} {place}")).collect();
         if places.is_empty() {
             f.write_str("the only place")
         } else {

@@ -9,10 +9,8 @@ pub(crate) fn world(group: ProcessGroup) -> World {
 
 /// One rank of several on one host.
 pub(crate) fn world_on(group: ProcessGroup, kind: DeviceKind) -> Result<World, TrainError> {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, kind)
 }
 
@@ -22,19 +20,11 @@ fn lone_group() -> ProcessGroup {
     groups.pop().unwrap()
 }
 
-const ALONE: LocalRank = LocalRank {
-    local_rank: 0,
-    local_world_size: 1,
-};
+const ALONE: LocalRank = LocalRank { local_rank: 0, local_world_size: 1 };
 
 #[test]
 fn names_of_kinds_are_read_back() {
-    for kind in [
-        DeviceKind::Auto,
-        DeviceKind::Cpu,
-        DeviceKind::Cuda,
-        DeviceKind::Wgpu,
-    ] {
+    for kind in [DeviceKind::Auto, DeviceKind::Cpu, DeviceKind::Cuda, DeviceKind::Wgpu] {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
     let error = "gpu".parse::<DeviceKind>().unwrap_err();
@@ -44,10 +34,7 @@ fn names_of_kinds_are_read_back() {
 #[cfg(feature = "flex")]
 #[test]
 fn any_number_of_ranks_shares_the_cpu() {
-    let local = LocalRank {
-        local_rank: 7,
-        local_world_size: 8,
-    };
+    let local = LocalRank { local_rank: 7, local_world_size: 8 };
     let world = World::new(lone_group(), local, DeviceKind::Cpu).unwrap();
     assert_eq!(world.device_name(), "cpu");
     assert_eq!(world.device_kind(), DeviceKind::Cpu);
@@ -72,10 +59,7 @@ fn a_kind_that_is_not_compiled_says_how_to_get_it() {
 #[cfg(feature = "cuda")]
 #[test]
 fn a_missing_gpu_is_an_error_and_no_panic() {
-    let local = LocalRank {
-        local_rank: 1000,
-        local_world_size: 1001,
-    };
+    let local = LocalRank { local_rank: 1000, local_world_size: 1001 };
     let error = World::new(lone_group(), local, DeviceKind::Cuda).unwrap_err();
     assert!(matches!(error, TrainError::NoSuchDevice { .. }), "{error}");
 }

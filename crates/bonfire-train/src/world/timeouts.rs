@@ -40,16 +40,8 @@ impl WarmUp {
     pub(crate) fn new(group: &ProcessGroup, compiles: bool) -> Self {
         let settled = group.timeout();
         let longer = settled.max(group.options().startup_timeout);
-        let (timeout, steps_left) = if compiles {
-            (longer, STEPS)
-        } else {
-            (settled, 0)
-        };
-        Self {
-            group: group.with_timeout(timeout),
-            settled,
-            steps_left,
-        }
+        let (timeout, steps_left) = if compiles { (longer, STEPS) } else { (settled, 0) };
+        Self { group: group.with_timeout(timeout), settled, steps_left }
     }
 
     pub(crate) fn end_step(&mut self) {

@@ -77,10 +77,7 @@ impl Watchdog {
             let thread = std::thread::Builder::new().name(name);
             thread.spawn(move || shared.watch()).ok()
         });
-        Self {
-            shared,
-            thread: thread.flatten(),
-        }
+        Self { shared, thread: thread.flatten() }
     }
 
     #[track_caller]
@@ -96,10 +93,7 @@ impl Watchdog {
         };
         let before = state.call.replace(call);
         drop(state);
-        Watched {
-            shared: Arc::clone(&self.shared),
-            before,
-        }
+        Watched { shared: Arc::clone(&self.shared), before }
     }
 }
 
@@ -121,9 +115,7 @@ impl Shared {
     fn watch(&self) {
         let (mut number, mut idle, mut ticks) = (0, Duration::ZERO, ticks());
         loop {
-            let waited = self
-                .is_over
-                .wait_timeout_while(self.lock(), LOOK, |state| !state.is_over);
+            let waited = self.is_over.wait_timeout_while(self.lock(), LOOK, |state| !state.is_over);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.is_over {
                 return;
@@ -170,19 +162,12 @@ fn waits_for_a_disk() -> bool {
     };
     threads.flatten().any(|thread| {
         let text = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        text.rsplit_once(')')
-            .is_some_and(|(_, fields)| fields.trim_start().starts_with('D'))
+        text.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('D'))
     })
 }
 
 fn end(call: &Call, idle: Duration) -> ! {
-    let Call {
-        name,
-        step,
-        call_site,
-        group,
-        ..
-    } = call;
+    let Call { name, step, call_site, group, .. } = call;
     let cause = format!(
         "{name} of step {step}, called at {}:{}, has stood still for {} s: no thread of its process computes, and it \
          waits for no rank; it may wait for a lock that it has itself",

@@ -56,12 +56,7 @@ fn values(net: &Net) -> Vec<(String, Vec<f32>)> {
     reader.1
 }
 
-const BODY: [&str; 4] = [
-    "body.0.weight",
-    "body.0.bias",
-    "body.1.weight",
-    "body.1.bias",
-];
+const BODY: [&str; 4] = ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"];
 
 #[test]
 fn what_is_named_is_frozen_and_listed() {
@@ -74,13 +69,7 @@ fn what_is_named_is_frozen_and_listed() {
     assert_eq!(more, ["norm.gamma", "norm.beta", "head.bias"]);
     // A model without autodiff is put in training mode.
     let (net, frozen) = freeze(Net::new(&Device::flex()), &["*.bias", "norm.*"]).unwrap();
-    let expected = [
-        "body.0.bias",
-        "body.1.bias",
-        "norm.gamma",
-        "norm.beta",
-        "head.bias",
-    ];
+    let expected = ["body.0.bias", "body.1.bias", "norm.gamma", "norm.beta", "head.bias"];
     assert_eq!(frozen, expected);
     assert!(net.head.weight.val().is_require_grad());
 }
@@ -160,11 +149,8 @@ fn frozen_parameters_travel_once_and_stand_still() {
         let (net, frozen) = freeze(Net::new(&device), &["body.*", "head.bias"]).unwrap();
         assert_eq!(frozen.len(), 5);
         let mut ddp = Ddp::new(net, &world).unwrap();
-        let mut bucketed: Vec<String> = ddp
-            .buckets()
-            .into_iter()
-            .flat_map(|bucket| bucket.parameters)
-            .collect();
+        let mut bucketed: Vec<String> =
+            ddp.buckets().into_iter().flat_map(|bucket| bucket.parameters).collect();
         bucketed.sort();
         assert_eq!(bucketed, ["head.weight", "norm.beta", "norm.gamma"]);
 
@@ -181,9 +167,7 @@ fn frozen_parameters_travel_once_and_stand_still() {
         Ok((before, values(ddp.module())))
     });
     let nets = nets.unwrap();
-    let [(before, after), (other_before, other_after)] = &nets[..] else {
-        panic!("two ranks")
-    };
+    let [(before, after), (other_before, other_after)] = &nets[..] else { panic!("two ranks") };
     assert_eq!(before, other_before, "all have the parameters of rank 0");
     for (((name, before), (_, after)), (_, other)) in before.iter().zip(after).zip(other_after) {
         let is_frozen = name.starts_with("body.") || name == "head.bias";

@@ -53,9 +53,7 @@ fn a_panic_ends_all_ranks_and_is_named() {
 #[test]
 fn a_rank_that_leaves_early_fails_the_others() {
     let error = three(|| Ok(1)).unwrap_err();
-    let Error::Rank { source, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let Error::Rank { source, .. } = &error else { panic!("{error:?}") };
     let source = source.downcast_ref::<Error>();
     let is_named = matches!(
         source,

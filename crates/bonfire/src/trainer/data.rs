@@ -25,9 +25,7 @@ impl<B> Data<B> {
     /// Makes a data set of `len` samples, which each epoch distributes to the ranks. `batch` makes a batch of the
     /// samples with these indices, on a separate thread and ahead of time, and may put it on the rank's device.
     pub fn new(len: usize, batch: impl Fn(&[usize]) -> B + Send + Sync + 'static) -> Self {
-        Self::try_new(len, move |indices: &[usize]| {
-            Ok::<_, BoxError>(batch(indices))
-        })
+        Self::try_new(len, move |indices: &[usize]| Ok::<_, BoxError>(batch(indices)))
     }
 
     /// Makes a data set whose `batch` may fail, which ends the training on all ranks.
@@ -36,9 +34,7 @@ impl<B> Data<B> {
         batch: impl Fn(&[usize]) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
         let make = move |indices: &[usize]| batch(indices).map_err(Into::into);
-        Self {
-            source: Source::Samples(len, Arc::new(make)),
-        }
+        Self { source: Source::Samples(len, Arc::new(make)) }
     }
 
     /// Makes an unbounded data source: `batch` makes this rank's batch of a forward pass, which are counted from 0.
@@ -53,9 +49,7 @@ impl<B> Data<B> {
         batch: impl Fn(u64) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
         let make = move |pass: &u64| batch(*pass).map_err(Into::into);
-        Self {
-            source: Source::Passes(Arc::new(make)),
-        }
+        Self { source: Source::Passes(Arc::new(make)) }
     }
 
     /// Returns the number of samples; 0 for an unbounded source.
@@ -129,13 +123,7 @@ impl<B: Send + 'static> Feed<B> {
     }
 
     pub(super) fn next_epoch(&mut self) -> Result<()> {
-        if let Self::Dealt {
-            loader,
-            make,
-            prefetch,
-            epoch,
-        } = self
-        {
+        if let Self::Dealt { loader, make, prefetch, epoch } = self {
             let make = Arc::clone(make);
             let batches = loader.next_epoch();
             *epoch = Some(batches.prefetch(*prefetch, move |indices: &[usize]| make(indices))?);

@@ -104,10 +104,7 @@ impl<M: Module> Model for M {
     }
 
     fn calls(_: &Batches) -> Calls {
-        Calls {
-            passes: 1,
-            last: LastBatch::Keep,
-        }
+        Calls { passes: 1, last: LastBatch::Keep }
     }
 
     fn grouped<B: Send + 'static>(data: Data<B>, _: &Batches) -> Data<B> {

@@ -58,12 +58,7 @@ impl Place {
             }
             _ => {}
         }
-        Ok(Self {
-            world: world.clone(),
-            grid,
-            mesh,
-            is_divided: false,
-        })
+        Ok(Self { world: world.clone(), grid, mesh, is_divided: false })
     }
 
     /// Finds out if this rank's part of the model has divided layers.
@@ -112,16 +107,12 @@ impl Place {
 
     /// The ranks that have different samples.
     pub(super) fn data(&self) -> &World {
-        self.mesh
-            .as_ref()
-            .map_or(&self.world, |(mesh, _)| mesh.data())
+        self.mesh.as_ref().map_or(&self.world, |(mesh, _)| mesh.data())
     }
 
     /// The ranks that have the same parameters.
     pub(super) fn replicas(&self) -> &World {
-        self.mesh
-            .as_ref()
-            .map_or(&self.world, |(mesh, _)| mesh.replicas())
+        self.mesh.as_ref().map_or(&self.world, |(mesh, _)| mesh.replicas())
     }
 
     pub(super) fn mesh(&self) -> Option<&Mesh> {

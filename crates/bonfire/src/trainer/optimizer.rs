@@ -118,10 +118,7 @@ pub(super) struct OriginalMuon {
 impl OriginalMuon {
     pub(super) fn new(section: &OptimizerSection) -> Self {
         let muon = muon(section).with_adjust_lr_fn(AdjustLrFn::Original);
-        Self {
-            muon: muon.with_weight_decay(None).build(),
-            weight_decay: section.weight_decay,
-        }
+        Self { muon: muon.with_weight_decay(None).build(), weight_decay: section.weight_decay }
     }
 }
 
@@ -156,10 +153,7 @@ pub(super) fn matrices<M: Module>(model: &M) -> Vec<ParamId> {
     }
     impl ModuleVisitor for Matrices {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let is_table = self
-                .containers
-                .last()
-                .is_some_and(|name| name.contains("Embedding"));
+            let is_table = self.containers.last().is_some_and(|name| name.contains("Embedding"));
             if D == 2 && !is_table {
                 self.ids.push(param.id);
             }

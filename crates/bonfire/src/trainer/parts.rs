@@ -114,8 +114,6 @@ impl<M, B> From<(M, Data<B>)> for Parts<M, B> {
 
 impl<M, B> fmt::Debug for Parts<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts")
-            .field("data", &self.data)
-            .finish_non_exhaustive()
+        f.debug_struct("Parts").field("data", &self.data).finish_non_exhaustive()
     }
 }

@@ -126,16 +126,10 @@ fn feed<B>(
             batches.train
         ));
     }
-    let order = if config.data.shuffle {
-        Order::Shuffled { seed: config.seed }
-    } else {
-        Order::Sequential
-    };
-    let (remainder, last) = if drops {
-        (Remainder::Drop, LastBatch::Drop)
-    } else {
-        (Remainder::Pad, calls.last)
-    };
+    let order =
+        if config.data.shuffle { Order::Shuffled { seed: config.seed } } else { Order::Sequential };
+    let (remainder, last) =
+        if drops { (Remainder::Drop, LastBatch::Drop) } else { (Remainder::Pad, calls.last) };
     let loader = Loader::new(world, len, size.get())
         .with_order(order)
         .with_remainder(remainder)
@@ -193,11 +187,7 @@ pub(super) struct Offloads {
 
 impl Offloads {
     pub(super) fn new(device: DeviceKind, config: &Config) -> Result<Self> {
-        let OffloadSection {
-            optimizer,
-            parameters,
-            ..
-        } = &config.offload;
+        let OffloadSection { optimizer, parameters, .. } = &config.offload;
         // In memory is where everything on the CPU is anyway.
         let in_memory = || (device != DeviceKind::Cpu).then(Offload::to_memory);
         let of_optimizer = match optimizer {
@@ -213,19 +203,13 @@ impl Offloads {
                     return Err(Error::Usage(cause.to_owned()));
                 }
                 let both = Some(files(folder)?.with_parameters());
-                Ok(Self {
-                    parameters: both.clone(),
-                    optimizer: both,
-                })
+                Ok(Self { parameters: both.clone(), optimizer: both })
             }
             OffloadTo::Memory => Ok(Self {
                 parameters: in_memory().map(Offload::with_parameters),
                 optimizer: of_optimizer.or_else(in_memory),
             }),
-            OffloadTo::None => Ok(Self {
-                parameters: None,
-                optimizer: of_optimizer,
-            }),
+            OffloadTo::None => Ok(Self { parameters: None, optimizer: of_optimizer }),
         }
     }
 }
@@ -237,10 +221,7 @@ fn files(folder: &Path) -> Result<Offload> {
 
 pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
     let own = DdpConfig::default();
-    let bytes = config
-        .gradients
-        .bucket_bytes
-        .unwrap_or(own.bucket_bytes_max);
+    let bytes = config.gradients.bucket_bytes.unwrap_or(own.bucket_bytes_max);
     own.with_placement(config.placement)
         .with_bucket_bytes_max(bytes)
         .with_precision(match config.precision.compute {

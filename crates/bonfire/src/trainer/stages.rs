@@ -107,9 +107,7 @@ impl<S: Module> Stages<S> {
 
 impl<S> fmt::Debug for Stages<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stages")
-            .field("weights", &self.weights)
-            .finish_non_exhaustive()
+        f.debug_struct("Stages").field("weights", &self.weights).finish_non_exhaustive()
     }
 }
 
@@ -118,11 +116,7 @@ impl<S: Module + 'static> Model for Stages<S> {
     type Batch<B: Send + 'static> = Vec<B>;
 
     fn part(self, place: &Place, config: &Config, batches: &Batches) -> Result<Part<Pipeline<S>>> {
-        let Self {
-            weights,
-            mut make,
-            tie,
-        } = self;
+        let Self { weights, mut make, tie } = self;
         let mesh = mesh_for(place, config)?;
         let pp = mesh.sub(Axis::Pp);
         let schedule = schedule(config, pp.world_size(), batches)?;
@@ -134,10 +128,7 @@ impl<S: Module + 'static> Model for Stages<S> {
         Ok(Part {
             module: stages.map_err(Error::from_program)?,
             connect: Box::new(move |stages, place, config| {
-                let axes = Axes {
-                    stages: mesh_of(place)?.sub(Axis::Pp),
-                    data: place.replicas(),
-                };
+                let axes = Axes { stages: mesh_of(place)?.sub(Axis::Pp), data: place.replicas() };
                 let pipeline = Pipeline::with_config(stages, schedule, axes, config)?;
                 Ok(match tie {
                     Some(tie) => tie(pipeline)?,
@@ -148,10 +139,7 @@ impl<S: Module + 'static> Model for Stages<S> {
     }
 
     fn calls(batches: &Batches) -> Calls {
-        Calls {
-            passes: batches.accumulation,
-            last: LastBatch::Drop,
-        }
+        Calls { passes: batches.accumulation, last: LastBatch::Drop }
     }
 
     fn grouped<B: Send + 'static>(data: Data<B>, batches: &Batches) -> Data<Vec<B>> {
@@ -281,9 +269,7 @@ impl<S: Module + 'static, B: Send + 'static> Trainer<Stages<S>, Vec<B>> {
         // As many on every rank: the last of them may be empty on some.
         let round = micro * usize::try_from(self.accumulation).unwrap_or(1);
         let most = data.len().div_ceil(place.data().world_size().len());
-        let mut shown = self
-            .journal
-            .batches("evaluation", indices.len().div_ceil(micro));
+        let mut shown = self.journal.batches("evaluation", indices.len().div_ceil(micro));
         let pipeline = &mut self.engine;
         self.journal.time(Activity::Evaluation, || {
             let mut totals = [0.0, 0.0];
@@ -300,10 +286,7 @@ impl<S: Module + 'static, B: Send + 'static> Trainer<Stages<S>, Vec<B>> {
                     shown.batch(indices.len());
                 }
             }
-            place
-                .replicas()
-                .group()
-                .all_reduce(&mut totals, ReduceOp::Sum)?;
+            place.replicas().group().all_reduce(&mut totals, ReduceOp::Sum)?;
             Ok(totals[0] / totals[1])
         })
     }

@@ -17,10 +17,8 @@ type Batch = (Tensor<2>, Tensor<2>);
 
 /// Points on a line in three dimensions.
 fn batch(indices: &[usize], device: &Device) -> Batch {
-    let x: Vec<f32> = indices
-        .iter()
-        .flat_map(|&index| [index as f32 / 16.0, (index % 5) as f32, 1.0])
-        .collect();
+    let x: Vec<f32> =
+        indices.iter().flat_map(|&index| [index as f32 / 16.0, (index % 5) as f32, 1.0]).collect();
     let x = Tensor::<1>::from_floats(x.as_slice(), device).reshape([indices.len(), 3]);
     let y = x.clone().sum_dim(1) * 0.5;
     (x, y)
@@ -40,10 +38,7 @@ fn model(device: &Device) -> Linear {
 fn model_of(columns: usize, device: &Device) -> Linear {
     let values: Vec<f32> = (0..3 * columns).map(|place| (place as f32).sin()).collect();
     let weight = Tensor::<1>::from_floats(values.as_slice(), device).reshape([3, columns]);
-    Linear {
-        weight: Param::from_tensor(weight),
-        bias: None,
-    }
+    Linear { weight: Param::from_tensor(weight), bias: None }
 }
 
 fn data(world: &World, len: usize) -> Data<Batch> {
@@ -72,9 +67,7 @@ fn trained(ranks: u32, words: &[&str]) -> Result<Vec<(String, u64, f64)>> {
 
 fn trained_on(device: DeviceKind, ranks: u32, words: &[&str]) -> Result<Vec<(String, u64, f64)>> {
     let options = SpawnOptions::new(WorldSize::new(ranks)?).with_device(device);
-    spawn_with(&options, |world| {
-        to_the_end(&world, words, model(&world.device()), || ())
-    })
+    spawn_with(&options, |world| to_the_end(&world, words, model(&world.device()), || ()))
 }
 
 /// Looks at every step with `look`.
@@ -103,10 +96,8 @@ fn own_loop(ranks: u32, placement: Placement) -> Result<Vec<String>> {
         let device = world.device().autodiff();
         let config = DdpConfig::default().with_placement(placement);
         let mut ddp = Ddp::with_config(model(&world.device()), &world, config)?;
-        let mut optimizer = bonfire_optim::AdamWConfig::new()
-            .with_epsilon(1e-8)
-            .with_weight_decay(0.0)
-            .init();
+        let mut optimizer =
+            bonfire_optim::AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).init();
         let mut loader = Loader::new(&world, 43, 4).with_shuffle(3);
         let per_epoch = loader.batches_per_epoch().div_ceil(2);
         let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2);
@@ -244,11 +235,7 @@ fn an_evaluation_computes_in_the_type_of_passes_in_every_placement() {
 
 #[test]
 fn a_step_whose_gradients_overflow_is_skipped() {
-    let words = [
-        "precision.compute=f16",
-        "precision.initial_scale=1e12",
-        "precision.hysteresis=1",
-    ];
+    let words = ["precision.compute=f16", "precision.initial_scale=1e12", "precision.hysteresis=1"];
     let done = trained(2, &[&words[..], &["steps=3", "report.every=1"]].concat()).unwrap();
     assert_eq!(done[0].1, 3);
     assert!(done[0].2.is_finite());
@@ -286,11 +273,7 @@ fn a_step_in_bf16_with_nan_gradients_is_skipped_where_it_is_asked_for() {
 
 #[test]
 fn a_training_whose_gradients_always_overflow_ends() {
-    let words = [
-        "precision.compute=f16",
-        "precision.loss_scale=1e30",
-        "epochs=1000",
-    ];
+    let words = ["precision.compute=f16", "precision.loss_scale=1e30", "epochs=1000"];
     let error = format!("{:?}", trained(2, &words).unwrap_err());
     assert!(error.contains("100 steps in a row"), "{error}");
 }
@@ -357,20 +340,11 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
     };
     let memory = with(&["placement=zero3"], false).unwrap();
     assert_eq!(with(&["placement=zero3", &files], true).unwrap(), memory);
-    let other = format!(
-        "offload.optimizer={}",
-        folder.path().join("other").display()
-    );
+    let other = format!("offload.optimizer={}", folder.path().join("other").display());
     for (words, cause) in [
-        (
-            ["placement=zero1", &files],
-            "parameters in files are for replicated and zero3",
-        ),
+        (["placement=zero1", &files], "parameters in files are for replicated and zero3"),
         ([&*other, &files], "choose one"),
-        (
-            ["optimizer.kind=muon", &files],
-            "for adamw, adam, sgd and lion",
-        ),
+        (["optimizer.kind=muon", &files], "for adamw, adam, sgd and lion"),
     ] {
         // With what made the rank fail.
         let error = format!("{:?}", with(&words, false).unwrap_err());
@@ -469,11 +443,7 @@ fn a_resumed_training_goes_on_in_its_folder_and_a_new_one_keeps_the_last() {
         let checkpoints = format!("checkpoints.folder={}", path(checkpoints));
         trained(2, &[&report, &checkpoints, steps, "report.every=1"]).unwrap();
         let report = bonfire_report::Report::read(path("run")).unwrap();
-        let steps: Vec<u64> = report
-            .curve("loss")
-            .iter()
-            .map(|point| point.step)
-            .collect();
+        let steps: Vec<u64> = report.curve("loss").iter().map(|point| point.step).collect();
         (steps, report)
     };
     assert_eq!(run("a", "steps=2").0, [1, 2]);

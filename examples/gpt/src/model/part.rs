@@ -73,14 +73,7 @@ impl Gpt {
             blocks.extend(part.blocks);
         }
         let (tokens, positions) = embedding?;
-        Some(Self {
-            tokens,
-            positions,
-            blocks,
-            norm: norm?,
-            recomputed,
-            cp: None,
-        })
+        Some(Self { tokens, positions, blocks, norm: norm?, recomputed, cp: None })
     }
 }
 
@@ -90,10 +83,7 @@ impl Part {
     /// # Panics
     /// In other stages.
     pub fn head(&self) -> &Param<Tensor<2>> {
-        let (tokens, _) = self
-            .embedding
-            .as_ref()
-            .expect("the first stage has the embedding");
+        let (tokens, _) = self.embedding.as_ref().expect("the first stage has the embedding");
         &tokens.weight
     }
 
@@ -139,13 +129,9 @@ impl Part {
             let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
             (embedding.forward(batch.tokens.clone()) + positions).flatten(0, 1) // [B*T, C]
         });
-        let stream = embedded
-            .or(input)
-            .expect("a part without embedding has an input");
+        let stream = embedded.or(input).expect("a part without embedding has an input");
         let blocks = self.blocks.iter();
-        blocks.fold(stream, |stream, block| {
-            block.run(stream, b, None, self.recomputed)
-        })
+        blocks.fold(stream, |stream, block| block.run(stream, b, None, self.recomputed))
     }
 
     /// The mean cross entropy, of the normalised stream and the matrix of the embedding.

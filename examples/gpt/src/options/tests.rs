@@ -32,20 +32,12 @@ fn nothing_given_means_the_quick_preset() {
 #[test]
 fn the_nanogpt_preset_is_its_cpu_setting() {
     let settings = parse("--preset nanogpt-cpu").unwrap();
-    let model = ModelSizes {
-        layers: 4,
-        heads: 4,
-        width: 128,
-        context: 64,
-    };
+    let model = ModelSizes { layers: 4, heads: 4, width: 128, context: 64 };
     assert_eq!(settings.model, model);
     assert_eq!(settings.batch, 12);
     let schedule = Schedule::constant(1e-3)
         .with_warmup(100)
-        .with_decay(Decay::Cosine {
-            steps: 1900,
-            final_factor: 0.1,
-        });
+        .with_decay(Decay::Cosine { steps: 1900, final_factor: 0.1 });
     assert_eq!(settings.schedule, schedule);
     let optimizer = OptimizerSettings {
         kind: OptimizerKind::Adamw,
@@ -98,10 +90,7 @@ fn bad_values_are_refused_with_the_option_named() {
 #[test]
 fn heads_must_divide_the_width() {
     let message = parse("--width 100 --heads 3").unwrap_err();
-    assert!(
-        message.contains("--width 100") && message.contains("--heads 3"),
-        "{message}"
-    );
+    assert!(message.contains("--width 100") && message.contains("--heads 3"), "{message}");
     assert!(parse("--width 100 --heads 5").is_ok());
 }
 
@@ -125,9 +114,5 @@ fn files_are_for_state_that_can_be_in_files() {
 
 #[test]
 fn unknown_options_are_refused() {
-    assert!(
-        parse("--learning-rat 1")
-            .unwrap_err()
-            .contains("--learning-rate")
-    );
+    assert!(parse("--learning-rat 1").unwrap_err().contains("--learning-rate"));
 }

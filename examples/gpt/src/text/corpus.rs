@@ -34,11 +34,7 @@ impl Text {
             return Err(TextError::Empty { name });
         }
         let vocabulary = Vocabulary::of(text);
-        Ok(Self {
-            name,
-            tokens: vocabulary.encode(text).into(),
-            vocabulary: Arc::new(vocabulary),
-        })
+        Ok(Self { name, tokens: vocabulary.encode(text).into(), vocabulary: Arc::new(vocabulary) })
     }
 
     pub fn name(&self) -> &str {
@@ -67,10 +63,7 @@ impl Text {
     /// second for validation.
     pub fn split(&self, held_out: usize) -> (Self, Self) {
         let (first, last) = self.tokens.split_at(self.len().saturating_sub(held_out));
-        let part = |tokens: &[i32]| Self {
-            tokens: tokens.into(),
-            ..self.clone()
-        };
+        let part = |tokens: &[i32]| Self { tokens: tokens.into(), ..self.clone() };
         (part(first), part(last))
     }
 
@@ -87,10 +80,7 @@ impl Text {
 }
 
 fn contents(path: &Path) -> Result<(String, String), TextError> {
-    let unreadable = |source| TextError::Unreadable {
-        path: path.to_path_buf(),
-        source,
-    };
+    let unreadable = |source| TextError::Unreadable { path: path.to_path_buf(), source };
     // The first process to read a pipe empties it, and the others wait.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         let path = path.to_path_buf();
@@ -147,14 +137,7 @@ mod tests {
         let empty = read(b"").unwrap_err().to_string();
         assert!(empty.contains("is empty"), "{empty}");
         let binary = read(b"abc\xff\xfe").unwrap_err().to_string();
-        assert!(
-            binary.contains("not UTF-8") && binary.contains("byte 3"),
-            "{binary}"
-        );
-        assert!(
-            [missing, empty, binary]
-                .iter()
-                .all(|line| !line.contains('\n'))
-        );
+        assert!(binary.contains("not UTF-8") && binary.contains("byte 3"), "{binary}");
+        assert!([missing, empty, binary].iter().all(|line| !line.contains('\n')));
     }
 }

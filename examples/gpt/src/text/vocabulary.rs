@@ -11,9 +11,7 @@ pub struct Vocabulary {
 impl Vocabulary {
     pub fn of(text: &str) -> Self {
         let distinct: BTreeSet<char> = text.chars().collect();
-        Self {
-            characters: distinct.into_iter().collect(),
-        }
+        Self { characters: distinct.into_iter().collect() }
     }
 
     pub fn len(&self) -> usize {
@@ -32,9 +30,7 @@ impl Vocabulary {
 
     /// Returns the numbers of a text's characters; characters outside the vocabulary are left out.
     pub fn encode(&self, text: &str) -> Vec<i32> {
-        text.chars()
-            .filter_map(|character| self.token(character))
-            .collect()
+        text.chars().filter_map(|character| self.token(character)).collect()
     }
 
     /// Returns the text of character numbers; numbers outside the vocabulary are left out.

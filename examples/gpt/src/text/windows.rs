@@ -47,11 +47,7 @@ impl TextWindows {
                 needed,
             });
         }
-        Ok(Self {
-            text,
-            context,
-            stride: context,
-        })
+        Ok(Self { text, context, stride: context })
     }
 
     /// Lets windows begin at every character, so that they overlap.
@@ -96,10 +92,7 @@ impl TextWindows {
             &self.text.tokens()[start..start + self.context]
         };
         let values: Vec<i32> = indices.iter().flat_map(window).copied().collect();
-        Tensor::from_data(
-            TensorData::new(values, [indices.len(), self.context]),
-            device,
-        )
+        Tensor::from_data(TensorData::new(values, [indices.len(), self.context]), device)
     }
 }
 
@@ -132,10 +125,7 @@ mod tests {
     #[test]
     fn a_text_too_short_says_how_long_it_should_be() {
         let short = text(8).windows(8).unwrap_err().to_string();
-        assert!(
-            short.contains("8 characters") && short.contains("at least 9"),
-            "{short}"
-        );
+        assert!(short.contains("8 characters") && short.contains("at least 9"), "{short}");
         assert_eq!(text(9).windows(8).unwrap().len(), 1);
     }
 

@@ -43,17 +43,12 @@ pub(super) fn train(
     let parameters = model.num_params();
     let flops = model.flops_per_token();
     let mut saver = Saver::open(world, mesh, TensorTable::of(&model), settings)?;
-    let sampler = Sampler {
-        seed: settings.seed,
-        windows: corpus.training.len(),
-        batch: settings.batch,
-    };
+    let sampler =
+        Sampler { seed: settings.seed, windows: corpus.training.len(), batch: settings.batch };
     let micro_batches = |step| -> Vec<TextBatch> {
         let windows = sampler.windows(step, data.rank(), data.world_size());
         let micro_batches = windows.chunks(settings.micro_batch());
-        micro_batches
-            .map(|windows| corpus.training.batch(windows, &device))
-            .collect()
+        micro_batches.map(|windows| corpus.training.batch(windows, &device)).collect()
     };
     let ranks = pp.world_size();
     let (weights, shape) = match settings.pipeline.order {
@@ -105,9 +100,7 @@ pub(super) fn train(
     let mut steps = first;
     for step in first..settings.steps {
         if let Some(rank) = request.agreed(world)? {
-            journal.note(&format!(
-                "stopped after {step} steps: rank {rank} was asked to"
-            ));
+            journal.note(&format!("stopped after {step} steps: rank {rank} was asked to"));
             break;
         }
         let micro_batches = journal.time(Activity::Data, || micro_batches(step));
@@ -150,9 +143,7 @@ pub(super) fn train(
 }
 
 fn seconds(world: &World, model: Gpt, tp: &World, batch: &TextBatch) -> Result<Vec<f64>> {
-    let layers: Vec<_> = (0..model.weights().len())
-        .map(|layer| layer..layer + 1)
-        .collect();
+    let layers: Vec<_> = (0..model.weights().len()).map(|layer| layer..layer + 1).collect();
     let model = model.divided(tp).context("--mesh does not fit the model")?;
     let layers = model.cut(&layers, tp);
     let forward = |layer: usize| layers[layer].alone(batch);
@@ -229,34 +220,21 @@ fn fastest(
     pipeline.backward(micro_batches, Part::forward)?;
     let step = pipeline.backward(micro_batches, Part::forward)?;
     let times = step.output.times;
-    let PassTimes {
-        forward_s,
-        input_gradient_s,
-        weight_gradient_s,
-    } = times;
+    let PassTimes { forward_s, input_gradient_s, weight_gradient_s } = times;
     let mut times = [forward_s, input_gradient_s, weight_gradient_s];
     world.group().broadcast(&mut times, Rank::new(0))?;
     let [forward_s, input_gradient_s, weight_gradient_s] = times;
-    let chunks_max = if layers >= 2 * trial.ranks.len() {
-        trial.chunks.saturating_add(1)
-    } else {
-        trial.chunks
-    };
+    let chunks_max =
+        if layers >= 2 * trial.ranks.len() { trial.chunks.saturating_add(1) } else { trial.chunks };
     let candidates = choose(&Demand {
         ranks: trial.ranks,
         micro_batches: trial.micro_batches,
         chunks_max,
-        times: PassTimes {
-            forward_s,
-            input_gradient_s,
-            weight_gradient_s,
-        },
+        times: PassTimes { forward_s, input_gradient_s, weight_gradient_s },
         message_s: 0.0,
         activations: Bytes::new(1),
         activations_max: Bytes::new(u64::MAX),
     })?;
     let first = candidates.first();
-    Ok(first
-        .context("no schedule goes with --micro-batches")?
-        .shape)
+    Ok(first.context("no schedule goes with --micro-batches")?.shape)
 }

@@ -30,9 +30,8 @@ fn train(world: &World, config: &Config) -> bonfire::Result<()> {
     }
     // Each of the eleven counts once, on any number of ranks.
     let validation = samples(11, world.device());
-    let [loss] = trainer.evaluate(&validation, |model, batch| {
-        [model.loss(batch).into_scalar::<f64>()]
-    })?;
+    let [loss] =
+        trainer.evaluate(&validation, |model, batch| [model.loss(batch).into_scalar::<f64>()])?;
     trainer.note(&format!("validation loss {loss:.4}"));
     trainer.finish()?;
     Ok(())

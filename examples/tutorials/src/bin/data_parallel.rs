@@ -24,16 +24,10 @@ fn sizes(devices: Vec<Device>) -> bonfire::Result<()> {
         let output = dp.forward(&input, |model, input| {
             let size = input.dims();
             let output = model.forward(input);
-            println!(
-                "\tIn Model: input size {size:?} output size {:?}",
-                output.dims()
-            );
+            println!("\tIn Model: input size {size:?} output size {:?}", output.dims());
             output
         })?;
-        println!(
-            "Outside: input size {size:?} output_size {:?}",
-            output.dims()
-        );
+        println!("Outside: input size {size:?} output_size {:?}", output.dims());
     }
     Ok(())
 }

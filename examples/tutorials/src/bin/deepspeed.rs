@@ -31,10 +31,7 @@ struct Net {
 impl Net {
     fn new(device: &Device) -> Self {
         let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
-        Self {
-            blocks: vec![linear(10, 200), linear(200, 200)],
-            last: linear(200, 5),
-        }
+        Self { blocks: vec![linear(10, 200), linear(200, 200)], last: linear(200, 5) }
     }
 
     /// The blocks are computed again in the backward pass, as with deepspeed.checkpointing.checkpoint.

@@ -24,10 +24,7 @@ fn train(world: World) -> bonfire::Result<()> {
         }
         let mean = mean.over_ranks(&world)?;
         if world.is_main() {
-            println!(
-                "[epoch {epoch}] mean loss {mean:.4} on {} ranks",
-                world.world_size()
-            );
+            println!("[epoch {epoch}] mean loss {mean:.4} on {} ranks", world.world_size());
         }
     }
     Ok(())

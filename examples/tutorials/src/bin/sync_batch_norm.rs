@@ -33,10 +33,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: &World, args: &Args) -> bonfire::Result<()> {
     let (norm, body) = (BatchNormConfig::new(10), ToyModel::new(&world.device()));
-    let mut model = Model {
-        norm: norm.init(&world.device()),
-        body,
-    };
+    let mut model = Model { norm: norm.init(&world.device()), body };
     if args.freeze {
         (model, _) = freeze_all_but(model, &["norm.*"])?;
     }
@@ -46,9 +43,7 @@ fn train(world: &World, args: &Args) -> bonfire::Result<()> {
     let mut ddp = Ddp::new(model, world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     // Rank r has the samples from 8 r: without --sync-bn each rank has its own statistics.
-    let own: Vec<usize> = (0..8)
-        .map(|sample| sample + 8 * world.rank().index())
-        .collect();
+    let own: Vec<usize> = (0..8).map(|sample| sample + 8 * world.rank().index()).collect();
     let mut losses = Vec::new();
     for _ in 0..40 {
         let (x, y) = batch(&own, &world.device().autodiff());

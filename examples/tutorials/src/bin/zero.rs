@@ -12,13 +12,7 @@ fn main() -> bonfire::Result<()> {
     let model: Linear = LinearConfig::new(10, 500).init(&Device::flex());
     for placement in ["replicated", "zero1", "zero2", "zero3"] {
         let placed = format!("placement={placement}");
-        let words = [
-            "batch.micro=8",
-            "steps=20",
-            "clip.norm=1.0",
-            "report.every=1000",
-            &placed,
-        ];
+        let words = ["batch.micro=8", "steps=20", "clip.norm=1.0", "report.every=1000", &placed];
         let config = Config::default().with_words(words)?;
         let digests = spawn(2, |world| {
             let device = world.device().autodiff();

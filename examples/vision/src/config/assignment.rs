@@ -25,10 +25,8 @@ enum Entry {
 }
 
 pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     let syntax = |error: serde_saphyr::Error| ConfigError::Syntax {
         path: path.to_owned(),
         cause: one_line(&error),
@@ -61,10 +59,7 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
                 });
             }
             Entry::Value(value) => {
-                let origin = Origin::File {
-                    path: path.to_owned(),
-                    line: defined.line(),
-                };
+                let origin = Origin::File { path: path.to_owned(), line: defined.line() };
                 assignments.push(Assignment { key, value, origin });
             }
         }
@@ -76,11 +71,9 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
 /// same meaning as in a file.
 pub(super) fn of_pairs(words: &[String]) -> Result<Vec<Assignment>, ConfigError> {
     let pairs = words.chunks(2).map(|pair| match pair {
-        [key, text] => Ok(Assignment {
-            key: key.clone(),
-            value: value(text),
-            origin: Origin::CommandLine,
-        }),
+        [key, text] => {
+            Ok(Assignment { key: key.clone(), value: value(text), origin: Origin::CommandLine })
+        }
         _ => Err(ConfigError::NoValue { key: pair.concat() }),
     });
     pairs.collect()

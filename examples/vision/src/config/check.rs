@@ -37,12 +37,7 @@ fn check_numbers(optim: &OptimSection) -> Result<(), Fault> {
             "above 0",
             optim.base_lr > 0.0 && optim.base_lr.is_finite(),
         ),
-        (
-            "OPTIM.MIN_LR",
-            optim.min_lr,
-            "from 0 to 1",
-            fraction(optim.min_lr),
-        ),
+        ("OPTIM.MIN_LR", optim.min_lr, "from 0 to 1", fraction(optim.min_lr)),
         (
             "OPTIM.LR_MULT",
             optim.lr_mult,
@@ -55,18 +50,8 @@ fn check_numbers(optim: &OptimSection) -> Result<(), Fault> {
             "from 0 to below 1",
             (0.0..1.0).contains(&optim.momentum),
         ),
-        (
-            "OPTIM.DAMPENING",
-            optim.dampening,
-            "from 0 to 1",
-            fraction(optim.dampening),
-        ),
-        (
-            "OPTIM.WARMUP_FACTOR",
-            optim.warmup_factor,
-            "from 0 to 1",
-            fraction(optim.warmup_factor),
-        ),
+        ("OPTIM.DAMPENING", optim.dampening, "from 0 to 1", fraction(optim.dampening)),
+        ("OPTIM.WARMUP_FACTOR", optim.warmup_factor, "from 0 to 1", fraction(optim.warmup_factor)),
         (
             "OPTIM.WEIGHT_DECAY",
             optim.weight_decay,

@@ -202,10 +202,7 @@ impl Default for Config {
                 warmup_epochs: 5,
                 weight_decay: 5e-5,
             },
-            cudnn: CudnnSection {
-                benchmark: true,
-                deterministic: false,
-            },
+            cudnn: CudnnSection { benchmark: true, deterministic: false },
             out_dir: PathBuf::from("./vision-run"),
             cfg_dest: "config.yaml".to_owned(),
             rng_seed: None,

@@ -112,20 +112,8 @@ fn a_file_that_changes_nothing_is_the_defaults() {
 #[test]
 fn an_unknown_key_gets_the_nearest_and_its_line() {
     let text = "MODEL:\n  ARCH: resnet18\n  NUM_CLASES: 10\n";
-    fails(
-        text,
-        "",
-        &[
-            "some.yaml line 3",
-            "MODEL.NUM_CLASES",
-            "did you mean `MODEL.NUM_CLASSES`?",
-        ],
-    );
-    fails(
-        "",
-        "TRAIN.BATCHSIZE 8",
-        &["command line", "did you mean `TRAIN.BATCH_SIZE`?"],
-    );
+    fails(text, "", &["some.yaml line 3", "MODEL.NUM_CLASES", "did you mean `MODEL.NUM_CLASSES`?"]);
+    fails("", "TRAIN.BATCHSIZE 8", &["command line", "did you mean `TRAIN.BATCH_SIZE`?"]);
     fails("", "BATCH_SIZE 8", &["there is no key BATCH_SIZE"]);
     fails("", "TRAIN 8", &["there is no key TRAIN"]);
     fails("QUX:\n  A: 1\n", "", &["line 2", "QUX.A"]);
@@ -134,44 +122,14 @@ fn an_unknown_key_gets_the_nearest_and_its_line() {
 #[test]
 fn a_wrong_value_names_its_key_and_line() {
     let cases = [
-        (
-            "OPTIM:\n  BASE_LR: fast\n",
-            "line 2",
-            "OPTIM.BASE_LR",
-            "string \"fast\"",
-        ),
-        (
-            "TRAIN:\n\n  BATCH_SIZE: 0\n",
-            "line 3",
-            "TRAIN.BATCH_SIZE",
-            "nonzero",
-        ),
+        ("OPTIM:\n  BASE_LR: fast\n", "line 2", "OPTIM.BASE_LR", "string \"fast\""),
+        ("TRAIN:\n\n  BATCH_SIZE: 0\n", "line 3", "TRAIN.BATCH_SIZE", "nonzero"),
         ("TRAIN:\n  WORKERS: -1\n", "line 2", "TRAIN.WORKERS", "-1"),
         ("MODEL:\n  SYNCBN: 3\n", "line 2", "MODEL.SYNCBN", "boolean"),
-        (
-            "MODEL:\n  ARCH: resnet81\n",
-            "line 2",
-            "MODEL.ARCH",
-            "did you mean resnet",
-        ),
-        (
-            "OPTIM:\n  LR_POLICY: exp\n",
-            "line 2",
-            "OPTIM.LR_POLICY",
-            "`cos` or `steps`",
-        ),
-        (
-            "OPTIM:\n  STEPS: [0, a]\n",
-            "line 2",
-            "OPTIM.STEPS",
-            "string \"a\"",
-        ),
-        (
-            "OPTIM:\n  MOMENTUM: 1.5\n",
-            "line 2",
-            "OPTIM.MOMENTUM",
-            "from 0 to below 1",
-        ),
+        ("MODEL:\n  ARCH: resnet81\n", "line 2", "MODEL.ARCH", "did you mean resnet"),
+        ("OPTIM:\n  LR_POLICY: exp\n", "line 2", "OPTIM.LR_POLICY", "`cos` or `steps`"),
+        ("OPTIM:\n  STEPS: [0, a]\n", "line 2", "OPTIM.STEPS", "string \"a\""),
+        ("OPTIM:\n  MOMENTUM: 1.5\n", "line 2", "OPTIM.MOMENTUM", "from 0 to below 1"),
         ("RNG_SEED: 1.5\n", "line 1", "RNG_SEED", "1.5"),
     ];
     for (text, line, key, cause) in cases {
@@ -186,18 +144,10 @@ fn what_does_not_go_together_is_refused() {
     fails("", "MODEL.NUM_CLASSES 3", &["TRAIN.TOPK", "3 classes"]);
     fails("", "TRAIN.IM_SIZE 300", &["TEST.IM_SIZE", "TRAIN.IM_SIZE"]);
     fails("", "OPTIM.LR_POLICY steps", &["OPTIM.STEPS"]);
-    fails(
-        "",
-        "OPTIM.LR_POLICY steps OPTIM.STEPS [0,9,9]",
-        &["OPTIM.STEPS"],
-    );
+    fails("", "OPTIM.LR_POLICY steps OPTIM.STEPS [0,9,9]", &["OPTIM.STEPS"]);
     fails("", "OPTIM.MOMENTUM 0", &["OPTIM.NESTEROV"]);
     fails("", "CFG_DEST ../x", &["CFG_DEST"]);
-    fails(
-        "",
-        "MODEL.ARCH botnet50 TRAIN.IM_SIZE 16",
-        &["TRAIN.IM_SIZE"],
-    );
+    fails("", "MODEL.ARCH botnet50 TRAIN.IM_SIZE 16", &["TRAIN.IM_SIZE"]);
     fails("", "OUT_DIR", &["OUT_DIR has no value"]);
 }
 
@@ -205,27 +155,13 @@ fn what_does_not_go_together_is_refused() {
 fn what_is_no_yaml_names_its_line() {
     fails("MODEL:\n  ARCH: [resnet18\n", "", &["some.yaml", "line"]);
     fails("A: 1\nA: 2\n", "", &["some.yaml", "line 2", "duplicate"]);
-    fails(
-        "OUT_DIR: a\n---\nOUT_DIR: b\n",
-        "",
-        &["some.yaml", "multiple"],
-    );
-    fails(
-        "OPTIM:\n  BASE_LR: .inf\n",
-        "",
-        &["line 2", "OPTIM.BASE_LR", ".inf"],
-    );
+    fails("OUT_DIR: a\n---\nOUT_DIR: b\n", "", &["some.yaml", "multiple"]);
+    fails("OPTIM:\n  BASE_LR: .inf\n", "", &["line 2", "OPTIM.BASE_LR", ".inf"]);
     fails("- a\n- b\n", "", &["some.yaml", "sections with keys"]);
-    for text in [
-        "A: 1\nA: 2\n",
-        "A: 1\n---\nA: 2\n",
-        "OPTIM:\n  BASE_LR: .inf\n",
-    ] {
+    for text in ["A: 1\nA: 2\n", "A: 1\n---\nA: 2\n", "OPTIM:\n  BASE_LR: .inf\n"] {
         let told = load(text, "").unwrap_err();
         assert!(
-            ["Options", "_options", "Policy", "policy"]
-                .iter()
-                .all(|word| !told.contains(word)),
+            ["Options", "_options", "Policy", "policy"].iter().all(|word| !told.contains(word)),
             "words for programmers: {told}"
         );
     }
@@ -236,10 +172,7 @@ fn what_is_no_yaml_names_its_line() {
 #[test]
 fn a_saved_configuration_is_there_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config {
-        out_dir: folder.path().join("new/run"),
-        ..Config::default()
-    };
+    let config = Config { out_dir: folder.path().join("new/run"), ..Config::default() };
     let path = config.save().unwrap();
     assert_eq!(path, config.out_dir.join("config.yaml"));
     assert_eq!(Config::load(Some(&path), &[]).unwrap(), config);
@@ -250,10 +183,7 @@ fn a_saved_configuration_is_there_as_a_whole() {
 fn any_config() -> impl Strategy<Value = Config> {
     let sizes = (1_usize..5000, 5_usize..3000, 1_usize..300, any::<bool>());
     let numbers = (1e-9..1e9_f64, 0.0..1.0_f64, 1e-300..1.0_f64, 0.1..0.99_f64);
-    let words = (
-        "[a-z0-9 :#'\"{}~-]{1,12}",
-        proptest::option::of(any::<u64>()),
-    );
+    let words = ("[a-z0-9 :#'\"{}~-]{1,12}", proptest::option::of(any::<u64>()));
     let arch = prop::sample::select(vec!["resnet18", "resnet50", "botnet50", "resnet8"]);
     (sizes, numbers, words, arch).prop_map(|(sizes, numbers, words, arch)| {
         let mut config = Config::default();

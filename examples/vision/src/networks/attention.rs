@@ -33,19 +33,12 @@ pub(crate) struct AttentionSizes {
 
 impl Attention {
     pub(crate) fn new(sizes: AttentionSizes, draw: &mut Draw) -> Self {
-        let AttentionSizes {
-            channels,
-            heads,
-            map: [height, width],
-        } = sizes;
+        let AttentionSizes { channels, heads, map: [height, width] } = sizes;
         assert_eq!(channels % heads, 0, "{heads} heads share {channels}");
         let depth = channels / heads;
         let std = 1.0 / (depth as f64).sqrt();
         Self {
-            query_key_value: draw.projection(Channels {
-                source: channels,
-                target: 3 * channels,
-            }),
+            query_key_value: draw.projection(Channels { source: channels, target: 3 * channels }),
             rel_height: draw.normal([2 * height - 1, depth], std),
             rel_width: draw.normal([2 * width - 1, depth], std),
             heads,

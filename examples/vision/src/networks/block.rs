@@ -71,22 +71,12 @@ impl Kind {
 
 impl Block {
     pub(crate) fn new(kind: Kind, place: Place, draw: &mut Draw) -> Self {
-        let Place {
-            source,
-            width,
-            inside,
-            stride,
-            ..
-        } = place;
+        let Place { source, width, inside, stride, .. } = place;
         let target = kind.target(width);
         let channels = |source, target| Channels { source, target };
         let window = |side, stride| Window { side, stride };
         let last = |draw: &Draw| {
-            if place.zero_init {
-                draw.zero_norm(target)
-            } else {
-                draw.norm(target)
-            }
+            if place.zero_init { draw.zero_norm(target) } else { draw.norm(target) }
         };
         let (conv1, conv2, conv3, bn2, bn3);
         match kind {
@@ -136,14 +126,8 @@ impl Block {
 }
 
 pub(crate) fn projection(place: Place, target: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
-    let channels = Channels {
-        source: place.source,
-        target,
-    };
-    let window = Window {
-        side: 1,
-        stride: place.stride,
-    };
+    let channels = Channels { source: place.source, target };
+    let window = Window { side: 1, stride: place.stride };
     let convolution = draw.convolution(channels, window);
     (convolution, draw.norm(target))
 }
@@ -153,10 +137,7 @@ fn padded(input: Tensor<4>, target: usize, stride: usize) -> Tensor<4> {
     let input = match stride {
         1 => input,
         // A mean over one pixel, which autodiff knows on every backend.
-        _ => AvgPool2dConfig::new([1, 1])
-            .with_strides([stride; 2])
-            .init()
-            .forward(input),
+        _ => AvgPool2dConfig::new([1, 1]).with_strides([stride; 2]).init().forward(input),
     };
     let [batch, source, height, width] = input.dims();
     if source == target {

@@ -68,9 +68,7 @@ impl BotNetConfig {
             zero_init: self.zero_init_residual,
         };
         let map = self.map();
-        Trunk::new(config, seed, device, |place, draw| {
-            BotBlock::new(place, map, draw)
-        })
+        Trunk::new(config, seed, device, |place, draw| BotBlock::new(place, map, draw))
     }
 }
 
@@ -84,11 +82,7 @@ impl BotBlock {
             conv1: draw.convolution(channels(source, width), window),
             bn1: draw.norm(width),
             attention: Attention::new(
-                AttentionSizes {
-                    channels: width,
-                    heads: HEADS,
-                    map: [map; 2],
-                },
+                AttentionSizes { channels: width, heads: HEADS, map: [map; 2] },
                 draw,
             ),
             bn2: draw.norm(width),

@@ -166,10 +166,7 @@ impl DenseNetConfig {
     /// Builds the network; the same seed gives the same parameters on every device and every rank.
     pub fn init(&self, seed: u64, device: &Device) -> DenseNet {
         let draw = &mut Draw::new(seed, device);
-        let first = Channels {
-            source: 3,
-            target: STEM,
-        };
+        let first = Channels { source: 3, target: STEM };
         let mut channels = STEM;
         let features = Features {
             conv0: draw.convolution_by_source(first, window_of(self.stem)),
@@ -184,14 +181,8 @@ impl DenseNetConfig {
             denseblock4: DenseBlock::new(LAYERS[3], &mut channels, draw),
             norm5: draw.norm(channels),
         };
-        let last = Channels {
-            source: channels,
-            target: self.classes,
-        };
-        DenseNet {
-            features,
-            classifier: draw.linear_without_shift(last),
-        }
+        let last = Channels { source: channels, target: self.classes };
+        DenseNet { features, classifier: draw.linear_without_shift(last) }
     }
 }
 
@@ -240,10 +231,7 @@ impl DenseLayer {
 
 impl Transition {
     fn new(channels: &mut usize, draw: &mut Draw) -> Self {
-        let halved = Channels {
-            source: *channels,
-            target: *channels / 2,
-        };
+        let halved = Channels { source: *channels, target: *channels / 2 };
         *channels = halved.target;
         let window = Window { side: 1, stride: 1 };
         Self {
@@ -268,10 +256,7 @@ mod tests {
     use super::*;
     use crate::networks::trained_numbers;
 
-    const CONFIG: DenseNetConfig = DenseNetConfig {
-        classes: 1000,
-        stem: Stem::Large,
-    };
+    const CONFIG: DenseNetConfig = DenseNetConfig { classes: 1000, stem: Stem::Large };
 
     /// The shapes of all tensors by path.
     #[derive(Default)]
@@ -312,30 +297,17 @@ mod tests {
             ("features.conv0.weight", &[64, 3, 7, 7][..]),
             ("features.norm0.gamma", &[64]),
             ("features.denseblock1.denselayer1.norm1.running_var", &[64]),
-            (
-                "features.denseblock1.denselayer1.conv1.weight",
-                &[128, 64, 1, 1],
-            ),
-            (
-                "features.denseblock1.denselayer6.conv2.weight",
-                &[32, 128, 3, 3],
-            ),
+            ("features.denseblock1.denselayer1.conv1.weight", &[128, 64, 1, 1]),
+            ("features.denseblock1.denselayer6.conv2.weight", &[32, 128, 3, 3]),
             ("features.transition1.norm.beta", &[256]),
             ("features.transition1.conv.weight", &[128, 256, 1, 1]),
-            (
-                "features.denseblock3.denselayer24.conv1.weight",
-                &[128, 992, 1, 1],
-            ),
+            ("features.denseblock3.denselayer24.conv1.weight", &[128, 992, 1, 1]),
             ("features.denseblock4.denselayer16.norm1.gamma", &[992]),
             ("features.norm5.gamma", &[1024]),
             ("classifier.weight", &[1024, 1000]),
             ("classifier.bias", &[1000]),
         ] {
-            assert_eq!(
-                paths.shapes.get(name).map(Vec::as_slice),
-                Some(shape),
-                "{name}"
-            );
+            assert_eq!(paths.shapes.get(name).map(Vec::as_slice), Some(shape), "{name}");
         }
         assert_eq!(paths.shapes.len(), 120 + 4 * 121 + 2);
     }
@@ -343,10 +315,7 @@ mod tests {
     #[test]
     fn it_scores_every_picture() {
         let device = Device::flex();
-        let config = DenseNetConfig {
-            classes: 7,
-            stem: Stem::Small,
-        };
+        let config = DenseNetConfig { classes: 7, stem: Stem::Small };
         let pictures = Draw::new(7, &device).normal([2, 3, 32, 32], 1.0).val();
         assert_eq!(config.init(1, &device).forward(pictures).dims(), [2, 7]);
     }

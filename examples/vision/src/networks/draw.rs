@@ -52,10 +52,7 @@ impl<'a> Draw<'a> {
         let Window { side, .. } = window;
         let std = (2.0 / (channels.target * side * side) as f64).sqrt();
         let shape = [channels.target, channels.source / groups, side, side];
-        Conv2d {
-            groups,
-            ..convolution(self.normal(shape, std), window)
-        }
+        Conv2d { groups, ..convolution(self.normal(shape, std), window) }
     }
 
     /// A convolution without bias, normal with deviation `sqrt(2 / fan in)`.
@@ -172,10 +169,7 @@ mod tests {
     #[test]
     fn convolutions_are_normal_by_their_fan_out() {
         let device = Device::flex();
-        let channels = Channels {
-            source: 40,
-            target: 50,
-        };
+        let channels = Channels { source: 40, target: 50 };
         let window = Window { side: 3, stride: 2 };
         let layer = Draw::new(1, &device).convolution(channels, window);
         assert_eq!(layer.weight.val().dims(), [50, 40, 3, 3]);
@@ -192,16 +186,10 @@ mod tests {
     #[test]
     fn linear_layers_are_uniform_by_their_fan_in() {
         let device = Device::flex();
-        let channels = Channels {
-            source: 64,
-            target: 100,
-        };
+        let channels = Channels { source: 64, target: 100 };
         let layer = Draw::new(2, &device).linear(channels);
         let values = values(&layer.weight);
-        let (bound, most) = (
-            0.125_f32,
-            values.iter().fold(0.0_f32, |a, b| a.max(b.abs())),
-        );
+        let (bound, most) = (0.125_f32, values.iter().fold(0.0_f32, |a, b| a.max(b.abs())));
         assert!(most <= bound && most > 0.99 * bound, "largest {most}");
         let (_, deviation) = moments(&values);
         let std = f64::from(bound) / 3.0_f64.sqrt();

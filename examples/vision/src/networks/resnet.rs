@@ -60,11 +60,7 @@ impl Depth {
             groups: 1,
             shortcut: Shortcut::Projection,
         };
-        let wide = |groups| Sizes {
-            inside: 128,
-            groups,
-            ..large(Kind::Bottleneck, [3, 4, 6, 3])
-        };
+        let wide = |groups| Sizes { inside: 128, groups, ..large(Kind::Bottleneck, [3, 4, 6, 3]) };
         let small = |n| Sizes {
             kind: Kind::Basic,
             blocks: [n, n, n, 0],
@@ -98,12 +94,7 @@ impl Depth {
 impl ResNetConfig {
     /// Makes a network with its usual stem, all normalisations starting with ones.
     pub fn new(depth: Depth, classes: usize) -> Self {
-        Self {
-            depth,
-            classes,
-            stem: depth.stem(),
-            zero_init_residual: false,
-        }
+        Self { depth, classes, stem: depth.stem(), zero_init_residual: false }
     }
 
     /// Builds the network; the same seed gives the same parameters on every device and every rank.
@@ -116,9 +107,7 @@ impl ResNetConfig {
             last_stride: 2,
             zero_init: self.zero_init_residual,
         };
-        Trunk::new(config, seed, device, |place, draw| {
-            Block::new(sizes.kind, place, draw)
-        })
+        Trunk::new(config, seed, device, |place, draw| Block::new(sizes.kind, place, draw))
     }
 }
 

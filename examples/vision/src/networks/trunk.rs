@@ -82,14 +82,7 @@ impl<B: LastBlock> Trunk<B> {
         device: &Device,
         last: impl Fn(Place, &mut Draw) -> B,
     ) -> Self {
-        let Sizes {
-            kind,
-            blocks,
-            width,
-            inside,
-            groups,
-            shortcut,
-        } = config.sizes;
+        let Sizes { kind, blocks, width, inside, groups, shortcut } = config.sizes;
         let strides = [1, 2, 2, config.last_stride];
         let draw = &mut Draw::new(seed, device);
         let (conv1, bn1) = stem(config.stem, width, draw);
@@ -112,9 +105,7 @@ impl<B: LastBlock> Trunk<B> {
             let block = |index| Block::new(kind, place(stage, index), draw);
             (0..blocks[stage]).map(block).collect()
         });
-        let layer4 = (0..blocks[3])
-            .map(|index| last(place(3, index), draw))
-            .collect();
+        let layer4 = (0..blocks[3]).map(|index| last(place(3, index), draw)).collect();
         Self {
             conv1,
             bn1,
@@ -123,10 +114,7 @@ impl<B: LastBlock> Trunk<B> {
             layer2,
             layer3,
             layer4,
-            fc: draw.linear(Channels {
-                source,
-                target: config.classes,
-            }),
+            fc: draw.linear(Channels { source, target: config.classes }),
         }
     }
 
@@ -154,10 +142,7 @@ impl<B: LastBlock> Trunk<B> {
 }
 
 fn stem(stem: Stem, width: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
-    let channels = Channels {
-        source: 3,
-        target: width,
-    };
+    let channels = Channels { source: 3, target: width };
     let convolution = draw.convolution(channels, window_of(stem));
     (convolution, draw.norm(width))
 }
@@ -182,7 +167,5 @@ pub(crate) fn max_pool(stem: Stem) -> Option<MaxPool2d> {
 /// The mean over all pixels: `[batch, channels, height, width]` to `[batch, channels]`.
 pub(crate) fn pooled(x: Tensor<4>) -> Tensor<2> {
     let [batch, channels, height, width] = x.dims();
-    x.reshape([batch, channels, height * width])
-        .mean_dim(2)
-        .reshape([batch, channels])
+    x.reshape([batch, channels, height * width]).mean_dim(2).reshape([batch, channels])
 }

@@ -66,10 +66,7 @@ fn holds_checkpoints(world: &World, checkpoints: &Checkpoints) -> Result<bool> {
         // The folder is made with the first of them.
         let entries = fs::read_dir(checkpoints.folder()).into_iter().flatten();
         let mut names = entries.flatten().map(|entry| entry.file_name());
-        any =
-            [u8::from(names.any(|name| {
-                name.as_encoded_bytes().starts_with(b"step-")
-            }))];
+        any = [u8::from(names.any(|name| name.as_encoded_bytes().starts_with(b"step-")))];
     }
     world.group().broadcast(&mut any, Rank::new(0))?;
     Ok(any == [1])

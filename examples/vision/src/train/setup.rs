@@ -35,11 +35,8 @@ impl<'a> Trainer<'a> {
         let mut optimizer = sgd(&config.optim);
         let resumed = resumed(world, config, &checkpoints, &mut ddp, &mut optimizer);
         let (progress, steps) = all_or_none(world, resumed)?.unwrap_or_else(|| {
-            let progress = Progress {
-                seed,
-                data: loader(world, data, config, seed).state(),
-                best: None,
-            };
+            let progress =
+                Progress { seed, data: loader(world, data, config, seed).state(), best: None };
             (progress, 0)
         });
         // A seed that the configuration has must be the one by which the data was distributed.
@@ -75,13 +72,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn announce(&self, parameters: usize) {
-        let Self {
-            world,
-            config,
-            data,
-            journal,
-            ..
-        } = self;
+        let Self { world, config, data, journal, .. } = self;
         let batch = global_batch(world, config);
         let head = RateRule::None.headline(batch, data.training.count(), config.optim.base_lr);
         journal.note(&head);

@@ -7,11 +7,8 @@ use std::path::Path;
 
 use image::{Rgb, RgbImage};
 
-const CLASSES: [(&str, [u8; 3]); 3] = [
-    ("daisies", [220, 220, 210]),
-    ("roses", [200, 20, 40]),
-    ("violets", [60, 30, 200]),
-];
+const CLASSES: [(&str, [u8; 3]); 3] =
+    [("daisies", [220, 220, 210]), ("roses", [200, 20, 40]), ("violets", [60, 30, 200])];
 
 /// So many JPEG files of each of three colours, uneven in size and brightness, in a folder for each.
 pub(crate) fn draw(folder: &Path, of_each: u32) {

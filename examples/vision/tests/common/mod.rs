@@ -45,10 +45,8 @@ pub(crate) fn succeeds(command: &str, ranks: u32, more: &[String]) -> Vec<String
 /// The number after a word in a line.
 pub(crate) fn figure(line: &str, word: &str) -> f64 {
     let rest = line.split(word).nth(1).unwrap().trim_start();
-    let number: String = rest
-        .chars()
-        .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
-        .collect();
+    let number: String =
+        rest.chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
     number.trim_end_matches('.').parse().unwrap()
 }
 

@@ -8,9 +8,7 @@ use bonfire_testkit::JobEnd;
 #[track_caller]
 pub(crate) fn told_before_the_start(end: &JobEnd, parts: &[&str]) {
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
-    let [line] = &end.stderr[..] else {
-        panic!("not one line: {end:#?}")
-    };
+    let [line] = &end.stderr[..] else { panic!("not one line: {end:#?}") };
     assert!(line.starts_with("error: "), "{line}");
     assert_parts(line, parts);
 }
@@ -25,16 +23,10 @@ pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
     let ([line], [verdict]) = (&said[..], &verdicts[..]) else {
         panic!("not a line and a verdict: {end:#?}")
     };
-    assert!(
-        line.starts_with(&format!("[rank {rank}] error: ")),
-        "{line}"
-    );
+    assert!(line.starts_with(&format!("[rank {rank}] error: ")), "{line}");
     assert_parts(line, parts);
     let who = verdict.strip_prefix(&format!("error: rank {rank} (process "));
-    assert!(
-        who.is_some_and(|who| who.ends_with(") exited with code 1")),
-        "{verdict}"
-    );
+    assert!(who.is_some_and(|who| who.ends_with(") exited with code 1")), "{verdict}");
 }
 
 /// As [`told_by`], of an error that every rank has: one of them says it, and one of them, perhaps another, is
@@ -58,13 +50,8 @@ pub(crate) fn told_by_one_of(ends: &[JobEnd], teller: usize, parts: &[&str]) {
     for (rank, end) in ends.iter().enumerate() {
         if rank == teller {
             assert_eq!(end.status.code(), Some(1), "{ends:#?}");
-            let [line] = &end.stderr[..] else {
-                panic!("not one line: {end:#?}")
-            };
-            assert!(
-                line.starts_with(&format!("[rank {rank}] error: ")),
-                "{line}"
-            );
+            let [line] = &end.stderr[..] else { panic!("not one line: {end:#?}") };
+            assert!(line.starts_with(&format!("[rank {rank}] error: ")), "{line}");
             assert_parts(line, parts);
         } else {
             // The exit code for the failure of another rank.

@@ -64,10 +64,7 @@ impl PackTable {
         context: &Context,
         pieces: impl IntoIterator<Item = usize>,
     ) -> Result<Self, CudaError> {
-        let tiles: usize = pieces
-            .into_iter()
-            .map(|bytes| bytes.div_ceil(TILE_BYTES))
-            .sum();
+        let tiles: usize = pieces.into_iter().map(|bytes| bytes.div_ceil(TILE_BYTES)).sum();
         let bytes = tiles.max(1) * ENTRY_BYTES;
         Ok(Self {
             host: PinnedRegion::allocate(context, bytes)?,
@@ -162,11 +159,7 @@ impl<'a> Copies<'a> {
                 Direction::Pack => (&piece.tensor, &piece.slot),
                 Direction::Unpack => (&piece.slot, &piece.tensor),
             };
-            assert_eq!(
-                source.len(),
-                target.len(),
-                "a tensor and its place differ in length"
-            );
+            assert_eq!(source.len(), target.len(), "a tensor and its place differ in length");
             ranges.push(Range {
                 source: source.address(),
                 target: target.address(),
@@ -188,12 +181,7 @@ impl<'a> Copies<'a> {
                 elems: range.bytes / size,
             })
             .collect();
-        Self {
-            pieces,
-            tiles: Tiles::new(element, &segments),
-            source,
-            target,
-        }
+        Self { pieces, tiles: Tiles::new(element, &segments), source, target }
     }
 }
 
@@ -234,13 +222,7 @@ pub(super) fn check_ranges(size: u64, ranges: &[Range]) {
         let end = range.source + range.bytes;
         // The last that begins before the end is the only one that can reach into it.
         let before = written.partition_point(|&(start, _)| start < end);
-        let reaches = before
-            .checked_sub(1)
-            .is_some_and(|last| written[last].1 > range.source);
-        assert!(
-            !reaches,
-            "{:#x} is read by one copy and written by another",
-            range.source
-        );
+        let reaches = before.checked_sub(1).is_some_and(|last| written[last].1 > range.source);
+        assert!(!reaches, "{:#x} is read by one copy and written by another", range.source);
     }
 }

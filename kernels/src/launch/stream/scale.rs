@@ -20,10 +20,7 @@ impl ScaleKernel {
     /// # Errors
     /// As there.
     pub fn load(context: &Context, nvrtc: Nvrtc, element: FloatElement) -> Result<Self, CodeError> {
-        let scale = Scale {
-            element,
-            width: Width::Vector,
-        };
+        let scale = Scale { element, width: Width::Vector };
         let function = load(&scale.cuda_source()?, context, nvrtc)?;
         Ok(Self { scale, function })
     }
@@ -51,10 +48,7 @@ impl ScaleKernel {
         let piece_bytes = ELEMS_MAX * size;
         for start in (0..buffer.len()).step_by(piece_bytes) {
             let piece = buffer.part(start..buffer.len().min(start + piece_bytes))?;
-            let spread = Spread {
-                elems: piece.len() / size,
-                cubes_max,
-            };
+            let spread = Spread { elems: piece.len() / size, cubes_max };
             let launch = self
                 .scale
                 .cuda_launch(spread, factor)

@@ -48,12 +48,7 @@ fn ranges_that_are_only_read_may_overlap() {
 fn launches_are_kept_and_do_not_pile_up() {
     let reduce = sum(&[Role::Both; 2], Width::Vector);
     let mut launches = HashMap::new();
-    let key = |elems| LaunchKey {
-        elems,
-        skip: 3,
-        divisor: 2,
-        cubes_max: 8,
-    };
+    let key = |elems| LaunchKey { elems, skip: 3, divisor: 2, cubes_max: 8 };
     let first = prepare(&mut launches, &reduce, key(1)).clone();
     assert_eq!(*prepare(&mut launches, &reduce, key(1)), first);
     for elems in 1..3 * LAUNCHES_MAX {
@@ -69,9 +64,7 @@ fn device(test: &str) -> Option<(Context, Device, Nvrtc)> {
         let device = driver.device(0)?;
         Ok((Context::retain(&device)?, device, Nvrtc::load()?))
     });
-    found
-        .inspect_err(|error| println!("{test} skipped: {error}"))
-        .ok()
+    found.inspect_err(|error| println!("{test} skipped: {error}")).ok()
 }
 
 #[test]
@@ -94,11 +87,7 @@ fn a_sum_in_place_has_heads_and_tails() {
             region.span().part(4..elems * 4).unwrap()
         })
         .collect();
-    let launch = ReduceLaunch {
-        buffers: &spans,
-        divisor: 1,
-        cubes_max: 2,
-    };
+    let launch = ReduceLaunch { buffers: &spans, divisor: 1, cubes_max: 2 };
     kernel.launch(&stream, &launch).unwrap();
     for span in &spans {
         let mut bytes = vec![0; span.len()];
@@ -111,21 +100,13 @@ fn a_sum_in_place_has_heads_and_tails() {
 }
 
 fn copy(source: u64, target: u64, bytes: u64) -> Range {
-    Range {
-        source,
-        target,
-        bytes,
-    }
+    Range { source, target, bytes }
 }
 
 #[test]
 fn copies_may_read_twice_and_touch_each_other() {
-    let ranges = [
-        copy(4096, 8192, 64),
-        copy(4096, 8256, 64),
-        copy(8320, 8128, 64),
-        copy(8128, 0, 0),
-    ];
+    let ranges =
+        [copy(4096, 8192, 64), copy(4096, 8256, 64), copy(8320, 8128, 64), copy(8128, 0, 0)];
     check_ranges(4, &ranges);
     check_ranges(4, &[]);
 }
@@ -179,14 +160,9 @@ fn tensors_are_packed_scaled_and_unpacked() {
     let sizes = || elems.iter().map(|elems| 4 * elems);
     let mut there = PackTable::new(&context, sizes()).unwrap();
     let mut back = PackTable::new(&context, sizes()).unwrap();
-    for (table, direction) in [
-        (&mut there, Direction::Pack),
-        (&mut back, Direction::Unpack),
-    ] {
+    for (table, direction) in [(&mut there, Direction::Pack), (&mut back, Direction::Unpack)] {
         pack.launch(&stream, table, &pieces, direction).unwrap();
-        scale
-            .launch(&stream, &buffer.part(0..offset).unwrap(), 0.5, 8)
-            .unwrap();
+        scale.launch(&stream, &buffer.part(0..offset).unwrap(), 0.5, 8).unwrap();
     }
     for (index, piece) in pieces.iter().enumerate() {
         let mut bytes = vec![0; piece.tensor.len()];

@@ -5,23 +5,15 @@ use std::fmt::Write as _;
 use crate::driver::module::SHARED_BYTES_MAX;
 
 /// What kernels take for granted.
-const PRELUDE: &str = concat!(
-    include_str!("prelude.hpp"),
-    include_str!("warp.hpp"),
-    include_str!("maths.hpp")
-);
+const PRELUDE: &str =
+    concat!(include_str!("prelude.hpp"), include_str!("warp.hpp"), include_str!("maths.hpp"));
 
 /// What the headers of small floats bring.
 const HALF: &str = include_str!("half.hpp");
 
 /// Words that only kernels use whose threads wait for each other.
-const WAITING: [&str; 5] = [
-    "_sync(",
-    "__syncthreads",
-    "__syncwarp",
-    "__activemask",
-    "load_acquire(",
-];
+const WAITING: [&str; 5] =
+    ["_sync(", "__syncthreads", "__syncwarp", "__activemask", "load_acquire("];
 
 /// Headers of numbers of 16 bits, without which a kernel has types of its own with the same names.
 const HALF_HEADERS: [&str; 2] = ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>"];
@@ -71,9 +63,7 @@ fn atomic(line: &str) -> Option<String> {
     let [result, pointer, value] = operands?[..] else {
         return None;
     };
-    Some(format!(
-        "{before}{result} = {function}({pointer}, {value});"
-    ))
+    Some(format!("{before}{result} = {function}({pointer}, {value});"))
 }
 
 /// The names of all kernels: behind `__global__`, before the parameters, and not the bounds of launches.
@@ -89,17 +79,12 @@ fn kernels(source: &str) -> Vec<&str> {
             if opens && &text[at..behind] != "__launch_bounds__" {
                 return Some((at, behind));
             }
-            at = if opens {
-                behind + text[behind..].find(')')? + 1
-            } else {
-                behind
-            };
+            at = if opens { behind + text[behind..].find(')')? + 1 } else { behind };
         }
     };
     let found = source.split("__global__").skip(1);
-    let mut names: Vec<&str> = found
-        .filter_map(|text| name(text).map(|(start, end)| &text[start..end]))
-        .collect();
+    let mut names: Vec<&str> =
+        found.filter_map(|text| name(text).map(|(start, end)| &text[start..end])).collect();
     names.dedup();
     names
 }

@@ -35,10 +35,7 @@ thread_local! {
 fn all() -> &'static [Context] {
     static CONTEXTS: OnceLock<Vec<Context>> = OnceLock::new();
     CONTEXTS.get_or_init(|| {
-        let context = |device| Context {
-            device,
-            ..Context::default()
-        };
+        let context = |device| Context { device, ..Context::default() };
         (0..Settings::get().devices).map(context).collect()
     })
 }
@@ -94,9 +91,7 @@ impl Context {
     fn mark(&self) -> Arc<Tick> {
         let queues = self.queues();
         let tick = Tick::of(queues.len());
-        queues
-            .iter()
-            .for_each(|queue| queue.mark(Arc::clone(&tick)));
+        queues.iter().for_each(|queue| queue.mark(Arc::clone(&tick)));
         tick
     }
 
@@ -200,10 +195,7 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: usize, flags: u32) -> Status {
 pub extern "C" fn cuMemGetInfo_v2(free: Option<&mut usize>, total: Option<&mut usize>) -> Status {
     done(Context::current().and_then(|context| {
         let all = Settings::get().memory_bytes;
-        give(
-            free,
-            all.saturating_sub(context.used_bytes.load(Ordering::Relaxed)),
-        )?;
+        give(free, all.saturating_sub(context.used_bytes.load(Ordering::Relaxed)))?;
         give(total, all)
     }))
 }

@@ -67,10 +67,7 @@ fn between(ends: Ends) -> Option<(usize, usize)> {
 }
 
 fn is_device(kind: Option<Kind>) -> bool {
-    matches!(
-        kind,
-        Some(Kind::Device(_) | Kind::Pool(_) | Kind::Imported(_))
-    )
+    matches!(kind, Some(Kind::Device(_) | Kind::Pool(_) | Kind::Imported(_)))
 }
 
 enum Way {
@@ -114,11 +111,7 @@ fn queue(stream: &Stream, copy: Copy, way: Way) -> Result<(), Status> {
 }
 
 fn copy_async(target: u64, source: u64, len: usize, way: Way, stream: usize) -> Status {
-    let copy = Copy {
-        target,
-        source,
-        len,
-    };
+    let copy = Copy { target, source, len };
     done(stream_of(stream).and_then(|stream| queue(&stream, copy, way)))
 }
 

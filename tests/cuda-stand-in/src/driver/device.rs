@@ -14,11 +14,7 @@ const MULTIPROCESSORS: i32 = 16;
 /// Checks that there is such a device.
 pub(crate) fn known(device: i32) -> Result<usize, Status> {
     let number = usize::try_from(device).map_err(|_| Status::InvalidDevice)?;
-    if number < Settings::get().devices {
-        Ok(number)
-    } else {
-        Err(Status::InvalidDevice)
-    }
+    if number < Settings::get().devices { Ok(number) } else { Err(Status::InvalidDevice) }
 }
 
 pub(crate) fn reaches(from: usize, to: usize) -> bool {
@@ -151,13 +147,6 @@ pub extern "C" fn cuDeviceGetP2PAttribute(
     let answer = known(from).and_then(|from| Ok((from, known(to)?)));
     done(answer.and_then(|(from, to)| {
         let reaches = i32::from(reaches(from, to));
-        give(
-            value,
-            if attribute == PERFORMANCE_RANK {
-                0
-            } else {
-                reaches
-            },
-        )
+        give(value, if attribute == PERFORMANCE_RANK { 0 } else { reaches })
     }))
 }

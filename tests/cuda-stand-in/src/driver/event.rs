@@ -44,11 +44,7 @@ impl Event {
 pub extern "C" fn cuEventCreate(event: Option<&mut usize>, flags: u32) -> Status {
     tell("cuEventCreate");
     done(Context::current().and_then(|context| {
-        let made = Event {
-            context,
-            timed: flags & DISABLE_TIMING == 0,
-            tick: Mutex::new(None),
-        };
+        let made = Event { context, timed: flags & DISABLE_TIMING == 0, tick: Mutex::new(None) };
         give(event, EVENTS.insert(made))
     }))
 }

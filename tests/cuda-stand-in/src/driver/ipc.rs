@@ -38,22 +38,18 @@ pub extern "C" fn cuIpcGetMemHandle(handle: Option<&mut Handle>, address: u64) -
         return Status::InvalidValue;
     };
     let object = object_of(base).filter(|_| base == address);
-    done(
-        object
-            .ok_or(Status::InvalidValue)
-            .and_then(|(descriptor, len)| {
-                let made = Handle {
-                    magic: MAGIC,
-                    process: process::id(),
-                    descriptor,
-                    device: device as u32,
-                    unused: 0,
-                    len: len as u64,
-                    padding: [0; 24],
-                };
-                give(handle, made)
-            }),
-    )
+    done(object.ok_or(Status::InvalidValue).and_then(|(descriptor, len)| {
+        let made = Handle {
+            magic: MAGIC,
+            process: process::id(),
+            descriptor,
+            device: device as u32,
+            unused: 0,
+            len: len as u64,
+            padding: [0; 24],
+        };
+        give(handle, made)
+    }))
 }
 
 #[unsafe(no_mangle)]

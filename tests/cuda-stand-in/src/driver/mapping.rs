@@ -102,12 +102,7 @@ fn create(len: usize, properties: &Properties) -> Result<usize, Status> {
         return Err(Status::OutOfMemory);
     }
     let name = CString::new(format!("{NAME}{device}")).expect("no zero in it");
-    let made = object(len, &name).map(|file| Allocation {
-        file,
-        len,
-        device,
-        is_own: true,
-    });
+    let made = object(len, &name).map(|file| Allocation { file, len, device, is_own: true });
     Ok(ALLOCATIONS.insert(made?))
 }
 
@@ -126,32 +121,19 @@ fn import(descriptor: i32) -> Result<usize, Status> {
     let file = file.try_clone_to_owned().map(File::from);
     let file = file.map_err(|_| Status::OutOfMemory)?;
     let len = file.metadata().map_err(|_| Status::InvalidValue)?.len() as usize;
-    Ok(ALLOCATIONS.insert(Allocation {
-        file,
-        len,
-        device,
-        is_own: false,
-    }))
+    Ok(ALLOCATIONS.insert(Allocation { file, len, device, is_own: false }))
 }
 
 /// Maps at an address that is reserved: an object, or nothing again.
 fn map_at(address: u64, len: usize, file: Option<&File>) -> Result<(), Status> {
     let shared = libc::MAP_FIXED | libc::MAP_NORESERVE;
     let (access, flags, file) = match file {
-        Some(file) => (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-        ),
+        Some(file) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
     // SAFETY: the range was reserved here and is nobody else's; who still uses what was there breaks the driver's rules.
     let made = unsafe { libc::mmap(address as *mut c_void, len, access, shared | flags, file, 0) };
-    if made == libc::MAP_FAILED {
-        Err(Status::OutOfMemory)
-    } else {
-        Ok(())
-    }
+    if made == libc::MAP_FAILED { Err(Status::OutOfMemory) } else { Ok(()) }
 }
 
 fn reserve(len: usize) -> Result<u64, Status> {
@@ -266,9 +248,7 @@ pub extern "C" fn cuMemSetAccess(
         return Status::InvalidValue;
     }
     done(device_at(access.location).and_then(|device| {
-        set_open(address, len, device, |allocation| {
-            reaches(device, allocation.device)
-        })
+        set_open(address, len, device, |allocation| reaches(device, allocation.device))
     }))
 }
 
@@ -284,10 +264,7 @@ pub extern "C" fn cuMemExportToShareableHandle(
         return Status::NotSupported;
     }
     done(ALLOCATIONS.get(handle as usize).and_then(|allocation| {
-        let file = allocation
-            .file
-            .try_clone()
-            .map_err(|_| Status::OutOfMemory)?;
+        let file = allocation.file.try_clone().map_err(|_| Status::OutOfMemory)?;
         give(descriptor, file.into_raw_fd())
     }))
 }

@@ -52,10 +52,7 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn of(allocation: Arc<Allocation>) -> Self {
-        Self {
-            allocation,
-            open_to: Vec::new(),
-        }
+        Self { allocation, open_to: Vec::new() }
     }
 }
 
@@ -70,20 +67,13 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
 }
 
 pub(crate) fn place(base: u64, len: usize, kind: Kind, mapped: Mapped) {
-    let block = Block {
-        len,
-        kind,
-        file: None,
-        mapped: Some(mapped),
-    };
+    let block = Block { len, kind, file: None, mapped: Some(mapped) };
     lock(&BLOCKS).insert(base, block);
 }
 
 pub(crate) fn displace(base: u64, len: usize) -> Result<(), Status> {
     let mut blocks = lock(&BLOCKS);
-    let found = blocks
-        .get(&base)
-        .filter(|block| block.len == len && block.mapped.is_some());
+    let found = blocks.get(&base).filter(|block| block.len == len && block.mapped.is_some());
     found.ok_or(Status::InvalidValue)?;
     blocks.remove(&base);
     Ok(())
@@ -98,9 +88,7 @@ pub(crate) fn set_open(
 ) -> Result<(), Status> {
     let mut blocks = lock(&BLOCKS);
     let block = blocks.get_mut(&base).filter(|block| block.len == len);
-    let mapped = block
-        .and_then(|block| block.mapped.as_mut())
-        .ok_or(Status::InvalidValue)?;
+    let mapped = block.and_then(|block| block.mapped.as_mut()).ok_or(Status::InvalidValue)?;
     if !reaches(&mapped.allocation) {
         return Err(Status::PeerAccessUnsupported);
     }
@@ -158,12 +146,7 @@ pub(crate) fn map(file: File, len: usize, kind: Kind) -> Result<u64, Status> {
     if address == libc::MAP_FAILED {
         return Err(Status::OutOfMemory);
     }
-    let block = Block {
-        len,
-        kind,
-        file: Some(file),
-        mapped: None,
-    };
+    let block = Block { len, kind, file: Some(file), mapped: None };
     lock(&BLOCKS).insert(address as u64, block);
     Ok(address as u64)
 }
@@ -324,12 +307,7 @@ pub extern "C" fn cuMemHostRegister_v2(address: u64, len: usize, _flags: u32) ->
     if last.is_some_and(|(base, block)| base + block.len as u64 > address) {
         return Status::HostMemoryAlreadyRegistered;
     }
-    let block = Block {
-        len,
-        kind: Kind::Registered,
-        file: None,
-        mapped: None,
-    };
+    let block = Block { len, kind: Kind::Registered, file: None, mapped: None };
     blocks.insert(address, block);
     Status::Success
 }

@@ -111,11 +111,7 @@ fn load(image: &[u8]) -> Result<usize, Status> {
     file.write_all(image).map_err(|_| Status::OutOfMemory)?;
     // The loader takes two libraries with one path for the same, and numbers of files come again: each path
     // is another.
-    let path = format!(
-        "/proc/self/fd/{}{}",
-        "./".repeat(loaded.len()),
-        file.as_raw_fd()
-    );
+    let path = format!("/proc/self/fd/{}{}", "./".repeat(loaded.len()), file.as_raw_fd());
     let path = CString::new(path).map_err(|_| Status::InvalidValue)?;
     // SAFETY: the path ends in NUL; the library is one of ours, and its initialisers do nothing.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -226,10 +222,7 @@ impl Stacks {
     fn of(threads: usize) -> Self {
         let len = threads * STACK_BYTES;
         if len == 0 {
-            return Self {
-                base: ptr::null_mut(),
-                len,
-            };
+            return Self { base: ptr::null_mut(), len };
         }
         // SAFETY: the system chooses an address where nothing is.
         let base = unsafe {
@@ -243,10 +236,7 @@ impl Stacks {
             )
         };
         assert!(base != libc::MAP_FAILED, "no memory for {threads} stacks");
-        Self {
-            base: base.cast(),
-            len,
-        }
+        Self { base: base.cast(), len }
     }
 }
 

@@ -68,13 +68,10 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: usize) -> Status {
     tell("cuStreamQuery");
-    done(stream_of(stream).and_then(|stream| {
-        if stream.queue.is_idle() {
-            Ok(())
-        } else {
-            Err(Status::NotReady)
-        }
-    }))
+    done(
+        stream_of(stream)
+            .and_then(|stream| if stream.queue.is_idle() { Ok(()) } else { Err(Status::NotReady) }),
+    )
 }
 
 #[unsafe(no_mangle)]

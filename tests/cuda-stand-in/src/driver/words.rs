@@ -130,14 +130,7 @@ fn is_elsewhere(stream: &Stream, address: u64, bytes: u64) -> bool {
 }
 
 fn queue(stream: &Stream, operation: Operation) -> Result<(), Status> {
-    let Operation {
-        kind,
-        address,
-        value,
-        flags,
-        alias: _,
-        padding: _,
-    } = operation;
+    let Operation { kind, address, value, flags, alias: _, padding: _ } = operation;
     let bytes = match kind {
         WAIT_32 | WRITE_32 => 4,
         WAIT_64 | WRITE_64 => 8,
@@ -176,21 +169,12 @@ pub extern "C" fn cuStreamBatchMemOp_v2(
         }
         // SAFETY: the caller's array has `count` elements, and any bytes are one.
         let operations = unsafe { slice::from_raw_parts(operations, count) };
-        operations
-            .iter()
-            .try_for_each(|operation| queue(&stream, *operation))
+        operations.iter().try_for_each(|operation| queue(&stream, *operation))
     }))
 }
 
 fn one(stream: usize, kind: u32, address: u64, flags: u32, value: u64) -> Status {
-    let operation = Operation {
-        kind,
-        address,
-        value,
-        flags,
-        alias: 0,
-        padding: 0,
-    };
+    let operation = Operation { kind, address, value, flags, alias: 0, padding: 0 };
     done(stream_of(stream).and_then(|stream| queue(&stream, operation)))
 }
 

@@ -36,11 +36,7 @@ impl Mailbox {
         let socket = UnixDatagram::bind_addr(&address(group, rank)?)?;
         socket.set_read_timeout(Some(PAUSE))?;
         socket.set_write_timeout(Some(PAUSE))?;
-        Ok(Self {
-            group: group.to_owned(),
-            rank,
-            socket,
-        })
+        Ok(Self { group: group.to_owned(), rank, socket })
     }
 
     pub(super) fn send(&self, peer: usize, note: Note) -> Sent {
@@ -68,8 +64,5 @@ fn address(group: &str, rank: usize) -> io::Result<SocketAddr> {
 
 fn is_pause(error: &io::Error) -> bool {
     let kind = error.kind();
-    matches!(
-        kind,
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

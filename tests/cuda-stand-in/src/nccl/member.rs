@@ -69,9 +69,8 @@ impl Member {
             reader: Mutex::new(None),
         });
         let (own, name) = (Arc::clone(&member), "stand-in NCCL".to_owned());
-        let reader = thread::Builder::new()
-            .name(name)
-            .spawn(move || own.listen(Note::Here(device)))?;
+        let reader =
+            thread::Builder::new().name(name).spawn(move || own.listen(Note::Here(device)))?;
         *lock(&member.reader) = Some(reader);
         Ok(member)
     }
@@ -115,11 +114,7 @@ impl Member {
             return;
         }
         for operation in operations {
-            if let Operation::Together {
-                source,
-                target,
-                what,
-            } = *operation
+            if let Operation::Together { source, target, what } = *operation
                 && self.meet(source, target, what).is_none()
             {
                 return;
@@ -133,10 +128,8 @@ impl Member {
     fn meet(&self, source: Data, target: Data, what: Together) -> Option<()> {
         let number = what.number();
         let peers = self.peers();
-        let offered: Option<Vec<u64>> = peers
-            .iter()
-            .map(|peer| self.offer(*peer, Lane::Together, number, source))
-            .collect();
+        let offered: Option<Vec<u64>> =
+            peers.iter().map(|peer| self.offer(*peer, Lane::Together, number, source)).collect();
         let (offered, ranks) = (offered?, peers.len() + 1);
         let mut result: Option<Vec<u8>> = None;
         for rank in 0..ranks {

@@ -117,12 +117,7 @@ impl Note {
             0 => Lane::Together,
             _ => Lane::Message,
         };
-        let place = Place {
-            process,
-            descriptor,
-            offset,
-            bytes,
-        };
+        let place = Place { process, descriptor, offset, bytes };
         let note = match kind {
             0 => Self::Here(first),
             1 => Self::Offer(lane, Offer { what, place }),

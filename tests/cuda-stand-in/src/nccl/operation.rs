@@ -62,20 +62,12 @@ impl Operation {
         root: Option<usize>,
     ) -> Self {
         let what = Together::Reduce(reduction, root);
-        Self::Together {
-            source,
-            target,
-            what,
-        }
+        Self::Together { source, target, what }
     }
 
     pub(super) fn broadcast([source, target]: [Data; 2], root: usize) -> Self {
         let what = Together::Broadcast(root);
-        Self::Together {
-            source,
-            target,
-            what,
-        }
+        Self::Together { source, target, what }
     }
 
     pub(super) fn send(source: Data, peer: usize) -> Self {

@@ -172,10 +172,7 @@ impl Place {
             state.tasks[self.task].status = if state.processes[self.process].has_ended() {
                 Status::Ready
             } else {
-                Status::Blocked {
-                    keys,
-                    deadline: None,
-                }
+                Status::Blocked { keys, deadline: None }
             };
             self.switch(state);
         }

@@ -154,13 +154,8 @@ impl State {
             let is_stopped = |task: &Task| self.processes[task.process].is_stopped();
             let can_run =
                 |(_, task): &(usize, &Task)| task.status == Status::Ready && !is_stopped(task);
-            let ready: Vec<usize> = self
-                .tasks
-                .iter()
-                .enumerate()
-                .filter(can_run)
-                .map(|(index, _)| index)
-                .collect();
+            let ready: Vec<usize> =
+                self.tasks.iter().enumerate().filter(can_run).map(|(index, _)| index).collect();
             if !ready.is_empty() {
                 let next = ready[self.chance.index(ready.len())];
                 self.trace(next as u64);

@@ -71,10 +71,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// Runs `body`, then waits for the threads that it started.
 pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
     std::thread::scope(|threads| {
-        let scope = Scope {
-            threads,
-            tasks: Arc::default(),
-        };
+        let scope = Scope { threads, tasks: Arc::default() };
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let tasks = scope.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         await_end(&tasks);

@@ -31,10 +31,7 @@ pub struct SyncSender<T>(Arc<Queue<T>>);
 pub struct Receiver<T>(Arc<Queue<T>>);
 
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
-    let ends = Ends {
-        senders: 1,
-        has_receiver: true,
-    };
+    let ends = Ends { senders: 1, has_receiver: true };
     let queue = Arc::new(Queue {
         waiting: Mutex::new((VecDeque::new(), ends)),
         changed: Condvar::new(),

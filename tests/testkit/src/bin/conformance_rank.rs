@@ -32,21 +32,12 @@ fn run() -> Result<u64, Box<dyn std::error::Error>> {
     };
     let last = args.next();
     let is_large = last.as_deref() == Some("large");
-    let algorithm = last
-        .filter(|_| !is_large)
-        .map(|name| name.parse())
-        .transpose()?;
-    let options = over(&way)?
-        .with_algorithm(algorithm)
-        .with_chunk_bytes(chunk_bytes.parse()?);
+    let algorithm = last.filter(|_| !is_large).map(|name| name.parse()).transpose()?;
+    let options = over(&way)?.with_algorithm(algorithm).with_chunk_bytes(chunk_bytes.parse()?);
     let bits = match algorithm {
         None => Bits::Canonical,
         Some(_) => Bits::AnyOrder,
     };
     let group = ProcessGroup::connect(&rank_from_env()?, options)?;
-    Ok(if is_large {
-        check_large(&group)
-    } else {
-        check_all(&group, bits)
-    })
+    Ok(if is_large { check_large(&group) } else { check_all(&group, bits) })
 }

@@ -119,17 +119,10 @@ fn tcp_connections() -> Result<Vec<Connection>, Errno> {
             Err(error) => return Err(error),
         };
         let port = |address: SocketAddrAny| Some(SocketAddrV4::try_from(address).ok()?.port());
-        let ends = [
-            getsockname(&socket).ok(),
-            getpeername(&socket).ok().flatten(),
-        ]
-        .map(|end| end.and_then(port));
+        let ends = [getsockname(&socket).ok(), getpeername(&socket).ok().flatten()]
+            .map(|end| end.and_then(port));
         if let [Some(own_port), Some(peer_port)] = ends {
-            connections.push(Connection {
-                socket,
-                own_port,
-                peer_port,
-            });
+            connections.push(Connection { socket, own_port, peer_port });
         }
     }
     Ok(connections)

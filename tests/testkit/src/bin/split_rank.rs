@@ -72,14 +72,7 @@ fn death(world: &ProcessGroup) -> Outcome {
         std::process::abort();
     }
     println!("world: {}", ending(world));
-    println!(
-        "pair: {}",
-        if me == 2 {
-            ending(&pair)
-        } else {
-            text(sum(&pair))
-        }
-    );
+    println!("pair: {}", if me == 2 { ending(&pair) } else { text(sum(&pair)) });
     let others = others.ok_or("this rank is in the list")?;
     println!("others: {}", text(sum(&others)));
     let detached = detached.ok_or("this rank is in the list")?;
@@ -106,10 +99,7 @@ fn text(result: Result<(), CollectiveError>) -> String {
 fn sum(group: &ProcessGroup) -> Result<(), CollectiveError> {
     let mut data = vec![1_u32; 10_000];
     group.all_reduce(&mut data, ReduceOp::Sum)?;
-    assert!(
-        data.iter()
-            .all(|element| *element == group.world_size().get())
-    );
+    assert!(data.iter().all(|element| *element == group.world_size().get()));
     Ok(())
 }
 

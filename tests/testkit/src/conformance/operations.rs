@@ -42,20 +42,14 @@ fn ragged(source: usize, target: usize, len: usize) -> usize {
 fn check_gather<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
     let me = group.rank();
     let mine: Vec<T> = sample(me.index(), len);
-    let all: Vec<T> = (0..ranks(group))
-        .flat_map(|rank| sample(rank, len))
-        .collect();
+    let all: Vec<T> = (0..ranks(group)).flat_map(|rank| sample(rank, len)).collect();
     let mut output = vec![T::zeroed(); all.len()];
-    group
-        .all_gather_into(&mine, &mut output)
-        .expect("all_gather_into");
+    group.all_gather_into(&mine, &mut output).expect("all_gather_into");
     assert_eq!(output, all, "all_gather_into on rank {me}");
     let own = shard_range(all.len(), group.world_size(), me).as_range();
     output.fill(T::zeroed());
     output[own].copy_from_slice(&mine);
-    group
-        .all_gather_in_place(&mut output)
-        .expect("all_gather_in_place");
+    group.all_gather_in_place(&mut output).expect("all_gather_in_place");
     assert_eq!(output, all, "all_gather_in_place on rank {me}");
     for root in group.world_size().ranks() {
         let expected = (me == root).then(|| all.clone());
@@ -72,14 +66,11 @@ fn check_gather<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest
 fn check_scatter<T: Sample>(group: &ProcessGroup, len: usize) {
     let me = group.rank();
     for root in group.world_size().ranks() {
-        let all: Vec<T> = (0..ranks(group))
-            .flat_map(|target| block(root.index(), target, len))
-            .collect();
+        let all: Vec<T> =
+            (0..ranks(group)).flat_map(|target| block(root.index(), target, len)).collect();
         let input = if me == root { &all[..] } else { &[] };
         let mut output = vec![T::zeroed(); len];
-        group
-            .scatter_into(input, &mut output, root)
-            .expect("scatter_into");
+        group.scatter_into(input, &mut output, root).expect("scatter_into");
         let expected: Vec<T> = block(root.index(), me.index(), len);
         assert_eq!(output, expected, "scatter from {root} on rank {me}");
     }
@@ -87,28 +78,20 @@ fn check_scatter<T: Sample>(group: &ProcessGroup, len: usize) {
 
 fn check_all_to_all<T: Sample>(group: &ProcessGroup, len: usize) {
     let me = group.rank().index();
-    let outgoing: Vec<T> = (0..ranks(group))
-        .flat_map(|target| block(me, target, len))
-        .collect();
-    let incoming: Vec<T> = (0..ranks(group))
-        .flat_map(|source| block(source, me, len))
-        .collect();
+    let outgoing: Vec<T> = (0..ranks(group)).flat_map(|target| block(me, target, len)).collect();
+    let incoming: Vec<T> = (0..ranks(group)).flat_map(|source| block(source, me, len)).collect();
     let mut data = outgoing.clone();
     group.all_to_all(&mut data).expect("all_to_all");
     assert_eq!(data, incoming, "all_to_all of {len} on rank {me}");
     data.fill(T::zeroed());
-    group
-        .all_to_all_into(&outgoing, &mut data)
-        .expect("all_to_all_into");
+    group.all_to_all_into(&outgoing, &mut data).expect("all_to_all_into");
     assert_eq!(data, incoming, "all_to_all_into of {len} on rank {me}");
 }
 
 fn check_ragged<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
     let me = group.rank();
     let lengths_of = |target: usize| -> Vec<usize> {
-        (0..ranks(group))
-            .map(|source| ragged(source, target, len))
-            .collect()
+        (0..ranks(group)).map(|source| ragged(source, target, len)).collect()
     };
     let expect = |blocks: &Blocks<T>, lengths: Vec<usize>, target: usize, what: &str| {
         assert_eq!(blocks.lengths(), lengths, "{what} on rank {me}");
@@ -126,9 +109,8 @@ fn check_ragged<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest
         if let Some(gathered) = gathered {
             expect(&gathered, lengths_of(0), 0, "gather_v");
         }
-        let lengths: Vec<usize> = (0..ranks(group))
-            .map(|target| ragged(root.index(), target, len))
-            .collect();
+        let lengths: Vec<usize> =
+            (0..ranks(group)).map(|target| ragged(root.index(), target, len)).collect();
         let all: Vec<T> = (0..ranks(group))
             .flat_map(|target| block(root.index(), target, lengths[target]))
             .collect();
@@ -137,21 +119,12 @@ fn check_ragged<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest
         let expected: Vec<T> = block(root.index(), me.index(), lengths[me.index()]);
         assert_eq!(scattered, expected, "scatter_v from {root} on rank {me}");
     }
-    let lengths: Vec<usize> = (0..ranks(group))
-        .map(|target| ragged(me.index(), target, len))
-        .collect();
-    let outgoing: Vec<T> = (0..ranks(group))
-        .flat_map(|target| block(me.index(), target, lengths[target]))
-        .collect();
-    let received = group
-        .all_to_all_v(&outgoing, &lengths)
-        .expect("all_to_all_v");
-    expect(
-        &received,
-        lengths_of(me.index()),
-        me.index(),
-        "all_to_all_v",
-    );
+    let lengths: Vec<usize> =
+        (0..ranks(group)).map(|target| ragged(me.index(), target, len)).collect();
+    let outgoing: Vec<T> =
+        (0..ranks(group)).flat_map(|target| block(me.index(), target, lengths[target])).collect();
+    let received = group.all_to_all_v(&outgoing, &lengths).expect("all_to_all_v");
+    expect(&received, lengths_of(me.index()), me.index(), "all_to_all_v");
     digest.add(&gathered.into_vec());
 }
 
@@ -177,9 +150,7 @@ fn check_pairs<T: Sample>(group: &ProcessGroup, len: usize) {
         let outgoing: Vec<T> = block(me.index(), partner.index(), len);
         let expected: Vec<T> = block(partner.index(), me.index(), len);
         let mut incoming = vec![T::zeroed(); len];
-        group
-            .exchange(partner, &outgoing, &mut incoming)
-            .expect("exchange");
+        group.exchange(partner, &outgoing, &mut incoming).expect("exchange");
         assert_eq!(incoming, expected, "exchange between {me} and {partner}");
         if me < partner {
             group.send(&outgoing, partner).expect("send");
@@ -213,33 +184,20 @@ pub(super) fn check_reduction_forms<T: Sample>(
     }
     let own = shard_range(len, group.world_size(), me).as_range();
     let mut data = mine.clone();
-    group
-        .reduce_scatter_in_place(&mut data, reduce)
-        .expect("reduce_scatter_in_place");
+    group.reduce_scatter_in_place(&mut data, reduce).expect("reduce_scatter_in_place");
     if exact {
-        assert_eq!(
-            data[own.clone()],
-            expected[own],
-            "reduce_scatter_in_place, {reduce}"
-        );
+        assert_eq!(data[own.clone()], expected[own], "reduce_scatter_in_place, {reduce}");
     }
-    let mut lengths: Vec<usize> = (0..ranks(group))
-        .map(|rank| ragged(rank, 1, len) / ranks(group))
-        .collect();
+    let mut lengths: Vec<usize> =
+        (0..ranks(group)).map(|rank| ragged(rank, 1, len) / ranks(group)).collect();
     let rest = len - lengths.iter().sum::<usize>().min(len);
     if lengths.iter().sum::<usize>() + rest == len {
         *lengths.last_mut().expect("a rank") += rest;
-        let block = group
-            .reduce_scatter_v(&mine, &lengths, reduce)
-            .expect("reduce_scatter_v");
+        let block = group.reduce_scatter_v(&mine, &lengths, reduce).expect("reduce_scatter_v");
         let start: usize = lengths[..me.index()].iter().sum();
         assert_eq!(block.len(), lengths[me.index()]);
         if exact {
-            assert_eq!(
-                block,
-                expected[start..start + block.len()],
-                "reduce_scatter_v"
-            );
+            assert_eq!(block, expected[start..start + block.len()], "reduce_scatter_v");
         }
     }
 }
@@ -252,14 +210,8 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
     let expected = reduced::<f32>(group, len, ReduceOp::Mean);
     let mut buffer = group.buffer::<f32>(len + 5).expect("buffer");
     buffer[3..3 + len].copy_from_slice(&sample::<f32>(me.index(), len));
-    group
-        .all_reduce(&mut buffer[3..3 + len], ReduceOp::Mean)
-        .expect("in the group's memory");
-    assert_eq!(
-        buffer[3..3 + len],
-        expected,
-        "in the group's memory on rank {me}"
-    );
+    group.all_reduce(&mut buffer[3..3 + len], ReduceOp::Mean).expect("in the group's memory");
+    assert_eq!(buffer[3..3 + len], expected, "in the group's memory on rank {me}");
     assert_eq!([buffer[2], buffer[3 + len]], [0.0; 2], "beside it");
 
     // From one part of it to another on some ranks, in place on the others.
@@ -279,14 +231,8 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
     let mut private: Vec<f32> = sample(me.index(), len);
     let mut shared = group.buffer::<f32>(len).expect("buffer");
     shared.copy_from_slice(&private);
-    let mixed: &mut [f32] = if me.index() == 0 {
-        &mut private
-    } else {
-        &mut shared
-    };
-    group
-        .all_reduce(mixed, ReduceOp::Mean)
-        .expect("mixed memory");
+    let mixed: &mut [f32] = if me.index() == 0 { &mut private } else { &mut shared };
+    group.all_reduce(mixed, ReduceOp::Mean).expect("mixed memory");
     assert_eq!(mixed, expected, "mixed memory on rank {me}");
     digest.add(mixed);
 
@@ -298,14 +244,11 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
     assert_eq!(*shared, expected[..], "in the background on rank {me}");
 
     let lengths = [5, 0, 700, 1, 20_000];
-    let mut tensors: Vec<Vec<f32>> = (0..lengths.len())
-        .map(|index| sample(me.index() + 17 * index, lengths[index]))
-        .collect();
+    let mut tensors: Vec<Vec<f32>> =
+        (0..lengths.len()).map(|index| sample(me.index() + 17 * index, lengths[index])).collect();
     let mut alone = tensors.clone();
     let mut views: Vec<&mut [f32]> = tensors.iter_mut().map(Vec::as_mut_slice).collect();
-    group
-        .all_reduce_coalesced(&mut views, ReduceOp::Sum)
-        .expect("all_reduce_coalesced");
+    group.all_reduce_coalesced(&mut views, ReduceOp::Sum).expect("all_reduce_coalesced");
     for tensor in &mut alone {
         group.all_reduce(tensor, ReduceOp::Sum).expect("all_reduce");
     }
@@ -314,8 +257,6 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
     let own = shard_range(len, group.world_size(), me).as_range();
     let mut shard = vec![0.0; own.len()];
     let data: Vec<f32> = sample(me.index(), len);
-    group
-        .reduce_scatter_into(&data, &mut shard, ReduceOp::Mean)
-        .expect("reduce_scatter_into");
+    group.reduce_scatter_into(&data, &mut shard, ReduceOp::Mean).expect("reduce_scatter_into");
     assert_eq!(shard, expected[own], "reduce_scatter_into on rank {me}");
 }

@@ -68,10 +68,7 @@ mod tests {
     fn what_is_saved_is_loaded_and_what_is_cut_is_not() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Checkpoint::load(folder.path()), Ok(None));
-        let saved = Checkpoint {
-            step: 7,
-            weights: vec![0.1, -3.0],
-        };
+        let saved = Checkpoint { step: 7, weights: vec![0.1, -3.0] };
         saved.save(folder.path()).unwrap();
         assert_eq!(Checkpoint::load(folder.path()), Ok(Some(saved)));
         let text = fs::read_to_string(path(folder.path())).unwrap();

@@ -30,10 +30,7 @@ impl Batch {
 
     /// A batch of no samples, of a rank that only keeps the others company.
     pub fn empty() -> Self {
-        Self {
-            inputs: Vec::new(),
-            targets: Vec::new(),
-        }
+        Self { inputs: Vec::new(), targets: Vec::new() }
     }
 
     /// The gradient summed over the samples, and behind it their number.
@@ -70,18 +67,11 @@ pub fn expected(seed: u64, batches: &[u64], steps: u64) -> Vec<f32> {
     for step in 0..steps {
         let mut total: Option<Vec<f32>> = None;
         for (rank, &batches) in (0..).zip(batches) {
-            let batch = if step < batches {
-                Batch::read(seed, rank, step)
-            } else {
-                Batch::empty()
-            };
+            let batch = if step < batches { Batch::read(seed, rank, step) } else { Batch::empty() };
             let gradient = batch.gradient(&weights);
             match &mut total {
                 None => total = Some(gradient),
-                Some(total) => total
-                    .iter_mut()
-                    .zip(gradient)
-                    .for_each(|(sum, x)| *sum += x),
+                Some(total) => total.iter_mut().zip(gradient).for_each(|(sum, x)| *sum += x),
             }
         }
         update(&mut weights, &total.expect("a world has ranks"));

@@ -28,10 +28,7 @@ impl Residue {
         static JOBS: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only the number itself matters.
         let job = JOBS.fetch_add(1, Ordering::Relaxed);
-        Self {
-            mark: format!("{}-{job}", std::process::id()),
-            sockets: BTreeSet::new(),
-        }
+        Self { mark: format!("{}-{job}", std::process::id()), sockets: BTreeSet::new() }
     }
 
     /// What the command of the job must have in its environment.
@@ -49,8 +46,7 @@ impl Residue {
                 let name = link.to_str()?.strip_prefix("socket:[")?;
                 name.strip_suffix(']')?.parse().ok()
             };
-            self.sockets
-                .extend(links.flatten().filter_map(|link| inode(&link)));
+            self.sockets.extend(links.flatten().filter_map(|link| inode(&link)));
         }
     }
 
@@ -63,15 +59,11 @@ impl Residue {
         let wanted = format!("{MARK}={}", self.mark);
         let is_ours = |pid: &u32| {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == wanted.as_bytes())
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
         };
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(is_ours)
-            .filter(|pid| is_running(*pid))
-            .collect()
+        pids.filter(is_ours).filter(|pid| is_running(*pid)).collect()
     }
 
     /// Waits until the job has no process and no socket; what it has in the end.
@@ -96,9 +88,7 @@ impl Residue {
     /// Kills what is left, so that one failed judgement does not spoil the next.
     pub(super) fn clear(&self) {
         for pid in self.processes() {
-            let pid = i32::try_from(pid)
-                .ok()
-                .and_then(rustix::process::Pid::from_raw);
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
             if let Some(pid) = pid {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -114,9 +104,7 @@ impl Residue {
             let inode = |line: &str| line.split_whitespace().nth(column)?.parse().ok();
             text.lines().skip(1).filter_map(inode).collect::<Vec<u64>>()
         });
-        inodes
-            .filter(|inode| self.sockets.contains(inode))
-            .collect()
+        inodes.filter(|inode| self.sockets.contains(inode)).collect()
     }
 
     /// Names in `/dev/shm` that look like Bonfire's. It needs none.

@@ -51,10 +51,7 @@ struct Course {
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).expect("the clock starts at 0");
-    Duration::new(
-        seconds,
-        u32::try_from(time.tv_nsec).expect("less than a second"),
-    )
+    Duration::new(seconds, u32::try_from(time.tv_nsec).expect("less than a second"))
 }
 
 /// Runs one scenario over a transport with the program of the ranks.
@@ -126,11 +123,7 @@ fn strike(
     };
     let end = job.try_end()?;
     residue.wait_for_the_last(LAST_WAIT)?;
-    Ok(Course {
-        end,
-        struck,
-        gone: now(),
-    })
+    Ok(Course { end, struck, gone: now() })
 }
 
 /// The rank and the number of a line such as `[rank 2] step 17`.
@@ -180,9 +173,7 @@ fn agreed_end(scenario: &Scenario, course: &Course, due: Option<u64>) -> Result<
     let is_agreed =
         ends.len() == scenario.world_size as usize && ends.iter().all(|(_, step)| *step == steps);
     if !is_agreed || due.is_some_and(|due| due != steps) {
-        return Err(format!(
-            "the ranks ended after {ends:?}, where {due:?} was due"
-        ));
+        return Err(format!("the ranks ended after {ends:?}, where {due:?} was due"));
     }
     Ok(steps)
 }
@@ -195,10 +186,7 @@ fn named_last(scenario: &Scenario, course: &Course) -> Result<(), String> {
     let Some(at) = lines.iter().rposition(|line| line.starts_with(&verdict)) else {
         return Err(format!("rank {} is not named", scenario.rank));
     };
-    match lines[at + 1..]
-        .iter()
-        .find(|line| !line.starts_with(&words))
-    {
+    match lines[at + 1..].iter().find(|line| !line.starts_with(&words)) {
         Some(line) => Err(format!("after the verdict comes {line:?}")),
         None => Ok(()),
     }
@@ -232,9 +220,7 @@ fn judge_checkpoint(
     end: Option<u64>,
 ) -> Result<Option<u64>, String> {
     let lines = course.end.stdout.iter();
-    let said = lines
-        .filter_map(|line| told(line, "saved "))
-        .map(|(_, step)| step);
+    let said = lines.filter_map(|line| told(line, "saved ")).map(|(_, step)| step);
     let said = said.max();
     let Some(checkpoint) = Checkpoint::load(folder)? else {
         return match said.or(end) {
@@ -248,9 +234,8 @@ fn judge_checkpoint(
             "the checkpoint is of step {step}; {said:?} was saved, and the end is {end:?}"
         ));
     }
-    let batches: Vec<u64> = (0..scenario.world_size)
-        .map(|rank| scenario.batches_of(rank))
-        .collect();
+    let batches: Vec<u64> =
+        (0..scenario.world_size).map(|rank| scenario.batches_of(rank)).collect();
     if checkpoint.weights != model::expected(scenario.seed, &batches, step) {
         return Err(format!("the checkpoint of step {step} is wrong"));
     }
@@ -258,12 +243,7 @@ fn judge_checkpoint(
 }
 
 fn times(scenario: &Scenario, course: &Course) -> Result<Times, String> {
-    let heard = course
-        .end
-        .stderr
-        .iter()
-        .filter_map(|line| heard(line))
-        .min();
+    let heard = course.end.stderr.iter().filter_map(|line| heard(line)).min();
     let detected = match (scenario.misfortune, heard) {
         // No process is left to receive it, and the kernel needs none.
         (Misfortune::KillLauncher, _) => course.struck.expect("it was struck"),
@@ -292,10 +272,7 @@ mod tests {
     #[test]
     fn lines_of_ranks_are_read() {
         assert_eq!(told("[rank 2] step 17", "step "), Some((2, 17)));
-        assert_eq!(
-            told("[rank 2] ended after 4 steps", "ended after "),
-            Some((2, 4))
-        );
+        assert_eq!(told("[rank 2] ended after 4 steps", "ended after "), Some((2, 4)));
         assert_eq!(told("[rank 2] saved 17", "step "), None);
         let heard = heard("[rank 1] heard at 12.345678: rank 2 failed: it panicked");
         assert_eq!(heard, Some(Duration::from_micros(12_345_678)));

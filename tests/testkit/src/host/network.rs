@@ -60,10 +60,7 @@ impl Network {
         assert!((1..=200).contains(&hosts), "1 to 200 hosts, got {hosts}");
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
         // Dropped on every way out, so that a half-made network leaves nothing behind.
-        let network = Self {
-            name: format!("bonfire-{}-{number}n", std::process::id()),
-            hosts,
-        };
+        let network = Self { name: format!("bonfire-{}-{number}n", std::process::id()), hosts };
         let switch = network.switch();
         run(&format!("ip netns add {switch}"))?;
         run(&format!("ip -n {switch} link add bridge type bridge"))?;
@@ -80,9 +77,7 @@ impl Network {
         run(&format!(
             "ip link add eth0 netns {name} numtxqueues {PATHS} type veth peer name port{host} netns {switch}"
         ))?;
-        run(&format!(
-            "ip -n {switch} link set port{host} master bridge up"
-        ))?;
+        run(&format!("ip -n {switch} link set port{host} master bridge up"))?;
         let address = self.address(host);
         run(&format!("ip -n {name} addr add {address}/24 dev eth0"))?;
         run(&format!("ip -n {name} link set lo up"))?;
@@ -91,11 +86,8 @@ impl Network {
         match shape {
             Shape::Plain => Ok(()),
             // Kernels without netem can still limit the rate.
-            Shape::Slow => run(&format!("{add} root netem delay 1ms rate 1gbit")).or_else(|_| {
-                run(&format!(
-                    "{add} root tbf rate 1gbit burst 256kb latency 50ms"
-                ))
-            }),
+            Shape::Slow => run(&format!("{add} root netem delay 1ms rate 1gbit"))
+                .or_else(|_| run(&format!("{add} root tbf rate 1gbit burst 256kb latency 50ms"))),
             // The kernel sends each connection through one of the interface's queues.
             Shape::Paths => {
                 run(&format!("{add} root handle 1: mq"))?;
@@ -162,9 +154,7 @@ impl Network {
     /// If there is no such host.
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.host(host)])
-            .arg(program);
+        command.args(["netns", "exec", &self.host(host)]).arg(program);
         command
     }
 
@@ -213,10 +203,7 @@ impl Network {
         let output = ip(&format!("ip netns pids {}", self.host(host)));
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         let words = text.unwrap_or_default();
-        words
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect()
+        words.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     }
 }
 

@@ -29,10 +29,7 @@ impl OwnPort {
         set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;
-        Ok(Self {
-            number: address.port(),
-            _socket: socket,
-        })
+        Ok(Self { number: address.port(), _socket: socket })
     }
 }
 

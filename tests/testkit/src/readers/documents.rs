@@ -34,9 +34,8 @@ impl CommandLine {
 /// If a page cannot be read.
 pub fn command_lines() -> Vec<CommandLine> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md"]
-        .map(|page| root.join(page))
-        .into();
+    let mut pages: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md"].map(|page| root.join(page)).into();
     for folder in FOLDERS {
         find_pages(&root.join(folder), &mut pages);
     }
@@ -47,10 +46,7 @@ pub fn command_lines() -> Vec<CommandLine> {
         let name = path.strip_prefix(&root).unwrap_or(&path);
         for line in lines_of(&text) {
             let page = name.display().to_string();
-            found.extend(commands_of(&line).map(|words| CommandLine {
-                page: page.clone(),
-                words,
-            }));
+            found.extend(commands_of(&line).map(|words| CommandLine { page: page.clone(), words }));
         }
     }
     found
@@ -64,8 +60,7 @@ pub fn command_lines() -> Vec<CommandLine> {
 pub fn assert_understood<T, E: Display>(program: &str, parse: impl Fn(&[String]) -> Result<T, E>) {
     let lines = command_lines();
     let starts = |line: &&CommandLine| {
-        line.words
-            .starts_with(&["cargo".to_owned(), "run".to_owned()])
+        line.words.starts_with(&["cargo".to_owned(), "run".to_owned()])
             && line.value("--bin").or(line.value("-p")) == Some(program)
     };
     let mut count = 0;
@@ -118,9 +113,7 @@ fn lines_of(text: &str) -> Vec<String> {
 
 /// The commands of a line, without comments, variables and what the shell does itself.
 fn commands_of(line: &str) -> impl Iterator<Item = Vec<String>> {
-    let words = line
-        .split_whitespace()
-        .take_while(|word| !word.starts_with('#'));
+    let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
     let words: Vec<&str> = words.collect();
     let commands: Vec<Vec<String>> = words
         .split(|word| matches!(*word, "&" | "&&" | "|" | ";" | ">" | ">>"))
@@ -131,9 +124,7 @@ fn commands_of(line: &str) -> impl Iterator<Item = Vec<String>> {
                 })
             };
             let words = words.iter().skip_while(is_variable);
-            words
-                .map(|word| word.trim_matches('\'').to_owned())
-                .collect()
+            words.map(|word| word.trim_matches('\'').to_owned()).collect()
         })
         .filter(|words: &Vec<String>| words.first().is_some_and(|word| word != "export"))
         .collect();

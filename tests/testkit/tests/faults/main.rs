@@ -25,10 +25,7 @@ fn on_all_transports<R: Send>(
     options: GroupOptions,
     body: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<(String, Vec<R>)> {
-    let mut results = vec![(
-        "local".to_owned(),
-        local(world_size, options.clone(), &body),
-    )];
+    let mut results = vec![("local".to_owned(), local(world_size, options.clone(), &body))];
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
         let options = options.clone().with_transport(Some(transport));
         results.push((transport.to_string(), connected(world_size, options, &body)));
@@ -45,11 +42,7 @@ fn check_mismatch(
 ) {
     let results = on_all_transports(3, options(), |group| {
         group.barrier().unwrap();
-        let result = if group.rank().get() == 0 {
-            first(&group)
-        } else {
-            second(&group)
-        };
+        let result = if group.rank().get() == 0 { first(&group) } else { second(&group) };
         // A rank whose own part needed nobody learns of it at its next operation.
         result.and_then(|()| group.barrier()).unwrap_err()
     });
@@ -60,10 +53,7 @@ fn check_mismatch(
             };
             assert_ne!(mismatch.rank, mismatch.other_rank);
             assert_ne!(mismatch.operation, mismatch.other_operation);
-            assert!(
-                error.to_string().contains(concat!(file!(), ":")),
-                "no call-site in: {error}"
-            );
+            assert!(error.to_string().contains(concat!(file!(), ":")), "no call-site in: {error}");
         }
     }
 }
@@ -125,9 +115,7 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
             group.abort("no more disk");
         }
         let pending = group
-            .background(vec![1.0_f32; 1000], |group, data| {
-                group.all_reduce(data, ReduceOp::Sum)
-            })
+            .background(vec![1.0_f32; 1000], |group, data| group.all_reduce(data, ReduceOp::Sum))
             .wait();
         [pending.map(drop).unwrap_err(), group.barrier().unwrap_err()]
     }) {
@@ -135,11 +123,7 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
             let CollectiveError::PeerFailed { rank, cause } = error else {
                 panic!("{transport}: {error}");
             };
-            assert_eq!(
-                (rank.get(), cause.as_str()),
-                (1, "no more disk"),
-                "{transport}"
-            );
+            assert_eq!((rank.get(), cause.as_str()), (1, "no more disk"), "{transport}");
         }
     }
 }
@@ -176,9 +160,7 @@ fn work_in_the_background_uses_any_handle_of_its_group() {
         let work = group.background(vec![1], move |group, data| {
             other.all_reduce(data, ReduceOp::Sum)?;
             *data = group
-                .background(data.clone(), |group, data| {
-                    group.all_reduce(data, ReduceOp::Sum)
-                })
+                .background(data.clone(), |group, data| group.all_reduce(data, ReduceOp::Sum))
                 .wait()?;
             Ok(())
         });
@@ -201,22 +183,12 @@ fn a_panicking_thread_is_its_ranks_failure() {
                 let _owned = group;
                 panic!("an index is out of bounds (wanted by this test)");
             });
-            return std::panic::catch_unwind(broken)
-                .err()
-                .map(|_| String::new());
+            return std::panic::catch_unwind(broken).err().map(|_| String::new());
         }
         group.barrier().err().map(|error| error.to_string())
     }) {
-        assert_eq!(
-            results[0].as_deref(),
-            Some("rank 2 failed: it panicked"),
-            "{transport}"
-        );
-        assert_eq!(
-            results[1].as_deref(),
-            Some("rank 2 failed: it panicked"),
-            "{transport}"
-        );
+        assert_eq!(results[0].as_deref(), Some("rank 2 failed: it panicked"), "{transport}");
+        assert_eq!(results[1].as_deref(), Some("rank 2 failed: it panicked"), "{transport}");
     }
 }
 
@@ -227,11 +199,7 @@ fn a_rank_that_leaves_early_is_named() {
         if group.rank().get() == 1 {
             return None;
         }
-        Some(
-            group
-                .all_reduce(&mut vec![1.0_f32; 1_000_000], ReduceOp::Sum)
-                .unwrap_err(),
-        )
+        Some(group.all_reduce(&mut vec![1.0_f32; 1_000_000], ReduceOp::Sum).unwrap_err())
     }) {
         let error = results[0].as_ref().unwrap();
         let CollectiveError::PeerFailed { rank, cause } = error else {
@@ -273,14 +241,8 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
         }
     }) {
         for error in errors {
-            let CollectiveError::Timeout(timeout) = &error else {
-                panic!("{transport}: {error}")
-            };
-            assert_eq!(
-                (timeout.rank.get(), timeout.waited_for.get()),
-                (0, 1),
-                "{transport}"
-            );
+            let CollectiveError::Timeout(timeout) = &error else { panic!("{transport}: {error}") };
+            assert_eq!((timeout.rank.get(), timeout.waited_for.get()), (0, 1), "{transport}");
             assert!(Duration::from_millis(timeout.elapsed_ms) >= EXPIRES);
         }
     }
@@ -304,9 +266,7 @@ fn a_timeout_says_what_the_missing_rank_did_instead() {
         }
     }) {
         for (rank, error) in errors.iter().enumerate() {
-            let CollectiveError::Timeout(timeout) = error else {
-                panic!("{transport}: {error}")
-            };
+            let CollectiveError::Timeout(timeout) = error else { panic!("{transport}: {error}") };
             // The missing rank may read its own account after it has come.
             let verdict = &timeout.verdict;
             assert!(
@@ -337,9 +297,7 @@ fn who_still_measures_the_links_for_an_operation_has_entered_it() {
         error.or_else(|| call().err()).unwrap()
     }) {
         for error in &errors[..2] {
-            let CollectiveError::Timeout(timeout) = error else {
-                panic!("{transport}: {error}")
-            };
+            let CollectiveError::Timeout(timeout) = error else { panic!("{transport}: {error}") };
             let verdict = &timeout.verdict;
             let told = "rank 2 never entered it, and has called nothing in this group before";
             assert_eq!(verdict, told, "{transport}");
@@ -387,9 +345,7 @@ fn processes_leave_flight_records_also_one_that_hangs() {
         let records = read_flight_records(folder.path()).unwrap();
         let ranks: Vec<u32> = records.iter().map(|record| record.rank.get()).collect();
         assert_eq!(ranks, [0, 1, 2], "{transport}");
-        let seqs = records
-            .iter()
-            .map(|record| record.operations[0].operation.seq);
+        let seqs = records.iter().map(|record| record.operations[0].operation.seq);
         assert_eq!(seqs.collect::<Vec<_>>(), [10, 10, 9], "{transport}");
         assert_eq!(records[2].operations.len(), 10, "{transport}");
         assert!(records[0].operations[0].ended_ago.is_none(), "{transport}");
@@ -409,12 +365,7 @@ fn heard(transport: &str, fault: &str) -> Vec<(Option<i32>, String)> {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
     processes(program, &[transport, fault], 3)
         .into_iter()
-        .map(|output| {
-            (
-                output.status.code(),
-                String::from_utf8_lossy(&output.stdout).into_owned(),
-            )
-        })
+        .map(|output| (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
         .collect()
 }
 
@@ -431,10 +382,7 @@ fn the_death_of_a_process_is_heard_by_all_others() {
             let ranks = heard(transport, fault);
             for (code, said) in &ranks[..2] {
                 assert_eq!(*code, Some(3), "{fault} over {transport}: {said}");
-                assert!(
-                    said.contains("rank 2 failed"),
-                    "{fault} over {transport}: {said}"
-                );
+                assert!(said.contains("rank 2 failed"), "{fault} over {transport}: {said}");
                 assert!(said.contains(cause), "{fault} over {transport}: {said}");
             }
         }
@@ -459,10 +407,6 @@ fn a_process_that_is_stopped_is_named_for_that() {
 #[test]
 fn without_a_fault_all_end_well() {
     for transport in ["shm", "unix", "tcp"] {
-        assert!(
-            heard(transport, "none")
-                .iter()
-                .all(|(code, _)| *code == Some(0))
-        );
+        assert!(heard(transport, "none").iter().all(|(code, _)| *code == Some(0)));
     }
 }

@@ -36,16 +36,7 @@ fn ranks_with_different_settings_are_told_what_differs() {
     let other = options.clone().with_chunk_bytes(128);
     for result in meet([(0, options), (1, other)], [token.clone(), token]) {
         let error = connect_error(&result);
-        assert!(
-            matches!(
-                error,
-                ConnectError::Disagree {
-                    what: "chunk_bytes",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ConnectError::Disagree { what: "chunk_bytes", .. }), "{error}");
     }
 }
 
@@ -57,10 +48,7 @@ fn a_rank_that_does_not_come_is_named() {
     let ConnectError::Missing { missing, .. } = connect_error(&result) else {
         panic!("{result:?}");
     };
-    assert_eq!(
-        missing.iter().map(|rank| rank.get()).collect::<Vec<_>>(),
-        [0, 2]
-    );
+    assert_eq!(missing.iter().map(|rank| rank.get()).collect::<Vec<_>>(), [0, 2]);
 }
 
 #[test]
@@ -76,10 +64,7 @@ fn two_processes_cannot_be_one_rank() {
 fn a_rank_of_another_job_is_refused() {
     let tokens = [JobToken::random().unwrap(), JobToken::random().unwrap()];
     let results = meet([(0, hurried()), (1, hurried())], tokens);
-    assert!(matches!(
-        connect_error(&results[0]),
-        ConnectError::Missing { .. }
-    ));
+    assert!(matches!(connect_error(&results[0]), ConnectError::Missing { .. }));
     assert!(matches!(
         connect_error(&results[1]),
         ConnectError::Store(StoreError::WrongToken { .. })

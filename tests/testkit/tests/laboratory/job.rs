@@ -73,10 +73,9 @@ pub(crate) fn run(scenario: &Scenario) -> Ending {
         Trouble::Nothing | Trouble::Breaks => None,
         Trouble::Flip { hosts } => Some(Fault::Flip(hosts)),
         Trouble::Kill { rank } => Some(Fault::Kill(processes[rank as usize])),
-        Trouble::Stop { rank, span } => Some(Fault::Stop {
-            process: processes[rank as usize],
-            span,
-        }),
+        Trouble::Stop { rank, span } => {
+            Some(Fault::Stop { process: processes[rank as usize], span })
+        }
         Trouble::Cut { side, span } => Some(Fault::Cut { side, span }),
         Trouble::Reset { hosts } => Some(Fault::Reset(hosts)),
     };
@@ -110,10 +109,7 @@ fn env_of(scenario: &Scenario, rank: u32) -> RankEnv {
 
 fn rank_main(scenario: &Scenario, rank: u32) -> RankEnding {
     let started = clock::now();
-    let ending = |outcome| RankEnding {
-        outcome,
-        span: clock::since(started),
-    };
+    let ending = |outcome| RankEnding { outcome, span: clock::since(started) };
     let group = match ProcessGroup::connect(&env_of(scenario, rank), scenario.options.clone()) {
         Ok(group) => group,
         Err(error) => return ending(Outcome::Apart(error)),
@@ -157,9 +153,7 @@ fn make(group: &ProcessGroup, call: Call, number: u64) -> Result<bool, Collectiv
         }
         Call::AllReduceInBackground { elems } => {
             let data = brought(rank, elems);
-            group
-                .background(data, |group, data| group.all_reduce(data, ReduceOp::Sum))
-                .wait()?
+            group.background(data, |group, data| group.all_reduce(data, ReduceOp::Sum)).wait()?
                 == sum(elems)
         }
         Call::Broadcast { elems, root } => {
@@ -169,9 +163,7 @@ fn make(group: &ProcessGroup, call: Call, number: u64) -> Result<bool, Collectiv
         }
         Call::AllGather { elems } => {
             let all = group.all_gather(&brought(rank, elems))?;
-            all == (0..ranks)
-                .flat_map(|rank| brought(rank, elems))
-                .collect::<Vec<u64>>()
+            all == (0..ranks).flat_map(|rank| brought(rank, elems)).collect::<Vec<u64>>()
         }
         Call::Barrier => group.barrier().map(|()| true)?,
     })

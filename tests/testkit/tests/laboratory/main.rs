@@ -32,9 +32,8 @@ const SEEDS: u64 = 300;
 /// Seeds in which an error once named a rank that had not failed by itself: the store was lost while ranks
 /// joined, a verdict named one too many (8423), a rank gave up before it knew who was connected (770),
 /// heard of one that waited for it in vain (3353), or was not connected to one that gave up (the last five).
-const MENDED: [u64; 15] = [
-    1844, 2013, 5336, 8022, 8125, 8362, 9649, 8423, 770, 3353, 5493, 5627, 6020, 8288, 9441,
-];
+const MENDED: [u64; 15] =
+    [1844, 2013, 5336, 8022, 8125, 8362, 9649, 8423, 770, 3353, 5493, 5627, 6020, 8288, 9441];
 
 /// Far more than a seed takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -78,11 +77,7 @@ fn every_seed_ends_right() {
     }
     let count = failed.len();
     failed.truncate(TOLD_MAX);
-    assert!(
-        count == 0,
-        "{count} of {seeds} seeds:\n{}",
-        failed.join("\n")
-    );
+    assert!(count == 0, "{count} of {seeds} seeds:\n{}", failed.join("\n"));
 }
 
 #[test]
@@ -108,9 +103,7 @@ fn a_seed_replays_exactly() {
 /// Otherwise the test above would hold for a simulation that does nothing.
 #[test]
 fn seeds_differ() {
-    let mut traces: Vec<u64> = (0..20)
-        .map(|seed| run(&Scenario::of(seed)).report.trace)
-        .collect();
+    let mut traces: Vec<u64> = (0..20).map(|seed| run(&Scenario::of(seed)).report.trace).collect();
     traces.sort_unstable();
     traces.dedup();
     assert_eq!(traces.len(), 20);

@@ -47,10 +47,7 @@ pub(crate) fn faults_of(scenario: &Scenario, ending: &Ending) -> Vec<String> {
 fn may_be_lost(scenario: &Scenario, rank: u32) -> bool {
     match scenario.trouble {
         Trouble::Kill { rank: killed } => killed == rank,
-        Trouble::Stop {
-            rank: stopped,
-            span,
-        } => stopped == rank && span.is_none(),
+        Trouble::Stop { rank: stopped, span } => stopped == rank && span.is_none(),
         _ => false,
     }
 }
@@ -84,20 +81,15 @@ fn fault_of(
         return None;
     }
     if ending.span > limit {
-        return Some(format!(
-            "{what} took {:?}, more than {limit:?}: {error}",
-            ending.span
-        ));
+        return Some(format!("{what} took {:?}, more than {limit:?}: {error}", ending.span));
     }
     let culprits = culprits(scenario, rank, report);
     let is_true = match blame(error) {
         Blame::Ranks(blamed) => !blamed.is_empty() && blamed.is_subset(&culprits),
         // It is on the host of rank 0, in a process of its own or in rank 0's.
         Blame::Store => {
-            let is_cut_off = !matches!(
-                scenario.trouble,
-                Trouble::Kill { .. } | Trouble::Stop { .. }
-            );
+            let is_cut_off =
+                !matches!(scenario.trouble, Trouble::Kill { .. } | Trouble::Stop { .. });
             culprits.contains(&0) && (is_cut_off || scenario.store != StoreHost::Agent)
         }
         Blame::Nobody => false,
@@ -120,9 +112,7 @@ fn culprits(scenario: &Scenario, rank: u32, report: &Report) -> BTreeSet<u32> {
             let is_over_there =
                 |other: &u32| ((side >> host(*other)) ^ (side >> host(rank))) & 1 == 1;
             // What one side said of the other may come after the cut is over.
-            ranks()
-                .filter(|other| span.is_some() || is_over_there(other))
-                .collect()
+            ranks().filter(|other| span.is_some() || is_over_there(other)).collect()
         }
         Trouble::Reset { hosts } | Trouble::Flip { hosts } => on(&[hosts]),
         Trouble::Breaks => on(&report.breaks),

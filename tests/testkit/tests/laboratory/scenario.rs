@@ -77,13 +77,7 @@ impl Scenario {
         let world_size = chance.within(2..=5) as usize;
         let host_count = chance.within(1..=world_size as u64) as usize;
         let hosts: Vec<usize> = (0..world_size)
-            .map(|rank| {
-                if rank < host_count {
-                    rank
-                } else {
-                    chance.index(host_count)
-                }
-            })
+            .map(|rank| if rank < host_count { rank } else { chance.index(host_count) })
             .collect();
         let store = match host_count {
             1 => chance.pick(&[StoreHost::Agent, StoreHost::RankZero, StoreHost::Nearby]),
@@ -94,9 +88,7 @@ impl Scenario {
         if host_count == 1 && chance.once_in(2) {
             options.transport = Some(TransportKind::Unix);
         }
-        let calls = (0..chance.within(1..=8))
-            .map(|_| call(&mut chance, world_size))
-            .collect();
+        let calls = (0..chance.within(1..=8)).map(|_| call(&mut chance, world_size)).collect();
         let trouble = trouble(&mut chance, world_size, host_count);
         if trouble == Trouble::Breaks {
             conditions.breaks = chance.pick(&[3, 20]);
@@ -195,13 +187,9 @@ fn trouble(chance: &mut Chance, world_size: usize, host_count: usize) -> Trouble
             let side = chance.within(1..=(1 << host_count) - 2);
             Trouble::Cut { side, span }
         }
-        5 if host_count > 1 => Trouble::Reset {
-            hosts: pair(chance),
-        },
+        5 if host_count > 1 => Trouble::Reset { hosts: pair(chance) },
         6 if host_count > 1 => Trouble::Breaks,
-        7 | 8 if host_count > 1 => Trouble::Flip {
-            hosts: pair(chance),
-        },
+        7 | 8 if host_count > 1 => Trouble::Flip { hosts: pair(chance) },
         _ => Trouble::Kill { rank },
     }
 }

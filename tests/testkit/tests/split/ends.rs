@@ -22,11 +22,7 @@ fn a_failed_group_cannot_be_split() {
             let CollectiveError::PeerFailed { rank, cause } = &error else {
                 panic!("{transport}: {error}");
             };
-            assert_eq!(
-                (rank.get(), cause.as_str()),
-                (1, "no more disk"),
-                "{transport}"
-            );
+            assert_eq!((rank.get(), cause.as_str()), (1, "no more disk"), "{transport}");
         }
     }
 }
@@ -54,18 +50,11 @@ fn the_end_of_a_detached_group_is_not_that_of_another() {
     }) {
         let error = "rank 1 failed: the odd ones are tired (rank 1 of group";
         for (rank, (pair, world, heard)) in results.into_iter().enumerate() {
-            assert_eq!(
-                (pair, world),
-                (if rank < 2 { 1 } else { 5 }, 6),
-                "{transport}"
-            );
+            assert_eq!((pair, world), (if rank < 2 { 1 } else { 5 }, 6), "{transport}");
             assert_eq!(heard.is_some(), rank % 2 == 1);
             if let Some(heard) = heard {
                 assert!(heard.starts_with(error), "{transport}: {heard}");
-                assert!(
-                    heard.contains("is rank 3 of the job"),
-                    "{transport}: {heard}"
-                );
+                assert!(heard.contains("is rank 3 of the job"), "{transport}: {heard}");
             }
         }
     }
@@ -83,11 +72,7 @@ fn groups_that_were_made_from_one_another_end_together() {
             pair.abort("the odd ones are tired");
         }
         // Those of an even rank are told by nobody who is in them.
-        let groups = if me == 0 {
-            [&world, &pair, &half]
-        } else {
-            [&half, &pair, &world]
-        };
+        let groups = if me == 0 { [&world, &pair, &half] } else { [&half, &pair, &world] };
         let error = |group: &ProcessGroup| {
             loop {
                 if let Err(error) = group.barrier() {
@@ -105,10 +90,7 @@ fn groups_that_were_made_from_one_another_end_together() {
                     (false, _) => "rank 1 failed: ",
                 };
                 let expected = format!("{named}the odd ones are tired");
-                assert!(
-                    error.starts_with(&expected),
-                    "{transport}, rank {rank}: {error}"
-                );
+                assert!(error.starts_with(&expected), "{transport}, rank {rank}: {error}");
             }
         }
     }
@@ -134,10 +116,7 @@ fn whoever_has_left_the_parent_hears_of_its_end_in_a_part() {
         }
     }) {
         for error in &errors[1..] {
-            assert_eq!(
-                error, "rank 0 of the job failed: no more disk",
-                "{transport}"
-            );
+            assert_eq!(error, "rank 0 of the job failed: no more disk", "{transport}");
         }
     }
 }
@@ -169,14 +148,8 @@ fn a_panicking_thread_ends_all_groups_that_it_is_in() {
         assert_eq!(results[0], ["rank 2 failed: it panicked"], "{transport}");
         assert_eq!(results[1][0], "rank 2 failed: it panicked", "{transport}");
         let last = &results[1][1];
-        assert!(
-            last.starts_with("rank 0 failed: it panicked"),
-            "{transport}: {last}"
-        );
-        assert!(
-            last.ends_with("is rank 2 of the job)"),
-            "{transport}: {last}"
-        );
+        assert!(last.starts_with("rank 0 failed: it panicked"), "{transport}: {last}");
+        assert!(last.ends_with("is rank 2 of the job)"), "{transport}: {last}");
     }
 }
 
@@ -214,11 +187,8 @@ fn the_death_of_a_process_ends_all_groups_that_share_its_fate_and_no_other() {
             let others = "others: rank 3 of the job failed";
             assert!(said.contains(others), "{transport}: {said}");
             assert!(said.contains("detached: ok"), "{transport}: {said}");
-            let pair = if rank == 2 {
-                "pair: rank 0 failed"
-            } else {
-                "pair: rank 3 of the job failed"
-            };
+            let pair =
+                if rank == 2 { "pair: rank 0 failed" } else { "pair: rank 3 of the job failed" };
             assert!(said.contains(pair), "{transport}: {said}");
         }
         assert!(!ranks[3].0);

@@ -22,11 +22,8 @@ fn even_and_odd_ranks_form_two_groups() {
     }) {
         let number = |rank: usize| ranks[rank].2;
         for (rank, (members, sum, _)) in ranks.iter().enumerate() {
-            let (expected, total) = if rank % 2 == 0 {
-                (vec![0, 2, 4], 6)
-            } else {
-                (vec![1, 3], 4)
-            };
+            let (expected, total) =
+                if rank % 2 == 0 { (vec![0, 2, 4], 6) } else { (vec![1, 3], 4) };
             assert_eq!((members, *sum), (&expected, total), "{transport}");
             assert_eq!(number(rank), number(rank % 2), "{transport}");
         }
@@ -82,20 +79,12 @@ fn a_part_can_be_split_again() {
     }) {
         let (pairs, numbers): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
         let (even, odd) = (Some((vec![4, 2], 6)), Some((vec![5, 3], 8)));
-        assert_eq!(
-            pairs,
-            [None, None, even.clone(), odd.clone(), even, odd],
-            "{transport}"
-        );
+        assert_eq!(pairs, [None, None, even.clone(), odd.clone(), even, odd], "{transport}");
         let mut alone: Vec<u32> = numbers.iter().map(|numbers| numbers[2]).collect();
         alone.extend([numbers[0][0], numbers[0][1], numbers[1][1]]);
         alone.sort_unstable();
         alone.dedup();
-        assert_eq!(
-            alone.len(),
-            6 + 3,
-            "{transport}: every group has its own number"
-        );
+        assert_eq!(alone.len(), 6 + 3, "{transport}: every group has its own number");
     }
 }
 
@@ -143,9 +132,7 @@ fn groups_can_be_split_at_once() {
         let half = world.split(Some(me % 2), 0).unwrap().unwrap();
         let pair = world.split(Some(me / 2), 0).unwrap().unwrap();
         let split = |group: &ProcessGroup| {
-            let parts: Vec<_> = (0..5)
-                .map(|_| group.split(Some(0), 0).unwrap().unwrap())
-                .collect();
+            let parts: Vec<_> = (0..5).map(|_| group.split(Some(0), 0).unwrap().unwrap()).collect();
             for part in &parts {
                 assert_eq!(sum_of_members(part), sum_of_members(group));
             }
@@ -203,13 +190,8 @@ fn the_hosts_of_a_job_are_found() {
         (members(&host), leaders.is_some())
     });
     let (b, a) = (vec![0, 2, 3], vec![1, 4]);
-    let expected = [
-        (b.clone(), true),
-        (a.clone(), true),
-        (b.clone(), false),
-        (b, false),
-        (a, false),
-    ];
+    let expected =
+        [(b.clone(), true), (a.clone(), true), (b.clone(), false), (b, false), (a, false)];
     assert_eq!(ranks, expected);
 }
 

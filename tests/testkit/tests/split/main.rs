@@ -12,9 +12,7 @@ use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, TransportKind};
 use bonfire_testkit::{connected, local};
 
 fn options() -> GroupOptions {
-    GroupOptions::default()
-        .with_timeout(Duration::from_secs(100))
-        .with_chunk_bytes(320)
+    GroupOptions::default().with_timeout(Duration::from_secs(100)).with_chunk_bytes(320)
 }
 
 fn over(transport: TransportKind) -> GroupOptions {

@@ -91,10 +91,7 @@ fn parts_that_cannot_connect_are_an_error_on_all_their_ranks_only() {
                     let error = across.unwrap_err();
                     let refused = matches!(
                         connect_error(&error),
-                        ConnectError::Transport {
-                            transport: TransportKind::Shm,
-                            ..
-                        }
+                        ConnectError::Transport { transport: TransportKind::Shm, .. }
                     );
                     assert!(refused, "{error}");
                 }
@@ -121,10 +118,7 @@ fn check_mixed(other: impl Fn(&ProcessGroup) -> Result<(), CollectiveError> + Sy
                 }
                 // The other operation looked like a split until its content was read.
                 CollectiveError::PeerFailed { cause, .. } => {
-                    assert!(
-                        cause.contains("in another operation"),
-                        "{transport}: {cause}"
-                    );
+                    assert!(cause.contains("in another operation"), "{transport}: {cause}");
                 }
                 other => panic!("{transport}: {other}"),
             }

@@ -29,10 +29,7 @@ impl std::fmt::Display for Gpus {
         let (count, name, ranks) = (self.count, &self.name, self.ranks_per_gpu);
         write!(f, "# {count} x {name}, driver for CUDA {}", self.driver)?;
         if ranks > 1 {
-            write!(
-                f,
-                ", oversubscribed: up to {ranks} ranks share a GPU and its memory"
-            )?;
+            write!(f, ", oversubscribed: up to {ranks} ranks share a GPU and its memory")?;
         }
         Ok(())
     }
@@ -105,11 +102,7 @@ mod tests {
             gpus.to_string(),
             "# 1 x NVIDIA H200, driver for CUDA 13.0, oversubscribed: up to 4 ranks share a GPU and its memory"
         );
-        let each = Gpus {
-            count: 4,
-            ranks_per_gpu: 1,
-            ..gpus
-        };
+        let each = Gpus { count: 4, ranks_per_gpu: 1, ..gpus };
         assert_eq!(each.to_string(), "# 4 x NVIDIA H200, driver for CUDA 13.0");
     }
 

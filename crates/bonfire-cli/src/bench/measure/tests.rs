@@ -8,10 +8,7 @@ fn measurement(operation: Operation, form: Form, dtype: DType, redop: ReduceOp) 
         operation,
         form,
         dtype,
-        parameters: Parameters {
-            redop,
-            root: Rank::new(0),
-        },
+        parameters: Parameters { redop, root: Rank::new(0) },
         buffers: Home::Region,
         iters: 5,
         time_min: Duration::ZERO,
@@ -22,11 +19,7 @@ fn measurement(operation: Operation, form: Form, dtype: DType, redop: ReduceOp) 
 
 #[test]
 fn sizes_step_up_to_the_largest() {
-    let sizes = Sizes {
-        min_bytes: 2,
-        max_bytes: 64,
-        step_factor: 2,
-    };
+    let sizes = Sizes { min_bytes: 2, max_bytes: 64, step_factor: 2 };
     assert_eq!(sizes.list(4), [4, 8, 16, 32, 64]);
     assert_eq!(sizes.list(1), [2, 4, 8, 16, 32, 64]);
     assert_eq!(sizes.list(12), [12, 24, 36, 72]);
@@ -45,11 +38,7 @@ fn a_size_takes_what_is_typical_of_its_repeats() {
         algorithm: Some(Algorithm::TwoShot.name()),
         wrong,
     };
-    let repeats = [
-        timing([3, 10, 90], 0),
-        timing([2, 30, 20], 4),
-        timing([5, 20, 40], 1),
-    ];
+    let repeats = [timing([3, 10, 90], 0), timing([2, 30, 20], 4), timing([5, 20, 40], 1)];
     let all = Timing::typical(&repeats);
     assert_eq!((all.min, all.median, all.mean), (us(2), us(20), us(40)));
     assert_eq!((all.samples, all.batch, all.wrong), (30, 2, 5));
@@ -61,27 +50,16 @@ fn samples_go_on_until_they_are_many_and_have_lasted_long_enough() {
     let ms = Duration::from_millis;
     let measurement = Measurement {
         time_min: ms(2),
-        ..measurement(
-            Operation::AllReduce,
-            Form::InPlace,
-            DType::F32,
-            ReduceOp::Sum,
-        )
+        ..measurement(Operation::AllReduce, Form::InPlace, DType::F32, ReduceOp::Sum)
     };
-    let is_enough = |samples, timed, spent| {
-        measurement.is_enough(Progress {
-            samples,
-            timed,
-            spent,
-        })
-    };
+    let is_enough =
+        |samples, timed, spent| measurement.is_enough(Progress { samples, timed, spent });
     assert!(!is_enough(4, ms(2), ms(3)) && is_enough(5, ms(2), ms(3)));
     assert!(!is_enough(50, ms(1), ms(19)) && is_enough(50, ms(1), ms(20)));
     // The ranks agree, though each has a clock of its own, and a group of one comes to an end.
     for ranks in 1..=3 {
-        let timings = local(ranks, GroupOptions::default(), |group| {
-            measurement.time(&group, 64).unwrap()
-        });
+        let timings =
+            local(ranks, GroupOptions::default(), |group| measurement.time(&group, 64).unwrap());
         for timing in &timings {
             assert!(timing.samples >= measurement.iters, "{timing:?}");
             assert_eq!((timing.samples, timing.wrong), (timings[0].samples, 0));

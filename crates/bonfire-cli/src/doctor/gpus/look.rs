@@ -14,9 +14,7 @@ use super::{Access, Found, Gpu, Gpus, Library, Memory, Pair, Refusal, Route, Ver
 pub(crate) fn gpus() -> Gpus {
     match found() {
         Ok(found) => Gpus::Found(Box::new(found)),
-        Err(error) => Gpus::Missing {
-            reason: error.to_string(),
-        },
+        Err(error) => Gpus::Missing { reason: error.to_string() },
     }
 }
 
@@ -27,22 +25,13 @@ fn found() -> Result<Found, CudaError> {
     let devices = driver.devices()?;
     let (nvml, nvml_state) = match Nvml::load() {
         Ok(Some(nvml)) => (Some(nvml), None),
-        Ok(None) => (
-            None,
-            Some("libnvidia-ml.so.1 is not in the library path".to_owned()),
-        ),
+        Ok(None) => (None, Some("libnvidia-ml.so.1 is not in the library path".to_owned())),
         Err(error) => (None, Some(error.to_string())),
     };
     let release = nvml.as_ref().and_then(|nvml| nvml.driver_release().ok());
-    let handles: Vec<Option<NvmlDevice<'_>>> = devices
-        .iter()
-        .map(|device| nvml.as_ref()?.device(address(device)?).ok())
-        .collect();
-    let gpus = devices
-        .iter()
-        .zip(&handles)
-        .map(|(d, h)| gpu(d, *h))
-        .collect();
+    let handles: Vec<Option<NvmlDevice<'_>>> =
+        devices.iter().map(|device| nvml.as_ref()?.device(address(device)?).ok()).collect();
+    let gpus = devices.iter().zip(&handles).map(|(d, h)| gpu(d, *h)).collect();
     let mut pairs = Vec::new();
     for from in devices.iter().zip(&handles) {
         for to in devices.iter().zip(&handles).filter(|to| to.0 != from.0) {
@@ -68,10 +57,7 @@ fn found() -> Result<Found, CudaError> {
 }
 
 fn version(version: CudaVersion) -> Version {
-    Version {
-        major: version.major,
-        minor: version.minor,
-    }
+    Version { major: version.major, minor: version.minor }
 }
 
 /// Whether Burn's kernels find the headers that they include, for every device.
@@ -96,12 +82,9 @@ fn toolkit(devices: &[Device]) -> Library {
 fn nccl() -> Library {
     match Nccl::load().map(|nccl| nccl.version()) {
         // 23007 is 2.30.7.
-        Ok(number) => Library::Version(format!(
-            "{}.{}.{}",
-            number / 10_000,
-            number / 100 % 100,
-            number % 100
-        )),
+        Ok(number) => {
+            Library::Version(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
+        }
         Err(error) => Library::Missing(error.to_string()),
     }
 }
@@ -118,10 +101,7 @@ fn gpu(device: &Device, handle: Option<NvmlDevice<'_>>) -> Gpu {
         name: device.name().to_owned(),
         uuid: device.uuid_text(),
         pci: device.pci().to_owned(),
-        compute_capability: Version {
-            major: capability.major,
-            minor: capability.minor,
-        },
+        compute_capability: Version { major: capability.major, minor: capability.minor },
         multiprocessors: device.multiprocessors(),
         limits_kernel_time: device.limits_kernel_time(),
         memory_bytes: device.memory_bytes(),
@@ -129,9 +109,7 @@ fn gpu(device: &Device, handle: Option<NvmlDevice<'_>>) -> Gpu {
             Ok(info) => Memory::FreeBytes(info.free),
             Err(error) => Memory::Unusable(error.to_string()),
         },
-        pcie: handle
-            .and_then(NvmlDevice::pcie)
-            .map(|link| link.to_string()),
+        pcie: handle.and_then(NvmlDevice::pcie).map(|link| link.to_string()),
         nv_links: handle.map(|handle| handle.nv_links().len()),
         numa_node: address(device).and_then(numa_node),
     }
@@ -228,16 +206,9 @@ fn link(wires: Option<&Wires>, access: PeerAccess) -> Route {
 mod tests {
     use super::*;
 
-    const HERE: PciAddress = PciAddress {
-        domain: 0,
-        bus: 1,
-        device: 0,
-    };
+    const HERE: PciAddress = PciAddress { domain: 0, bus: 1, device: 0 };
     const ELSEWHERE: PciAddress = PciAddress { bus: 2, ..HERE };
-    const DIRECT: PeerAccess = PeerAccess::Direct {
-        performance_rank: 0,
-        native_atomics: true,
-    };
+    const DIRECT: PeerAccess = PeerAccess::Direct { performance_rank: 0, native_atomics: true };
 
     fn wires(from: &[NvLinkEnd], to: &[NvLinkEnd]) -> Wires {
         Wires {

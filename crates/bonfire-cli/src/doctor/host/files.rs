@@ -11,9 +11,7 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn below(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-        }
+        Self { root: root.to_owned() }
     }
 
     pub(super) fn path(&self, path: &str) -> PathBuf {

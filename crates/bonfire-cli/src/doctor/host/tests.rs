@@ -59,10 +59,7 @@ fn processors_are_those_of_the_process_and_its_control_group() {
 fn who_gets_huge_pages_is_in_brackets() {
     let machine = Machine::new(
         "huge-pages",
-        &[(
-            "sys/kernel/mm/transparent_hugepage/enabled",
-            "always [madvise] never\n",
-        )],
+        &[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")],
     );
     let found = HugePages::read(&machine.files());
     assert_eq!(found.private.as_deref(), Some("madvise"));
@@ -103,10 +100,7 @@ fn limits_of_both_versions_of_control_groups_are_read() {
             ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n"),
             ("proc/meminfo", "MemTotal: 8 kB\n"),
-            (
-                "proc/self/limits",
-                "Max locked memory         65536    65536    bytes\n",
-            ),
+            ("proc/self/limits", "Max locked memory         65536    65536    bytes\n"),
         ],
     );
     let files = first.files();
@@ -119,13 +113,8 @@ fn limits_of_both_versions_of_control_groups_are_read() {
 fn containers_are_known_by_their_signs() {
     let bare = Machine::new("bare", &[("proc/self/cgroup", "0::/user.slice\n")]);
     assert_eq!(container(&bare.files()), Vec::<String>::new());
-    let pod = Machine::new(
-        "pod",
-        &[
-            (".dockerenv", ""),
-            ("proc/self/cgroup", "0::/kubepods/pod1\n"),
-        ],
-    );
+    let pod =
+        Machine::new("pod", &[(".dockerenv", ""), ("proc/self/cgroup", "0::/kubepods/pod1\n")]);
     let signs = container(&pod.files());
     assert_eq!(signs.len(), 2, "{signs:?}");
 }
@@ -186,8 +175,5 @@ fn this_machine_has_what_every_machine_has() {
     let host = Host::of_this_machine();
     assert!(host.processors.allowed > 0, "{host:?}");
     assert!(host.memory.total_bytes > 0, "{host:?}");
-    assert!(
-        host.interfaces.iter().any(|each| each.name == "lo"),
-        "{host:?}"
-    );
+    assert!(host.interfaces.iter().any(|each| each.name == "lo"), "{host:?}");
 }

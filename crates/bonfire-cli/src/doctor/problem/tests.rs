@@ -6,33 +6,17 @@ use crate::doctor::host::{HugePages, MemoryLimits, Processors, Shm};
 
 fn host() -> Host {
     Host {
-        processors: Processors {
-            online: 8,
-            allowed: 8,
-            quota: None,
-            numa_nodes: Vec::new(),
-        },
-        memory: MemoryLimits {
-            total_bytes: 1 << 34,
-            available_bytes: 1 << 33,
-            limit_bytes: None,
-        },
+        processors: Processors { online: 8, allowed: 8, quota: None, numa_nodes: Vec::new() },
+        memory: MemoryLimits { total_bytes: 1 << 34, available_bytes: 1 << 33, limit_bytes: None },
         huge_pages: HugePages {
             private: Some("madvise".to_owned()),
             shared: Some("advise".to_owned()),
         },
-        shm: Some(Shm {
-            bytes: 1 << 33,
-            free_bytes: 1 << 33,
-        }),
+        shm: Some(Shm { bytes: 1 << 33, free_bytes: 1 << 33 }),
         memlock_bytes: None,
         open_files: None,
         container: Vec::new(),
-        ptrace: Ptrace {
-            scope: None,
-            capable: false,
-            refused: None,
-        },
+        ptrace: Ptrace { scope: None, capable: false, refused: None },
         interfaces: Vec::new(),
         variables: BTreeMap::new(),
     }
@@ -57,29 +41,19 @@ fn gpu(ordinal: u32) -> Gpu {
 
 fn found() -> Found {
     Found {
-        cuda: Version {
-            major: 13,
-            minor: 0,
-        },
+        cuda: Version { major: 13, minor: 0 },
         driver_release: None,
         nvrtc: Library::Version("13.0".to_owned()),
         toolkit: Library::Version("/usr/local/cuda".to_owned()),
         nvml: Library::Version("580.1".to_owned()),
         nccl: Library::Missing(String::new()),
         gpus: vec![gpu(0), gpu(1)],
-        pairs: [(0, 1), (1, 0)]
-            .map(|ends| pair(ends, Access::Direct))
-            .into(),
+        pairs: [(0, 1), (1, 0)].map(|ends| pair(ends, Access::Direct)).into(),
     }
 }
 
 fn pair((from, to): (u32, u32), access: Access) -> Pair {
-    Pair {
-        from,
-        to,
-        link: Route::Pcie(None),
-        access,
-    }
+    Pair { from, to, link: Route::Pcie(None), access }
 }
 
 /// What is wrong with these GPUs, on a machine whose only fault is that it has no network.
@@ -134,17 +108,9 @@ fn a_compiler_for_later_drivers_stops_ranks() {
 #[test]
 fn an_old_driver_must_load_kernels_at_once() {
     let mut old = found();
-    old.cuda = Version {
-        major: 12,
-        minor: 2,
-    };
+    old.cuda = Version { major: 12, minor: 2 };
     old.nvrtc = Library::Version("12.2".to_owned());
-    only(
-        &of(old.clone()),
-        Weight::Stops,
-        "CUDA 12.2",
-        "CUDA_MODULE_LOADING=EAGER",
-    );
+    only(&of(old.clone()), Weight::Stops, "CUDA 12.2", "CUDA_MODULE_LOADING=EAGER");
     let mut host = host();
     let eager = ("CUDA_MODULE_LOADING".to_owned(), "EAGER".to_owned());
     host.variables = [eager].into();
@@ -156,12 +122,7 @@ fn an_old_driver_must_load_kernels_at_once() {
 fn a_full_gpu_is_named() {
     let mut full = found();
     full.gpus[1].memory = Memory::FreeBytes(100 << 20);
-    only(
-        &of(full),
-        Weight::Stops,
-        "GPU 1 (GPU) has 100 MiB of 81920 MiB left",
-        "nvidia-smi",
-    );
+    only(&of(full), Weight::Stops, "GPU 1 (GPU) has 100 MiB of 81920 MiB left", "nvidia-smi");
     let mut refused = found();
     refused.gpus[0].memory = Memory::Unusable("out of memory".to_owned());
     only(&of(refused), Weight::Stops, "GPU 0", "CUDA_VISIBLE_DEVICES");
@@ -171,12 +132,7 @@ fn a_full_gpu_is_named() {
 fn an_old_gpu_is_named() {
     let mut old = found();
     old.gpus[0].compute_capability = Version { major: 6, minor: 1 };
-    only(
-        &of(old),
-        Weight::Stops,
-        "6.1, and 7.0 is needed",
-        "leave it out",
-    );
+    only(&of(old), Weight::Stops, "6.1, and 7.0 is needed", "leave it out");
 }
 
 #[test]
@@ -214,20 +170,13 @@ fn what_stops_ranks_comes_first() {
 fn limits_of_a_container_are_noticed() {
     let mut host = host();
     host.processors.quota = Some(2.0);
-    host.shm = Some(Shm {
-        bytes: 64 << 20,
-        free_bytes: 1 << 20,
-    });
+    host.shm = Some(Shm { bytes: 64 << 20, free_bytes: 1 << 20 });
     host.ptrace.scope = Some(1);
-    let none = Gpus::Missing {
-        reason: String::new(),
-    };
+    let none = Gpus::Missing { reason: String::new() };
     let problems = problems(&host, &none);
     let all: Vec<_> = problems.iter().map(|each| each.what.as_str()).collect();
     assert_eq!(problems.len(), 4, "{all:?}");
-    for (problem, part) in problems
-        .iter()
-        .zip(["time of 2", "64 MiB", "ptrace_scope 1", "network"])
+    for (problem, part) in problems.iter().zip(["time of 2", "64 MiB", "ptrace_scope 1", "network"])
     {
         assert!(problem.what.contains(part), "{problem:?} lacks {part:?}");
         assert!(!problem.remedy.is_empty(), "{problem:?}");
@@ -237,11 +186,7 @@ fn limits_of_a_container_are_noticed() {
 #[test]
 fn who_may_look_at_processes_depends_on_scope_and_capability() {
     let state = |scope, capable, refused: Option<&str>| {
-        ptrace(&Ptrace {
-            scope,
-            capable,
-            refused: refused.map(str::to_owned),
-        })
+        ptrace(&Ptrace { scope, capable, refused: refused.map(str::to_owned) })
     };
     assert_eq!(state(None, false, None), None);
     assert_eq!(state(Some(0), false, None), None);
@@ -273,17 +218,11 @@ fn every_refusal_has_a_remedy() {
 fn huge_pages_that_are_off_are_worth_knowing() {
     let mut host = host();
     host.huge_pages.shared = Some("never".to_owned());
-    let none = Gpus::Missing {
-        reason: String::new(),
-    };
+    let none = Gpus::Missing { reason: String::new() };
     let problems = problems(&host, &none);
     let about = |problem: &&Problem| problem.what.contains("huge pages");
     let found: Vec<_> = problems.iter().filter(about).collect();
     assert_eq!(found.len(), 1, "{problems:?}");
     assert!(found[0].what.contains("processes"), "{}", found[0].what);
-    assert!(
-        found[0].remedy.contains("shmem_enabled"),
-        "{}",
-        found[0].remedy
-    );
+    assert!(found[0].remedy.contains("shmem_enabled"), "{}", found[0].remedy);
 }

@@ -97,10 +97,7 @@ impl Figures {
     pub(super) fn new(program: &OsStr, arguments: &[OsString]) -> Self {
         let words = std::iter::once(program).chain(arguments.iter().map(OsString::as_os_str));
         let command = words.map(|word| word.to_string_lossy().into()).collect();
-        Self {
-            command,
-            runs: Vec::new(),
-        }
+        Self { command, runs: Vec::new() }
     }
 
     pub(super) fn add(&mut self, run: Run) {
@@ -179,10 +176,7 @@ impl Figures {
         let rows = self.rows();
         let curve = |name, time: fn(&Row) -> f64| {
             let points = rows.iter().map(|row| (u64::from(row.ranks), time(row)));
-            Curve {
-                name,
-                points: points.collect(),
-            }
+            Curve { name, points: points.collect() }
         };
         let curves = [
             curve("measured", |row| row.time_s),
@@ -217,11 +211,7 @@ impl fmt::Display for Figures {
         }
         let cell = |text: Option<String>| text.map(|text| format!(" {text:>14}"));
         let speed = cell(unit).unwrap_or_default();
-        writeln!(
-            f,
-            "{:>6} {:>10}{speed} {:>9} {:>11}",
-            "ranks", "time", "speed-up", "efficiency"
-        )?;
+        writeln!(f, "{:>6} {:>10}{speed} {:>9} {:>11}", "ranks", "time", "speed-up", "efficiency")?;
         for row in self.rows() {
             let speed = row.samples_per_second.map(|speed| format!("{speed:.1}"));
             writeln!(
@@ -264,10 +254,7 @@ mod tests {
     #[test]
     fn reports_give_the_speed_and_with_it_the_speed_up_of_more_work() {
         // Twice the samples in 25 s instead of 20.
-        let figures = figures(&[
-            (1, 30.0, Some((20.0, 100.0))),
-            (2, 40.0, Some((25.0, 160.0))),
-        ]);
+        let figures = figures(&[(1, 30.0, Some((20.0, 100.0))), (2, 40.0, Some((25.0, 160.0)))]);
         let text = figures.to_string();
         let expected = "\
 # time of training, as the report of each run has it
@@ -302,23 +289,14 @@ mod tests {
         let read = |name| fs::read_to_string(folder.path().join(name)).unwrap();
         let json: serde_json::Value = serde_json::from_str(&read("scaling.json")).unwrap();
         assert_eq!(json["command"], serde_json::json!(["bin/train", "--fast"]));
-        assert_eq!(
-            (&json["time"], &json["unit"]),
-            (&"program".into(), &().into())
-        );
+        assert_eq!((&json["time"], &json["unit"]), (&"program".into(), &().into()));
         let row = &json["runs"][1];
         let figure = |name: &str| row[name].as_f64();
-        assert_eq!(
-            (figure("speed_up"), figure("efficiency")),
-            (Some(2.0), Some(0.5))
-        );
+        assert_eq!((figure("speed_up"), figure("efficiency")), (Some(2.0), Some(0.5)));
         assert_eq!(row["samples_per_second"], serde_json::Value::Null);
         let svg = read(CHART);
         for part in ["train: time of the program", "measured", "ideal", "ranks"] {
-            assert!(
-                svg.contains(&format!("\n{part}\n")),
-                "{part} is missing: {svg}"
-            );
+            assert!(svg.contains(&format!("\n{part}\n")), "{part} is missing: {svg}");
         }
         // Two points of each of two curves.
         assert_eq!(svg.matches("<circle").count(), 4);
@@ -329,10 +307,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let read = || Training::read(folder.path(), NonZeroU32::MIN);
         assert!(read().unwrap().is_none());
-        let mut report = Report {
-            world_size: 1,
-            ..Report::default()
-        };
+        let mut report = Report { world_size: 1, ..Report::default() };
         report.write(folder.path()).unwrap();
         assert!(read().unwrap().is_none());
         report.world_size = 2;

@@ -63,14 +63,8 @@ mod tests {
             ("{ranks}", "4"),
             ("--batch={256/ranks},{8/ranks}", "--batch=64,2"),
             ("{folder}/a/{folder}-{ranks}", "out/ranks-4/a/out/ranks-4-4"),
-            (
-                r#"{"a":{"b":{256/ranks}},"c":[{ranks}]}"#,
-                r#"{"a":{"b":64},"c":[4]}"#,
-            ),
-            (
-                "{x/ranks} 8/ranks} {rank} {}",
-                "{x/ranks} 8/ranks} {rank} {}",
-            ),
+            (r#"{"a":{"b":{256/ranks}},"c":[{ranks}]}"#, r#"{"a":{"b":64},"c":[4]}"#),
+            ("{x/ranks} 8/ranks} {rank} {}", "{x/ranks} 8/ranks} {rank} {}"),
             ("", ""),
         ] {
             assert_eq!(on_four(argument).unwrap(), expected);
@@ -80,9 +74,6 @@ mod tests {
     #[test]
     fn what_the_ranks_do_not_divide_is_refused() {
         let error = on_four("{6/ranks}").unwrap_err().to_string();
-        assert!(
-            error.starts_with("{6/ranks} is not a whole number on 4 ranks"),
-            "{error}"
-        );
+        assert!(error.starts_with("{6/ranks} is not a whole number on 4 ranks"), "{error}");
     }
 }

@@ -65,11 +65,7 @@ impl<'g, G: Collectives> Cases<'g, G> {
         let me = self.group.process_group().rank();
         let peer = Some(Rank::new(me.get() ^ 1)).filter(|peer| peer.index() < self.ranks());
         let transfer = |peer| {
-            if me < peer {
-                Task::Send(peer)
-            } else {
-                Task::Recv(peer)
-            }
+            if me < peer { Task::Send(peer) } else { Task::Recv(peer) }
         };
         for half in [1, 1003, 50_000] {
             for task in [peer.map(transfer), peer.map(Task::Exchange)] {

@@ -56,8 +56,7 @@ impl Cases<'_, CudaGroup> {
     ) -> anyhow::Result<()> {
         let own: Vec<T> = self.fill(&range, samples)?;
         let what = format!("{algorithm:?} {reduce} of {} {range:?}", T::DTYPE);
-        self.all_reduce_with::<T>(algorithm, reduce, &range)
-            .with_context(|| what.clone())?;
+        self.all_reduce_with::<T>(algorithm, reduce, &range).with_context(|| what.clone())?;
         let expected = self.expected(Some(Task::AllReduce(reduce)), own)?;
         self.compare(&what, &range, &expected)
     }
@@ -98,9 +97,8 @@ impl Cases<'_, CudaGroup> {
         for shard in 0..ranks {
             let range = shard_of(own.len(), ranks, shard);
             for index in range {
-                let values: Vec<T> = (1..=ranks)
-                    .map(|hop| all[(shard + hop) % ranks * own.len() + index])
-                    .collect();
+                let values: Vec<T> =
+                    (1..=ranks).map(|hop| all[(shard + hop) % ranks * own.len() + index]).collect();
                 expected[index] = T::left_fold(&values, reduce)
                     .context("the ring is tested with reductions that the oracle has")?;
             }

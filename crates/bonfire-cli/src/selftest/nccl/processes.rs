@@ -62,10 +62,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
         other => bail!("the job ended with {other:?}"),
     }
     let notified = notified?;
-    ensure!(
-        notified == FAULTS_RANKS as usize - 1,
-        "{notified} ranks were notified"
-    );
+    ensure!(notified == FAULTS_RANKS as usize - 1, "{notified} ranks were notified");
     println!(
         "a process died, and the others knew which and ended after {elapsed:.1} s, start included"
     );
@@ -74,10 +71,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
 
 fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> {
     // The others get as long as NCCL may take to notice, and are not asked to end before.
-    let graces = Graces {
-        after_failure: Duration::from_secs(60),
-        ..Graces::default()
-    };
+    let graces = Graces { after_failure: Duration::from_secs(60), ..Graces::default() };
     Ok(AgentOptions {
         graces,
         variables: vec![(TOLD.into(), OsString::from(told))],

@@ -63,10 +63,7 @@ fn a_rank_that_does_not_come_is_a_timeout_on_all() {
             }
         }
         // The group is over for every operation, on every rank.
-        assert!(matches!(
-            sum(group, buffer),
-            Err(CudaGroupError::Collective(_))
-        ));
+        assert!(matches!(sum(group, buffer), Err(CudaGroupError::Collective(_))));
     });
 }
 
@@ -124,10 +121,7 @@ fn what_cannot_be_done_leaves_the_group_as_it_was() {
             group.exchange(buffer, &three, Rank::new(1 - me.get())),
             group.all_to_all(buffer, &output, &three),
         ] {
-            assert!(
-                matches!(refused, Err(CudaGroupError::Usage(_))),
-                "{refused:?}"
-            );
+            assert!(matches!(refused, Err(CudaGroupError::Usage(_))), "{refused:?}");
         }
         let bits = group.all_reduce(buffer, &Elements::first(DType::I32, 1), ReduceOp::Xor);
         assert!(matches!(bits, Err(CudaGroupError::NotInNccl { .. })));

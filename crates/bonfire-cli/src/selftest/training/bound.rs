@@ -19,10 +19,7 @@ pub(super) struct Verdict {
 
 impl Bound {
     pub(super) fn of(self, figure: f64) -> Verdict {
-        Verdict {
-            figure,
-            bound: self,
-        }
+        Verdict { figure, bound: self }
     }
 }
 
@@ -63,9 +60,6 @@ mod tests {
         }
         let missed = Bound::AtMost(1.15).of(1.2).to_string();
         assert_eq!(missed, "must be <= 1.15: MISSED");
-        assert_eq!(
-            Bound::AtLeast(2.2).of(3.0).to_string(),
-            "must be >= 2.2: holds"
-        );
+        assert_eq!(Bound::AtLeast(2.2).of(3.0).to_string(), "must be >= 2.2: holds");
     }
 }

@@ -24,23 +24,11 @@ pub(super) struct Size {
 
 impl Size {
     /// Small enough to train in seconds on a processor.
-    pub(super) const SMALL: Self = Self {
-        layers: 2,
-        width: 16,
-        inner: 32,
-        heads: 2,
-        tokens: 4,
-        batch: 6,
-    };
+    pub(super) const SMALL: Self =
+        Self { layers: 2, width: 16, inner: 32, heads: 2, tokens: 4, batch: 6 };
 
-    pub(super) const LARGE: Self = Self {
-        layers: 8,
-        width: 1024,
-        inner: 4096,
-        heads: 16,
-        tokens: 256,
-        batch: 8,
-    };
+    pub(super) const LARGE: Self =
+        Self { layers: 8, width: 1024, inner: 4096, heads: 16, tokens: 256, batch: 8 };
 
     pub(super) fn parameters(&self) -> usize {
         let linear = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
@@ -67,13 +55,8 @@ impl Network {
         let config = TransformerEncoderConfig::new(size.width, size.inner, size.heads, size.layers)
             .with_dropout(0.0)
             .with_norm_first(true);
-        let network = Self {
-            encoder: config.init(device),
-        };
-        network.map(&mut Drawn {
-            next: 1,
-            name: String::new(),
-        })
+        let network = Self { encoder: config.init(device) };
+        network.map(&mut Drawn { next: 1, name: String::new() })
     }
 
     /// The mean squared error over samples: `[1]`.
@@ -175,9 +158,7 @@ impl ModuleVisitor for Reader {
         match read {
             Ok(read) => values.extend(read),
             Err(cause) => {
-                self.0 = Err(anyhow!(
-                    "a parameter cannot be read from the device: {cause:?}"
-                ));
+                self.0 = Err(anyhow!("a parameter cannot be read from the device: {cause:?}"));
             }
         }
     }

@@ -156,10 +156,7 @@ mod tests {
         assert!((pace(100, 101, 10).overlap().unwrap() - 0.9).abs() < 1e-9);
         assert!(pace(100, 110, 10).overlap().unwrap().abs() < 1e-9);
         assert_eq!(pace(100, 100, 0).overlap(), None);
-        let alone = Pace {
-            communication: None,
-            ..pace(100, 100, 0)
-        };
+        let alone = Pace { communication: None, ..pace(100, 100, 0) };
         assert_eq!(alone.overlap(), None);
     }
 

@@ -39,9 +39,7 @@ pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learn
     let device = world.device();
     let size = Size::SMALL;
     // Several buckets.
-    let config = DdpConfig::default()
-        .with_route(route)
-        .with_bucket_bytes_max(4 << 10);
+    let config = DdpConfig::default().with_route(route).with_bucket_bytes_max(4 << 10);
     let mut ddp = Ddp::with_config(Network::new(size, &device), world, config)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
@@ -57,9 +55,7 @@ pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learn
         let done = ddp.backward(batch(0))?;
         ddp.step(&mut optimizer, LEARNING_RATE, done.gradients)?;
     }
-    Ok(Learnt {
-        values: ddp.module().values()?,
-    })
+    Ok(Learnt { values: ddp.module().values()? })
 }
 
 /// The numbers of a rank's samples of one batch, of which rank 0 has half a batch more than its share.
@@ -105,11 +101,7 @@ pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
              at most {WAYS_TOLERANCE:.1e} is due to other kernels"
         );
     }
-    Ok(Parity {
-        parameters: alone.values.len(),
-        apart,
-        distance: furthest,
-    })
+    Ok(Parity { parameters: alone.values.len(), apart, distance: furthest })
 }
 
 fn bits(learnt: &Learnt) -> impl Iterator<Item = u32> + '_ {
@@ -121,17 +113,11 @@ fn distance(one: &[f32], other: &[f32]) -> f64 {
     if one.len() != other.len() {
         return f64::INFINITY;
     }
-    let largest = other
-        .iter()
-        .fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
+    let largest = other.iter().fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
     let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs() / largest;
     // A value that is not a number is as far away as can be.
     let further = |most: f64, apart: f64| {
-        if apart.is_nan() {
-            f64::INFINITY
-        } else {
-            most.max(apart)
-        }
+        if apart.is_nan() { f64::INFINITY } else { most.max(apart) }
     };
     one.iter().zip(other).map(apart).fold(0.0, further)
 }

@@ -32,10 +32,7 @@ pub(super) fn on_threads<R: Send>(
 ) -> anyhow::Result<Vec<R>> {
     let groups = ProcessGroup::local(ranks, place.group_options())?;
     as_threads(groups, |group| {
-        let local = LocalRank {
-            local_rank: group.rank().get(),
-            local_world_size: ranks.get(),
-        };
+        let local = LocalRank { local_rank: group.rank().get(), local_world_size: ranks.get() };
         body(&place.world(group, local)?)
     })
 }

@@ -14,10 +14,7 @@ use super::place::{Place, on_threads};
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn place() -> Place {
-    Place {
-        kind: DeviceKind::Cpu,
-        timeout: Duration::from_secs(60),
-    }
+    Place { kind: DeviceKind::Cpu, timeout: Duration::from_secs(60) }
 }
 
 fn learnt(ranks: u32) -> Vec<Learnt> {
@@ -38,9 +35,7 @@ fn several_ranks_learn_what_one_does() {
 
 #[test]
 fn what_differs_is_named() {
-    let of = |value: f32| Learnt {
-        values: vec![1.0, value],
-    };
+    let of = |value: f32| Learnt { values: vec![1.0, value] };
     let wrong = |ways: &[(&str, Vec<Learnt>)]| match compare(ways, &of(0.5)) {
         Err(what) => what.to_string(),
         Ok(parity) => panic!("{parity:?}"),
@@ -51,10 +46,7 @@ fn what_differs_is_named() {
         "{what}"
     );
     let what = wrong(&[("here", vec![of(0.5)]), ("there", vec![of(0.501)])]);
-    assert!(
-        what.starts_with("parameters with gradients on another way"),
-        "{what}"
-    );
+    assert!(what.starts_with("parameters with gradients on another way"), "{what}");
     let near = [("here", vec![of(0.5)]), ("there", vec![of(0.500_000_1)])];
     assert!(compare(&near, &of(0.5)).unwrap().apart > 0.0);
     let far = 0.5 + 2.0 * TOLERANCE as f32;

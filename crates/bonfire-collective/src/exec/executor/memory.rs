@@ -42,11 +42,7 @@ impl Extents {
         } else {
             [Role::Output; 2]
         };
-        Self {
-            input: input.into(),
-            output: output.into(),
-            in_place,
-        }
+        Self { input: input.into(), output: output.into(), in_place }
     }
 
     fn of(&self, role: Role) -> &[ElemRange] {
@@ -70,20 +66,12 @@ impl<'a, 'p, T> Space<'a, 'p, T> {
         match &memory {
             Memory::InPlace(data) => {
                 for role in extents.in_place {
-                    assert_eq!(
-                        data.len(),
-                        total(extents.of(role)),
-                        "buffer and plan differ"
-                    );
+                    assert_eq!(data.len(), total(extents.of(role)), "buffer and plan differ");
                 }
             }
             Memory::Apart { input, output } => {
                 assert_eq!(input.len(), total(&extents.input), "input and plan differ");
-                assert_eq!(
-                    output.len(),
-                    total(&extents.output),
-                    "output and plan differ"
-                );
+                assert_eq!(output.len(), total(&extents.output), "output and plan differ");
             }
         }
         Self { memory, extents }
@@ -139,10 +127,7 @@ mod tests {
     use super::*;
 
     fn ranges(pairs: &[(usize, usize)]) -> Vec<ElemRange> {
-        pairs
-            .iter()
-            .map(|&(start, end)| ElemRange::new(start, end))
-            .collect()
+        pairs.iter().map(|&(start, end)| ElemRange::new(start, end)).collect()
     }
 
     #[test]
@@ -171,10 +156,7 @@ mod tests {
     fn what_was_received_is_read_from_the_output() {
         let extents = Extents::new(Collective::AllGather, ranges(&[(2, 4)]), ranges(&[(0, 6)]));
         let (input, mut output) = ([7, 8], [0, 1, 2, 3, 4, 5]);
-        let memory = Memory::Apart {
-            input: &input,
-            output: &mut output,
-        };
+        let memory = Memory::Apart { input: &input, output: &mut output };
         let space = Space::new(memory, &extents);
         assert_eq!(space.source(ElemRange::new(2, 4)), [7, 8]);
         assert_eq!(space.source(ElemRange::new(4, 6)), [4, 5]);

@@ -84,13 +84,7 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) fn new(me: Rank, world_size: WorldSize, hosts: Hosts, chunk_bytes: usize) -> Self {
-        Self {
-            me,
-            world_size,
-            hosts,
-            chunk_bytes,
-            ready: HashMap::default(),
-        }
+        Self { me, world_size, hosts, chunk_bytes, ready: HashMap::default() }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Prepared>> {

@@ -41,20 +41,13 @@ const FIGURES_BYTES: usize = 5 * size_of::<f64>();
 
 /// Of what a rank measured, with zeros for links that the group does not have.
 fn numbers(figures: &LinkFigures) -> [f64; 5] {
-    let LinkFigures {
-        intra_host,
-        inter_host,
-        gamma_s_per_byte,
-    } = figures;
+    let LinkFigures { intra_host, inter_host, gamma_s_per_byte } = figures;
     let [intra, inter] = [intra_host, inter_host].map(|link| [link.alpha_s, link.beta_s_per_byte]);
     [intra[0], intra[1], inter[0], inter[1], *gamma_s_per_byte]
 }
 
 fn of_numbers(numbers: [f64; 5]) -> LinkFigures {
-    let link = |alpha_s, beta_s_per_byte| LinkCosts {
-        alpha_s,
-        beta_s_per_byte,
-    };
+    let link = |alpha_s, beta_s_per_byte| LinkCosts { alpha_s, beta_s_per_byte };
     LinkFigures {
         intra_host: link(numbers[0], numbers[1]),
         inter_host: link(numbers[2], numbers[3]),
@@ -120,9 +113,8 @@ fn meetings(topology: &Topology, me: Rank) -> Vec<Meeting> {
     let local_rank = topology.local_rank(me) as usize;
     let inside = neighbour(topology.ranks_of(host), local_rank, Span::IntraHost);
     let leads = local_rank == 0;
-    let across = leads
-        .then(|| neighbour(&topology.leaders(), host as usize, Span::InterHost))
-        .flatten();
+    let across =
+        leads.then(|| neighbour(&topology.leaders(), host as usize, Span::InterHost)).flatten();
     inside.into_iter().chain(across).collect()
 }
 
@@ -257,22 +249,14 @@ impl Run<'_> {
 
 /// The cost of arithmetic on this rank, per byte of one operand.
 fn measure_fold(world_size: WorldSize) -> f64 {
-    let options = FoldOptions {
-        reduce: ReduceOp::Sum,
-        stage: Stage::Partial,
-        world_size,
-        streams: false,
-    };
+    let options =
+        FoldOptions { reduce: ReduceOp::Sum, stage: Stage::Partial, world_size, streams: false };
     let mut target = vec![1.0_f32; FOLD_ELEMS];
     let other = vec![1.0_f32; FOLD_ELEMS];
     let mut fastest = f64::INFINITY;
     for _ in 0..FOLDS {
         let started = clock::now();
-        fold(
-            &mut target,
-            &[Operand::Target, Operand::Peer(&other)],
-            options,
-        );
+        fold(&mut target, &[Operand::Target, Operand::Peer(&other)], options);
         fastest = fastest.min(clock::since(started).as_secs_f64());
     }
     std::hint::black_box(&target);
@@ -316,11 +300,7 @@ mod tests {
         assert_eq!(check(&[0, 1]), [(0, 1, Span::InterHost)]);
         assert_eq!(
             check(&[0, 1, 0, 1, 2]),
-            [
-                (0, 2, Span::IntraHost),
-                (0, 1, Span::InterHost),
-                (1, 3, Span::IntraHost)
-            ]
+            [(0, 2, Span::IntraHost), (0, 1, Span::InterHost), (1, 3, Span::IntraHost)]
         );
     }
 

@@ -66,10 +66,7 @@ impl Run<'_> {
         };
         let target: &mut [u8] = bytemuck::cast_slice_mut(plain);
         let agreed = self.agreed();
-        let due = Due {
-            agreed: &agreed,
-            payload_bytes: target.len(),
-        };
+        let due = Due { agreed: &agreed, payload_bytes: target.len() };
         let links = &mut self.executor.links;
         let waited = links.wait_to(peer, &due, target, self.limits);
         match waited.map_err(|error| self.explain(peer, error))? {
@@ -88,10 +85,7 @@ impl Run<'_> {
     ) -> Result<usize> {
         let payload_bytes = size_of_val(target);
         let agreed = self.agreed();
-        let due = Due {
-            agreed: &agreed,
-            payload_bytes,
-        };
+        let due = Due { agreed: &agreed, payload_bytes };
         let mut folded = 0;
         while folded < target.len() {
             let wanted = payload_bytes.min(folded * size_of::<T>() + PIECE_BYTES);

@@ -35,23 +35,12 @@ impl<'a> Run<'a> {
         limits: &'a WaitLimits<'a>,
     ) -> Self {
         wire::set_place(&mut header, seq, step);
-        Self {
-            executor,
-            like,
-            seq,
-            step,
-            header,
-            limits,
-        }
+        Self { executor, like, seq, step, header, limits }
     }
 
     /// What this rank is doing, for messages to users.
     pub(super) fn operation(&self) -> Operation {
-        Operation {
-            seq: self.seq,
-            step: self.step,
-            ..self.like.clone()
-        }
+        Operation { seq: self.seq, step: self.step, ..self.like.clone() }
     }
 
     pub(super) fn step<T: Element>(
@@ -63,11 +52,7 @@ impl<'a> Run<'a> {
         match step {
             Step::Put { peer, source } => self.put(*peer, space.source(*source)),
             Step::Wait { peer } => self.wait(*peer),
-            Step::Reduce {
-                target,
-                sources,
-                stage,
-            } => {
+            Step::Reduce { target, sources, stage } => {
                 let options = self.fold_options(reduce, *stage);
                 let target = space.target(*target);
                 let mut operands: SmallVec<[Operand<'_, T>; 64]> = SmallVec::new();
@@ -128,10 +113,7 @@ impl<'a> Run<'a> {
                 other_operation,
                 calls: None,
             })),
-            Err(error) => Failure::Peer {
-                rank: peer,
-                cause: error.to_string(),
-            },
+            Err(error) => Failure::Peer { rank: peer, cause: error.to_string() },
         }
     }
 

@@ -61,8 +61,7 @@ impl Executor {
         self.board = Some(board);
         match done {
             Ok(true) => {
-                self.recorder
-                    .end(request.collective, bytes, limits.elapsed());
+                self.recorder.end(request.collective, bytes, limits.elapsed());
             }
             Ok(false) => self.recorder.withdraw(),
             Err(_) => {}
@@ -119,12 +118,7 @@ impl<'a> Attempt<'a> {
         }
         for step in &self.prepared.steps[opening.len()..] {
             match step {
-                Step::ReduceDirect {
-                    range,
-                    sources,
-                    targets,
-                    stage,
-                } => {
+                Step::ReduceDirect { range, sources, targets, stage } => {
                     let options = FoldOptions {
                         // Moves have one source, and one source is only copied.
                         reduce: self.request.reduce.unwrap_or(ReduceOp::Sum),

@@ -40,11 +40,8 @@ fn check<T: Element + PartialEq + std::fmt::Debug>(make: impl Fn(usize) -> T) {
                 .map(|rank| (0..len).map(|index| make(index * 7 + rank * 13)).collect())
                 .collect();
             let mut target = ranks[1].clone();
-            let operands = [
-                Operand::Peer(&ranks[0][..]),
-                Operand::Target,
-                Operand::Peer(&ranks[2]),
-            ];
+            let operands =
+                [Operand::Peer(&ranks[0][..]), Operand::Target, Operand::Peer(&ranks[2])];
             fold(&mut target, &operands, options);
             let expected: Vec<T> = (0..len)
                 .map(|index| {
@@ -61,10 +58,7 @@ fn check<T: Element + PartialEq + std::fmt::Debug>(make: impl Fn(usize) -> T) {
 
 /// Two operands, in both orders.
 fn check_pair<T: Element + PartialEq + std::fmt::Debug>(ranks: &[Vec<T>], options: FoldOptions) {
-    let options = FoldOptions {
-        world_size: WorldSize::new(2).unwrap(),
-        ..options
-    };
+    let options = FoldOptions { world_size: WorldSize::new(2).unwrap(), ..options };
     for first in [0, 1] {
         let (own, theirs) = (&ranks[0], &ranks[1]);
         let mut operands = [Operand::Target, Operand::Peer(&theirs[..])];
@@ -92,10 +86,7 @@ fn check_views<T: Element + PartialEq + std::fmt::Debug>(
     let all: Vec<Rank> = options.world_size.ranks().collect();
     for targets in [&all[..], &all[1..2]] {
         let mut held = ranks.to_vec();
-        let mut views: Vec<_> = held
-            .iter_mut()
-            .map(|it| View::in_place(&mut it[..]))
-            .collect();
+        let mut views: Vec<_> = held.iter_mut().map(|it| View::in_place(&mut it[..])).collect();
         fold_views(&mut views, &all, targets, options);
         for streams in [false, true] {
             let options = FoldOptions { streams, ..options };
@@ -104,41 +95,23 @@ fn check_views<T: Element + PartialEq + std::fmt::Debug>(
             assert_eq!(apart, held, "{} from one buffer to another", options.reduce);
         }
         for rank in &all {
-            let expected = if targets.contains(rank) {
-                expected
-            } else {
-                &ranks[rank.index()]
-            };
+            let expected = if targets.contains(rank) { expected } else { &ranks[rank.index()] };
             assert_eq!(held[rank.index()], expected, "{} on {rank}", options.reduce);
         }
     }
-    let moved = FoldOptions {
-        reduce: ReduceOp::Max,
-        ..options
-    };
+    let moved = FoldOptions { reduce: ReduceOp::Max, ..options };
     let mut held = ranks.to_vec();
-    let mut views: Vec<_> = held
-        .iter_mut()
-        .map(|it| View::in_place(&mut it[..]))
-        .collect();
+    let mut views: Vec<_> = held.iter_mut().map(|it| View::in_place(&mut it[..])).collect();
     fold_views(&mut views, &all[2..], &all, moved);
     let mut apart = ranks.to_vec();
     apart.rotate_left(1);
     fold_views(&mut views_of(ranks, &mut apart), &all[2..], &all, moved);
-    assert!(
-        held.iter().chain(&apart).all(|buffer| *buffer == ranks[2]),
-        "one source is a copy"
-    );
+    assert!(held.iter().chain(&apart).all(|buffer| *buffer == ranks[2]), "one source is a copy");
 }
 
 fn views_of<'a, T>(inputs: &'a [Vec<T>], targets: &'a mut [Vec<T>]) -> Vec<View<'a, T>> {
     let pairs = inputs.iter().zip(targets);
-    pairs
-        .map(|(input, target)| View {
-            input: Some(input),
-            target,
-        })
-        .collect()
+    pairs.map(|(input, target)| View { input: Some(input), target }).collect()
 }
 
 #[test]
@@ -169,11 +142,7 @@ fn sixteen_bit_floats_are_rounded_once() {
     };
     let mut target = [f16::from_f32(2048.0)];
     let one = [f16::from_f32(1.0)];
-    fold(
-        &mut target,
-        &[Operand::Target, Operand::Peer(&one), Operand::Peer(&one)],
-        options,
-    );
+    fold(&mut target, &[Operand::Target, Operand::Peer(&one), Operand::Peer(&one)], options);
     assert_eq!(target[0].to_f32(), 2050.0);
 }
 
@@ -186,11 +155,7 @@ fn a_partial_mean_is_not_divided() {
         streams: false,
     };
     let mut target = [3.0_f32];
-    fold(
-        &mut target,
-        &[Operand::Target, Operand::Peer(&[5.0])],
-        options,
-    );
+    fold(&mut target, &[Operand::Target, Operand::Peer(&[5.0])], options);
     assert_eq!(target, [8.0]);
 }
 
@@ -204,17 +169,10 @@ fn the_order_of_zeros_and_nans_leaves_no_trace() {
             world_size: WorldSize::new(2).unwrap(),
             streams: false,
         };
-        for (one, other) in values
-            .iter()
-            .flat_map(|one| values.map(|other| (*one, other)))
-        {
+        for (one, other) in values.iter().flat_map(|one| values.map(|other| (*one, other))) {
             let forth = fold_one(&[one, other], options);
             let back = fold_one(&[other, one], options);
-            assert_eq!(
-                forth.to_bits(),
-                back.to_bits(),
-                "{reduce} of {one} and {other}"
-            );
+            assert_eq!(forth.to_bits(), back.to_bits(), "{reduce} of {one} and {other}");
         }
         let zero = fold_one(&[0.0_f32, -0.0], options);
         assert_eq!(zero.is_sign_negative(), reduce == ReduceOp::Min, "{reduce}");
@@ -232,11 +190,7 @@ fn not_a_number_is_not_hidden_by_min_or_max() {
         };
         for (mine, theirs) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             let mut target = [mine];
-            fold(
-                &mut target,
-                &[Operand::Target, Operand::Peer(&[theirs])],
-                options,
-            );
+            fold(&mut target, &[Operand::Target, Operand::Peer(&[theirs])], options);
             assert!(target[0].is_nan(), "{reduce} of {mine} and {theirs}");
         }
     }

@@ -4,10 +4,7 @@ const FLOATS: DType = DType::F32;
 
 /// As between two processes of this machine, or two machines on a fast network.
 fn figures() -> LinkFigures {
-    let link = |alpha_s, beta_s_per_byte| LinkCosts {
-        alpha_s,
-        beta_s_per_byte,
-    };
+    let link = |alpha_s, beta_s_per_byte| LinkCosts { alpha_s, beta_s_per_byte };
     LinkFigures {
         intra_host: link(1e-6, 0.1e-9),
         inter_host: link(20e-6, 1e-9),
@@ -20,10 +17,7 @@ fn selector(hosts: &[u32], options: GroupOptions) -> Selector {
 }
 
 fn any_order() -> GroupOptions {
-    GroupOptions {
-        order: FoldOrder::Any,
-        ..GroupOptions::default()
-    }
+    GroupOptions { order: FoldOrder::Any, ..GroupOptions::default() }
 }
 
 fn sum(dtype: DType, count: usize) -> Question<'static> {
@@ -37,11 +31,7 @@ fn sum(dtype: DType, count: usize) -> Question<'static> {
 }
 
 fn gather(count: usize) -> Question<'static> {
-    Question {
-        collective: Collective::AllGather,
-        reduce: None,
-        ..sum(FLOATS, count)
-    }
+    Question { collective: Collective::AllGather, reduce: None, ..sum(FLOATS, count) }
 }
 
 #[test]
@@ -52,20 +42,13 @@ fn what_is_asked_for_is_used_where_it_exists() {
         ..GroupOptions::default()
     };
     let mut selector = selector(&[0, 0, 0], options);
-    let barrier = Question {
-        collective: Collective::Barrier,
-        reduce: None,
-        ..sum(DType::U8, 0)
-    };
+    let barrier = Question { collective: Collective::Barrier, reduce: None, ..sum(DType::U8, 0) };
     for (question, expected) in [
         (sum(FLOATS, 4), Algorithm::Ring),
         (gather(12), Algorithm::OneShot),
         (barrier, Algorithm::Dissemination),
     ] {
-        assert!(
-            !selector.wants_figures(&question),
-            "nothing depends on them"
-        );
+        assert!(!selector.wants_figures(&question), "nothing depends on them");
         assert_eq!(selector.select(&question), expected);
         assert_eq!(selector.known(&question), Some(expected));
     }
@@ -85,10 +68,7 @@ fn sums_of_floats_keep_the_canonical_order_unless_any_will_do() {
     let exact = [
         sum(DType::I32, 1 << 20),
         gather(1 << 20),
-        Question {
-            reduce: Some(ReduceOp::Max),
-            ..floats
-        },
+        Question { reduce: Some(ReduceOp::Max), ..floats },
     ];
     for question in exact {
         assert_eq!(canonical.allowed(&question), any.allowed(&question));
@@ -116,21 +96,14 @@ fn several_hosts_take_the_chain_where_it_has_the_bits_of_one() {
     assert_eq!(two.known(&large(DType::BF16)), None, "another choice");
     assert_eq!(two.select(&large(DType::BF16)), Algorithm::TwoShot);
     assert_eq!(two.select(&sum(FLOATS, 1)), Algorithm::OneShot);
-    let scatter = Question {
-        collective: Collective::ReduceScatter,
-        ..large(FLOATS)
-    };
+    let scatter = Question { collective: Collective::ReduceScatter, ..large(FLOATS) };
     assert_eq!(two.select(&scatter), Algorithm::Chain);
     assert_eq!(two.select(&gather(1 << 22)), Algorithm::Hierarchical);
     // One rank each, or ranks that are dealt to hosts in turn: the chain would only be longer.
     for hosts in [[0, 1, 2, 3], [0, 1, 0, 1]] {
         let mut dealt = selector(&hosts, GroupOptions::default());
         dealt.learn(figures());
-        assert_eq!(
-            dealt.select(&large(FLOATS)),
-            Algorithm::TwoShot,
-            "{hosts:?}"
-        );
+        assert_eq!(dealt.select(&large(FLOATS)), Algorithm::TwoShot, "{hosts:?}");
     }
     // Where ranks had to wait for a core, too.
     let mut busy = selector(&[0, 0, 0, 0, 1, 1, 1, 1], GroupOptions::default());
@@ -177,21 +150,12 @@ fn every_operation_gets_an_algorithm_that_has_a_plan() {
         Collective::Gather { root },
         Collective::Scatter { root },
         Collective::AllToAll,
-        Collective::Transfer {
-            source: root,
-            target: Rank::new(0),
-        },
-        Collective::Exchange {
-            first: Rank::new(0),
-            second: root,
-        },
+        Collective::Transfer { source: root, target: Rank::new(0) },
+        Collective::Exchange { first: Rank::new(0), second: root },
     ];
     for hosts in [[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 2]] {
         for order in [FoldOrder::Canonical, FoldOrder::Any] {
-            let options = GroupOptions {
-                order,
-                ..GroupOptions::default()
-            };
+            let options = GroupOptions { order, ..GroupOptions::default() };
             let mut selector = selector(&hosts, options);
             selector.learn(figures());
             for collective in collectives {
@@ -216,9 +180,7 @@ fn every_operation_gets_an_algorithm_that_has_a_plan() {
 #[test]
 fn a_rank_that_asks_for_the_impossible_chooses_later_as_the_others() {
     let broadcast = |root| Question {
-        collective: Collective::Broadcast {
-            root: Rank::new(root),
-        },
+        collective: Collective::Broadcast { root: Rank::new(root) },
         reduce: None,
         ..sum(FLOATS, 1 << 22)
     };
@@ -230,18 +192,11 @@ fn a_rank_that_asks_for_the_impossible_chooses_later_as_the_others() {
     careless.select(&broadcast(9));
     assert_eq!(careless.known(&broadcast(1)), None);
     // Nor does it measure anything, for which the others are not there.
-    let unequal = Question {
-        collective: Collective::AllToAll,
-        reduce: None,
-        ..sum(FLOATS, 17)
-    };
+    let unequal = Question { collective: Collective::AllToAll, reduce: None, ..sum(FLOATS, 17) };
     let fresh = selector(&[0; 4], GroupOptions::default());
     assert!(!fresh.wants_figures(&unequal) && !fresh.wants_figures(&broadcast(9)));
     assert!(fresh.wants_figures(&broadcast(1)));
-    assert_eq!(
-        careless.select(&broadcast(1)),
-        careful.select(&broadcast(1))
-    );
+    assert_eq!(careless.select(&broadcast(1)), careful.select(&broadcast(1)));
 }
 
 #[test]

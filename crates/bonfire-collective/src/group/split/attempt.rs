@@ -212,8 +212,7 @@ impl Attempt<'_> {
         let place = ranks.iter().position(|rank| *rank == self.core.me);
         let me = Rank::new(place.expect("this rank has its own color") as u32);
         for (peer, rank) in (0..).map(Rank::new).zip(&ranks) {
-            mine.settings
-                .agree(me, peer, &proposals[rank.index()].settings)?;
+            mine.settings.agree(me, peer, &proposals[rank.index()].settings)?;
         }
         let lowest = ranks[0];
         Ok(Some(Party {
@@ -234,10 +233,8 @@ impl Attempt<'_> {
     ) -> Result<Formed, ConnectError> {
         let mut addresses = Vec::with_capacity(party.ranks.len());
         for (rank, old) in (0..).map(Rank::new).zip(&party.ranks) {
-            let unable = |reason: &str| ConnectError::PeerUnable {
-                rank,
-                reason: reason.to_owned(),
-            };
+            let unable =
+                |reason: &str| ConnectError::PeerUnable { rank, reason: reason.to_owned() };
             let place = &proposals[old.index()].place;
             let address = place.as_ref().map_err(|reason| unable(reason))?;
             addresses.push(address.clone().ok_or_else(|| unable("it has no address"))?);
@@ -274,13 +271,10 @@ impl Attempt<'_> {
         let Some(party) = draft.party() else {
             return Ok(None);
         };
-        let unable = (0..)
-            .map(Rank::new)
-            .zip(&party.ranks)
-            .find_map(|(rank, old)| {
-                let reason = verdicts[old.index()].failed.clone()?;
-                Some(ConnectError::PeerUnable { rank, reason })
-            });
+        let unable = (0..).map(Rank::new).zip(&party.ranks).find_map(|(rank, old)| {
+            let reason = verdicts[old.index()].failed.clone()?;
+            Some(ConnectError::PeerUnable { rank, reason })
+        });
         if let Some(error) = unable {
             self.forsake(draft, &error.to_string());
             return Err(error.into());

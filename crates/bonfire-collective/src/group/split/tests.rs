@@ -23,10 +23,8 @@ fn on_ranks<R: Send>(count: u32, body: impl Fn(ProcessGroup) -> R + Sync) -> Vec
     let groups = ProcessGroup::local(WorldSize::new(count).unwrap(), options).unwrap();
     let ends = thread::scope(|scope| {
         let body = &body;
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || body(group)))
-            .collect();
+        let ranks: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || body(group))).collect();
         let ends = ranks.into_iter().map(|rank| rank.join());
         ends.map(|end| end.expect("no rank panics")).collect()
     });
@@ -72,11 +70,7 @@ fn the_end_of_a_part_is_that_of_its_parent_and_of_its_siblings() {
     let named = "rank 3 failed: the odd ones are tired";
     for rank in [0, 2] {
         let [first, second] = &errors[rank];
-        let (world, half) = if rank == 0 {
-            (first, second)
-        } else {
-            (second, first)
-        };
+        let (world, half) = if rank == 0 { (first, second) } else { (second, first) };
         assert_eq!(world, named);
         assert_eq!(half, "rank 3 of the job failed: the odd ones are tired");
     }
@@ -102,11 +96,7 @@ fn the_end_of_a_group_is_that_of_its_parts_and_of_theirs() {
         vec![waited(&pair), waited(&half), waited(&world)]
     });
     for (rank, errors) in errors.iter().enumerate().skip(1) {
-        let culprit = if rank == 2 {
-            "rank 0"
-        } else {
-            "rank 0 of the job"
-        };
+        let culprit = if rank == 2 { "rank 0" } else { "rank 0 of the job" };
         let expected = format!("{culprit} failed: no more disk");
         assert_eq!(errors[..2], [expected.clone(), expected], "rank {rank}");
         assert_eq!(errors[2], "rank 0 failed: no more disk", "rank {rank}");
@@ -152,15 +142,8 @@ fn a_detached_part_and_its_parent_live_by_themselves() {
         error
     });
     for (rank, error) in errors.iter().enumerate() {
-        let named = if rank % 2 == 1 {
-            "rank 0 failed: "
-        } else {
-            "rank 1 of the job failed: "
-        };
-        assert!(
-            error.starts_with(&format!("{named}it was only tried")),
-            "{error}"
-        );
+        let named = if rank % 2 == 1 { "rank 0 failed: " } else { "rank 1 of the job failed: " };
+        assert!(error.starts_with(&format!("{named}it was only tried")), "{error}");
     }
 }
 
@@ -194,11 +177,7 @@ fn a_refused_split_ends_nothing() {
         let half = half_of(&world);
         world.subgroup(&[Rank::new(7)]).unwrap_err();
         // Only one of the ranks means it to be detached.
-        let handle = if world.rank().get() == 0 {
-            world.detached()
-        } else {
-            world.clone()
-        };
+        let handle = if world.rank().get() == 0 { world.detached() } else { world.clone() };
         let error = handle.split(Some(0), 0).unwrap_err().to_string();
         assert!(error.contains("detached split"), "{error}");
         half.barrier().unwrap();

@@ -40,11 +40,7 @@ impl Early {
             stream.set_nonblocking()?;
             stream.notice_silence()?;
         }
-        Ok(Self {
-            peer: Peer::new(rank, stream),
-            inbox,
-            reading,
-        })
+        Ok(Self { peer: Peer::new(rank, stream), inbox, reading })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -167,10 +163,7 @@ mod tests {
             if failure.is_some() || early.handle().is_none() {
                 return failure;
             }
-            assert!(
-                clock::since(started) < Duration::from_secs(60),
-                "no end comes"
-            );
+            assert!(clock::since(started) < Duration::from_secs(60), "no end comes");
             thread::sleep(ANSWER_LOOK);
         }
     }
@@ -188,10 +181,7 @@ mod tests {
             panic!("nothing was seen");
         };
         assert_eq!(rank, Rank::new(3));
-        assert!(
-            cause.contains("ended while the ranks were connecting"),
-            "{cause}"
-        );
+        assert!(cause.contains("ended while the ranks were connecting"), "{cause}");
         assert!(early.handle().is_none());
         // What it said before is still there for the group.
         assert!(early.inbox.has(Kind::Heartbeat));
@@ -200,14 +190,8 @@ mod tests {
     #[test]
     fn whoever_says_why_it_leaves_is_not_blamed() {
         let (mut early, far) = early();
-        let failure = Failure::Peer {
-            rank: Rank::new(0),
-            cause: "it fell".to_owned(),
-        };
-        far.send(
-            Kind::Report,
-            &encode(&RankReport::of_joining(Rank::new(3), vec![Rank::new(0)])),
-        );
+        let failure = Failure::Peer { rank: Rank::new(0), cause: "it fell".to_owned() };
+        far.send(Kind::Report, &encode(&RankReport::of_joining(Rank::new(3), vec![Rank::new(0)])));
         far.send(Kind::Failure, &encode(&failure));
         drop(far);
         assert_eq!(early.receive(), Some(failure));

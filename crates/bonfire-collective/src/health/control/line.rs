@@ -73,14 +73,7 @@ impl Peer {
     /// Requires that `stream` does not block.
     pub(super) fn new(rank: Rank, stream: Stream) -> Self {
         let backlog = Vec::new();
-        Self {
-            rank,
-            line: Mutex::new(Line {
-                stream,
-                backlog,
-                is_held: false,
-            }),
-        }
+        Self { rank, line: Mutex::new(Line { stream, backlog, is_held: false }) }
     }
 
     /// Sends a message, or leaves it to [`flush`](Self::flush). A broken connection is not an error
@@ -187,11 +180,7 @@ pub(super) struct Nonsense;
 
 impl Inbox {
     pub(super) fn new(stream: &Stream) -> io::Result<Self> {
-        Ok(Self {
-            bytes: Vec::new(),
-            is_open: true,
-            handle: Arc::new(Handle::of(stream)?),
-        })
+        Ok(Self { bytes: Vec::new(), is_open: true, handle: Arc::new(Handle::of(stream)?) })
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
@@ -246,11 +235,7 @@ fn message_at(bytes: &[u8]) -> Result<Option<(Kind, &[u8])>, Nonsense> {
     let Some(text) = bytes.get(HEADER_BYTES..HEADER_BYTES + len) else {
         return Ok(None);
     };
-    if crc32c::crc32c(text) == sum {
-        Ok(Some((kind, text)))
-    } else {
-        Err(Nonsense)
-    }
+    if crc32c::crc32c(text) == sum { Ok(Some((kind, text))) } else { Err(Nonsense) }
 }
 
 #[cfg(test)]

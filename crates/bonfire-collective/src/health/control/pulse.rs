@@ -158,9 +158,7 @@ mod tests {
         let now = Instant::now();
         let listeners = |me: u32| -> Vec<u32> {
             let pulse = pulse(me, now);
-            (0..4)
-                .filter(|peer| pulse.is_listener(Rank::new(*peer)))
-                .collect()
+            (0..4).filter(|peer| pulse.is_listener(Rank::new(*peer))).collect()
         };
         assert_eq!(listeners(0), [1]);
         assert_eq!(listeners(1), [0, 2]);
@@ -217,11 +215,7 @@ mod tests {
             let at = |tenth: u32| start + Duration::from_millis(100) * tenth;
             (from..to).filter(|tenth| pulse.is_due(at(*tenth))).count()
         };
-        assert_eq!(
-            beats(0, 1),
-            1,
-            "the first at once, for who is heard is missed"
-        );
+        assert_eq!(beats(0, 1), 1, "the first at once, for who is heard is missed");
         assert_eq!(beats(1, 35), 3);
         assert_eq!(beats(1000, 1010), 1);
     }

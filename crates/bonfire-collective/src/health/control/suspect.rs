@@ -55,11 +55,7 @@ mod tests {
         let process = FarEnd::Process(7);
         let host = |unacknowledged| FarEnd::Host { unacknowledged };
         for (far_end, state, part) in [
-            (
-                process,
-                Some((7, Some('T'))),
-                "its process 7 is stopped (SIGSTOP",
-            ),
+            (process, Some((7, Some('T'))), "its process 7 is stopped (SIGSTOP"),
             (process, Some((7, Some('D'))), "state D) but does not run"),
             (process, Some((7, None)), "stopped or frozen, or its host"),
             (host(0), None, "though its host answers"),
@@ -75,10 +71,7 @@ mod tests {
     #[test]
     fn whom_a_debugger_holds_is_blamed_for_nothing() {
         let state = Some((7, Some('t')));
-        assert_eq!(
-            explain(FarEnd::Process(7), state, Duration::from_secs(99)),
-            None
-        );
+        assert_eq!(explain(FarEnd::Process(7), state, Duration::from_secs(99)), None);
     }
 
     #[test]
@@ -89,10 +82,7 @@ mod tests {
         assert_eq!(cause_from_the_start(host, silence), None);
         let this = FarEnd::Process(std::process::id());
         assert_eq!(cause_from_the_start(this, silence), None);
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id();
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();

@@ -23,10 +23,7 @@ fn heard(far: &Peer, kind: Kind) -> Vec<u8> {
     let mut buffer = [0; 4096];
     let started = clock::now();
     loop {
-        assert!(
-            clock::since(started) < Duration::from_secs(60),
-            "nothing came"
-        );
+        assert!(clock::since(started) < Duration::from_secs(60), "nothing came");
         match far.read(&mut buffer) {
             Ok(count) => inbox.feed(&buffer[..count]),
             Err(_) => thread::sleep(ANSWER_LOOK),
@@ -85,21 +82,13 @@ fn an_answer_has_room_whatever_the_program_calls_its_phases() {
         job_rank: Rank::new(0),
         world_size: 2,
     };
-    poison
-        .reports()
-        .add(Rank::new(0), RankRecorder { recorder, target });
+    poison.reports().add(Rank::new(0), RankRecorder { recorder, target });
     let (near, far) = UnixStream::pair().unwrap();
     far.set_nonblocking(true).unwrap();
-    let question = Question {
-        round: 7,
-        operations_max: 4,
-    };
+    let question = Question { round: 7, operations_max: 4 };
     let peer = Peer::new(Rank::new(1), Stream::Unix(near));
     answer(&peer, &question, &poison);
     let far = Peer::new(Rank::new(0), Stream::Unix(far));
     let answer: Answer = decode(&heard(&far, Kind::Answer)).unwrap();
-    assert_eq!(
-        (answer.round, answer.record.progress),
-        (7, Progress::default())
-    );
+    assert_eq!((answer.round, answer.record.progress), (7, Progress::default()));
 }

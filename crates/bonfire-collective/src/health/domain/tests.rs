@@ -20,10 +20,7 @@ fn join(domain: &Arc<Domain>, poison: &Arc<Poison>, (number, members): (u32, &[u
 }
 
 fn peer(rank: u32) -> Failure {
-    Failure::Peer {
-        rank: Rank::new(rank),
-        cause: "it fell".to_owned(),
-    }
+    Failure::Peer { rank: Rank::new(rank), cause: "it fell".to_owned() }
 }
 
 #[test]

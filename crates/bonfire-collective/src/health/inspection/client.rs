@@ -75,16 +75,15 @@ pub fn running_jobs() -> Result<(Vec<RunningJob>, Vec<SilentProcess>), InspectEr
     for (name, answer) in ask_all(&names) {
         match answer {
             Answer::Member(member) => {
-                let job = jobs.entry(name.key).or_insert_with(|| RunningJob {
-                    members: Vec::new(),
-                    silent: Vec::new(),
-                });
+                let job = jobs
+                    .entry(name.key)
+                    .or_insert_with(|| RunningJob { members: Vec::new(), silent: Vec::new() });
                 job.members.push(member);
             }
-            Answer::Silence => strays.entry(name.key).or_default().push(SilentProcess {
-                process_id: name.process_id,
-                rank: Rank::new(name.rank),
-            }),
+            Answer::Silence => strays
+                .entry(name.key)
+                .or_default()
+                .push(SilentProcess { process_id: name.process_id, rank: Rank::new(name.rank) }),
             Answer::Gone => {}
         }
     }
@@ -110,10 +109,7 @@ impl RunningJob {
                 if reports.contains_key(&number) {
                     continue;
                 }
-                let question = Question::Group {
-                    number,
-                    operations_max,
-                };
+                let question = Question::Group { number, operations_max };
                 let Ok(name) = member.socket.parse::<SocketName>() else {
                     continue;
                 };
@@ -162,10 +158,7 @@ fn who(name: &SocketName) -> Answer {
     match ask(name, Question::Who, TALK_TIMEOUT) {
         Ok(member) => Answer::Member(member),
         Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            ) =>
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
         {
             Answer::Silence
         }

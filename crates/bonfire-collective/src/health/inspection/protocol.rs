@@ -92,13 +92,7 @@ fn key(env: &RankEnv) -> String {
 
 impl fmt::Display for SocketName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            user,
-            key,
-            rank,
-            process_id,
-            nonce,
-        } = self;
+        let Self { user, key, rank, process_id, nonce } = self;
         write!(f, "{PREFIX}-{user}-{key}-{rank}-{process_id}-{nonce}")
     }
 }
@@ -167,13 +161,7 @@ mod tests {
         };
         let text = name.to_string();
         assert_eq!(text.parse::<SocketName>().ok(), Some(name));
-        for other in [
-            "",
-            "bonfire-ask",
-            "bonfire-ask-1-k-2-3",
-            "bonfire-00ff",
-            &text[1..],
-        ] {
+        for other in ["", "bonfire-ask", "bonfire-ask-1-k-2-3", "bonfire-00ff", &text[1..]] {
             assert!(other.parse::<SocketName>().is_err(), "{other}");
         }
         // What the kernel takes, with the zero byte before it.

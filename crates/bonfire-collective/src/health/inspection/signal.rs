@@ -71,9 +71,6 @@ fn keep(folder: &Path, record: &FlightRecord) -> String {
     let rank = record.rank;
     match write_flight_record(folder, record) {
         Ok(path) => format!("Flight record of rank {rank}: {}\n", path.display()),
-        Err(error) => format!(
-            "No flight record of rank {rank} in {}: {error}\n",
-            folder.display()
-        ),
+        Err(error) => format!("No flight record of rank {rank} in {}: {error}\n", folder.display()),
     }
 }

@@ -53,11 +53,7 @@ impl fmt::Display for Progress {
         }
         if let Some(PhaseProgress { name, began_ago }) = &self.phase {
             let separator = if self.step.is_some() { ", " } else { "" };
-            write!(
-                f,
-                "{separator}{name:?} for {:.1} s",
-                began_ago.as_secs_f64()
-            )?;
+            write!(f, "{separator}{name:?} for {:.1} s", began_ago.as_secs_f64())?;
         }
         Ok(())
     }
@@ -87,19 +83,13 @@ pub(super) struct Current {
 impl Recorder {
     pub(crate) fn set_step(&self, number: u64) {
         let current = &self.current;
-        current
-            .step_began
-            .store(self.coarse_time(), Ordering::Relaxed);
-        current
-            .step
-            .store(number.saturating_add(1), Ordering::Relaxed);
+        current.step_began.store(self.coarse_time(), Ordering::Relaxed);
+        current.step.store(number.saturating_add(1), Ordering::Relaxed);
     }
 
     pub(crate) fn set_phase(&self, Name(name): Name) {
         let current = &self.current;
-        current
-            .phase_began
-            .store(self.coarse_time(), Ordering::Relaxed);
+        current.phase_began.store(self.coarse_time(), Ordering::Relaxed);
         current.phase.store(name.into(), Ordering::Relaxed);
     }
 
@@ -126,14 +116,14 @@ impl Recorder {
         };
         let phase = Name(current.phase.load(Ordering::Relaxed) as u32);
         Progress {
-            step: self.step().map(|number| StepProgress {
-                number,
-                began_ago: ago(&current.step_began),
-            }),
-            phase: self.names.lock().text_of(phase).map(|name| PhaseProgress {
-                name,
-                began_ago: ago(&current.phase_began),
-            }),
+            step: self
+                .step()
+                .map(|number| StepProgress { number, began_ago: ago(&current.step_began) }),
+            phase: self
+                .names
+                .lock()
+                .text_of(phase)
+                .map(|name| PhaseProgress { name, began_ago: ago(&current.phase_began) }),
         }
     }
 }

@@ -26,10 +26,7 @@ fn operations_are_read_latest_first_with_their_names() {
     let recorder = Recorder::default();
     let plain = recorder.learn(operation(1), Name::default());
     let named = recorder.learn(operation(2), recorder.name("layers.7.weight"));
-    assert_eq!(
-        recorder.name("layers.7.weight"),
-        recorder.name("layers.7.weight")
-    );
+    assert_eq!(recorder.name("layers.7.weight"), recorder.name("layers.7.weight"));
     recorder.begin(plain, 5, 4);
     recorder.end_at_pace(Pace::Instant);
     recorder.begin(named, 6, 1 << 20);
@@ -37,17 +34,10 @@ fn operations_are_read_latest_first_with_their_names() {
     let [latest, before] = &records[..] else {
         panic!("two operations, got {records:?}");
     };
-    assert_eq!(
-        latest.to_string(),
-        "all_reduce #6 (sum, f32 x 2, one_shot) (layers.7.weight)"
-    );
+    assert_eq!(latest.to_string(), "all_reduce #6 (sum, f32 x 2, one_shot) (layers.7.weight)");
     assert_eq!(latest.ended_ago, None);
     assert_eq!(before.operation.seq, 5);
-    assert!(
-        before
-            .ended_ago
-            .is_some_and(|ago| ago <= before.started_ago)
-    );
+    assert!(before.ended_ago.is_some_and(|ago| ago <= before.started_ago));
 }
 
 #[test]
@@ -64,11 +54,7 @@ fn only_what_takes_time_is_timed() {
         recorder.end_at_pace(pace);
         let record = recorder.records().next().unwrap();
         let took = record.started_ago - record.ended_ago.unwrap();
-        assert_eq!(
-            took >= Duration::from_millis(2),
-            took_time,
-            "{pace:?}: {took:?}"
-        );
+        assert_eq!(took >= Duration::from_millis(2), took_time, "{pace:?}: {took:?}");
     }
 }
 
@@ -121,10 +107,7 @@ fn the_latest_operations_and_calls_are_kept() {
         recorder.begin(call, seq, 4);
         recorder.end_at_pace(Pace::Instant);
     }
-    let seqs: Vec<u64> = recorder
-        .records()
-        .map(|record| record.operation.seq)
-        .collect();
+    let seqs: Vec<u64> = recorder.records().map(|record| record.operation.seq).collect();
     let kept: Vec<u64> = (2 * ENTRIES..3 * ENTRIES).rev().collect();
     assert_eq!(seqs, kept);
 }
@@ -133,9 +116,8 @@ fn the_latest_operations_and_calls_are_kept() {
 #[test]
 fn a_reader_never_sees_half_of_two_operations() {
     let recorder = Recorder::default();
-    let calls: Vec<CallIndex> = (0..8)
-        .map(|count| recorder.learn(operation(count), Name::default()))
-        .collect();
+    let calls: Vec<CallIndex> =
+        (0..8).map(|count| recorder.learn(operation(count), Name::default())).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -164,14 +146,8 @@ fn waits_add_up_and_progress_is_told() {
         recorder.begin(call, 0, 4);
         recorder.end(Collective::AllReduce, 4, Duration::from_millis(waited_ms));
     }
-    let collective = Collective::Transfer {
-        source: Rank::new(0),
-        target: Rank::new(1),
-    };
-    let pair = Operation {
-        collective,
-        ..operation(1)
-    };
+    let collective = Collective::Transfer { source: Rank::new(0), target: Rank::new(1) };
+    let pair = Operation { collective, ..operation(1) };
     recorder.begin(recorder.learn(pair, Name::default()), 0, 4);
     thread::sleep(Duration::from_millis(2));
     recorder.end(collective, 4, Duration::from_millis(2));
@@ -187,8 +163,5 @@ fn waits_add_up_and_progress_is_told() {
     recorder.set_phase(recorder.name("data loading"));
     let progress = recorder.progress().to_string();
     assert!(progress.starts_with("step 0 for 0."), "{progress}");
-    assert!(
-        progress.contains(" s, \"data loading\" for 0."),
-        "{progress}"
-    );
+    assert!(progress.contains(" s, \"data loading\" for 0."), "{progress}");
 }

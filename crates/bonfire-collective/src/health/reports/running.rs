@@ -50,9 +50,7 @@ impl GroupReport {
     pub fn silent(&self) -> Vec<Rank> {
         let said = |rank: &Rank| self.records.iter().any(|record| record.rank == *rank);
         let ranks = (0..self.world_size).map(Rank::new);
-        ranks
-            .filter(|rank| !said(rank) && !self.departed.contains(rank))
-            .collect()
+        ranks.filter(|rank| !said(rank) && !self.departed.contains(rank)).collect()
     }
 
     /// The number in the whole job of a rank of this group, if it is known here.
@@ -60,9 +58,7 @@ impl GroupReport {
         let mut records = self.records.iter();
         match self.group {
             0 => Some(rank),
-            _ => records
-                .find(|record| record.rank == rank)
-                .map(|record| record.job_rank),
+            _ => records.find(|record| record.rank == rank).map(|record| record.job_rank),
         }
     }
 
@@ -125,16 +121,10 @@ impl GroupReport {
                 self.who_is_missed(&others, last, &waits, &reports)
             }
             _ if silent.is_empty() => self.standstill().unwrap_or_else(|| {
-                format!(
-                    "it continues: no rank has waited for longer than {} s",
-                    WAIT_MIN.as_secs()
-                )
+                format!("it continues: no rank has waited for longer than {} s", WAIT_MIN.as_secs())
             }),
             _ => {
-                let standings = silent
-                    .iter()
-                    .map(|rank| (*rank, Standing::Silent))
-                    .collect();
+                let standings = silent.iter().map(|rank| (*rank, Standing::Silent)).collect();
                 sentences(standings, Tense::Running)
             }
         }
@@ -172,9 +162,7 @@ impl GroupReport {
         };
         let is_in = |other: &Rank| pair.is_none_or(|(one, two)| *other == one || *other == two);
         let ranks = world_size.ranks().filter(is_in);
-        ranks
-            .filter(|other| *other != rank && !self.departed.contains(other))
-            .collect()
+        ranks.filter(|other| *other != rank && !self.departed.contains(other)).collect()
     }
 
     fn who_is_missed(
@@ -185,11 +173,8 @@ impl GroupReport {
         reports: &BTreeMap<Rank, RankReport>,
     ) -> String {
         let operation = &last.operation;
-        let there: Vec<(Rank, &FlightOperation)> = waits
-            .iter()
-            .filter(|(_, record)| last.is_same(record))
-            .copied()
-            .collect();
+        let there: Vec<(Rank, &FlightOperation)> =
+            waits.iter().filter(|(_, record)| last.is_same(record)).copied().collect();
         let longest = there.iter().map(|(_, record)| record.started_ago).max();
         let waited = longest.unwrap_or_default().as_secs_f64();
         let standings: Vec<(Rank, Standing<'_>)> = others
@@ -232,11 +217,7 @@ fn furthest_wait<'a>(waits: &[(Rank, &'a FlightOperation)]) -> Option<(Rank, &'a
     let furthest = |(_, last): &(Rank, &FlightOperation)| {
         let operation = &last.operation;
         let is_of_all = !operation.collective.is_point_to_point();
-        (
-            is_of_all,
-            operation.seq * u64::from(is_of_all),
-            last.started_ago,
-        )
+        (is_of_all, operation.seq * u64::from(is_of_all), last.started_ago)
     };
     waits.iter().copied().max_by_key(furthest)
 }

@@ -53,9 +53,7 @@ impl GroupReport {
             (*status == Status::Gone, std::cmp::Reverse(kind.ranks.len()))
         });
         let more = kinds.len().saturating_sub(LINES_MAX);
-        let lines = kinds[more..]
-            .iter()
-            .map(|(status, kind)| kind.describe(status));
+        let lines = kinds[more..].iter().map(|(status, kind)| kind.describe(status));
         let more = (more > 0).then(|| format!("others were in {more} more places"));
         more.into_iter().chain(lines).collect()
     }
@@ -75,10 +73,7 @@ impl GroupReport {
         kinds.sort_by_key(Vec::len);
         match &kinds[..] {
             [one, many, ..] if one.len() == 1 && many.len() > 1 => one.clone(),
-            _ => kinds
-                .iter()
-                .filter_map(|kind| kind.first().copied())
-                .collect(),
+            _ => kinds.iter().filter_map(|kind| kind.first().copied()).collect(),
         }
     }
 }
@@ -99,10 +94,8 @@ impl Ranks<'_> {
             [one] => format!("rank {one}"),
             ranks => listed(ranks),
         };
-        let (were, seconds) = (
-            if self.ranks.len() == 1 { "was" } else { "were" },
-            Seconds(self.longest),
-        );
+        let (were, seconds) =
+            (if self.ranks.len() == 1 { "was" } else { "were" }, Seconds(self.longest));
         let aside = match self.records[..] {
             [record] => Aside(&record.progress).to_string(),
             _ => String::new(),
@@ -179,17 +172,13 @@ mod tests {
 
     #[test]
     fn many_kinds_of_ranks_are_counted() {
-        let mut records: Vec<FlightRecord> = (0..12)
-            .map(|rank| record(rank, Some((u64::from(rank), None))))
-            .collect();
+        let mut records: Vec<FlightRecord> =
+            (0..12).map(|rank| record(rank, Some((u64::from(rank), None)))).collect();
         for record in &mut records {
             record.world_size = 12;
         }
         let statuses = GroupReport::of(&records).unwrap().statuses();
         assert_eq!(statuses.len(), LINES_MAX + 1);
-        assert!(
-            statuses[0] == "others were in 4 more places",
-            "{statuses:?}"
-        );
+        assert!(statuses[0] == "others were in 4 more places", "{statuses:?}");
     }
 }

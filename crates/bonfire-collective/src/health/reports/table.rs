@@ -23,11 +23,7 @@ impl fmt::Display for GroupReport {
             self.verdict()
         )?;
         if let Some(stragglers) = &self.stragglers {
-            writeln!(
-                f,
-                "Pace of the last {} s: {stragglers}.",
-                stragglers.window.as_secs()
-            )?;
+            writeln!(f, "Pace of the last {} s: {stragglers}.", stragglers.window.as_secs())?;
         }
         let (rank, waited, state) = ("rank", "waited", "state");
         writeln!(f, "{rank:>6}  {waited:>9}  {state:>18}  last operation")?;
@@ -62,11 +58,7 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(record) = self;
         write!(f, "{}", Last(record.operations.first()))?;
-        if record.progress.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "; {}", record.progress)
-        }
+        if record.progress.is_empty() { Ok(()) } else { write!(f, "; {}", record.progress) }
     }
 }
 

@@ -63,10 +63,8 @@ fn told(collective: Collective, others: [Option<Option<FlightOperation>>; 3]) ->
 #[test]
 fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
     let waits = Some(all_reduce(120, None));
-    let verdict = told(
-        Collective::AllReduce,
-        [waits.clone(), waits, Some(all_reduce(119, Some(58)))],
-    );
+    let verdict =
+        told(Collective::AllReduce, [waits.clone(), waits, Some(all_reduce(119, Some(58)))]);
     assert_eq!(
         verdict,
         "rank 3 never entered it: its last call, all_reduce #119 (sum, f32 x 10, one_shot) \
@@ -76,19 +74,10 @@ fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
 
 #[test]
 fn silence_idleness_and_earlier_operations_are_told_apart() {
-    let verdict = told(
-        Collective::AllReduce,
-        [None, Some(None), Some(all_reduce(7, Some(3)))],
-    );
+    let verdict = told(Collective::AllReduce, [None, Some(None), Some(all_reduce(7, Some(3)))]);
     let parts: Vec<&str> = verdict.split("; ").collect();
-    assert!(
-        parts[0].starts_with("rank 1 gives no account of itself"),
-        "{verdict}"
-    );
-    assert!(
-        parts[1].contains("rank 2 never entered it, and has called nothing"),
-        "{verdict}"
-    );
+    assert!(parts[0].starts_with("rank 1 gives no account of itself"), "{verdict}");
+    assert!(parts[1].contains("rank 2 never entered it, and has called nothing"), "{verdict}");
     assert!(
         parts[2].starts_with("rank 3 never entered it: its last call, all_reduce #7"),
         "{verdict}"
@@ -106,10 +95,7 @@ fn whoever_waits_in_an_earlier_operation_is_kept_there_by_another() {
         assert!(!verdict.contains("rank 3"), "{verdict}");
     }
     // Rank 1 has left that operation, so it is not why rank 3 is still there.
-    let verdict = told(
-        Collective::AllReduce,
-        [Some(all_reduce(7, Some(3))), there(), behind()],
-    );
+    let verdict = told(Collective::AllReduce, [Some(all_reduce(7, Some(3))), there(), behind()]);
     assert!(
         verdict.contains("; rank 3 never entered it: it is still in all_reduce #7"),
         "{verdict}"
@@ -133,10 +119,7 @@ fn where_all_are_in_it_the_link_is_to_blame() {
 
 #[test]
 fn of_a_pair_only_the_other_matters() {
-    let transfer = Collective::Transfer {
-        source: Rank::new(1),
-        target: Rank::new(0),
-    };
+    let transfer = Collective::Transfer { source: Rank::new(1), target: Rank::new(0) };
     let verdict = told(transfer, [Some(all_reduce(500, Some(2))), None, None]);
     assert!(
         verdict.starts_with("rank 1 never entered it: its last call, all_reduce #500"),
@@ -155,10 +138,7 @@ fn many_culprits_are_counted() {
         verdict: String::new(),
     };
     let verdict = verdict(&timeout, WorldSize::new(64).unwrap(), &BTreeMap::new());
-    assert!(
-        verdict.ends_with("; 59 more ranks are not there either"),
-        "{verdict}"
-    );
+    assert!(verdict.ends_with("; 59 more ranks are not there either"), "{verdict}");
 }
 
 /// Rank 1 is not there because rank 2 is not: only that one is named.

@@ -128,15 +128,10 @@ impl<'a> Dialer<'a> {
         over_unix: bool,
     ) -> Result<Stream, HandshakeError> {
         let all = self.all;
-        let identity = all
-            .identity
-            .filter(|_| !over_unix && all.is_sealed(hello.rank));
+        let identity = all.identity.filter(|_| !over_unix && all.is_sealed(hello.rank));
         let secrecy = Secrecy::of(identity);
         let mut stream = greet(stream, Role::Connector, all.token, secrecy, TIMEOUT)?;
-        let mine = Hello {
-            rank: all.me,
-            ..hello
-        };
+        let mine = Hello { rank: all.me, ..hello };
         mine.send(&mut Hurried::new(&mut stream, TIMEOUT), all.group)?;
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
@@ -150,10 +145,6 @@ impl<'a> Dialer<'a> {
 
 impl Dial {
     fn new(hello: Hello) -> Self {
-        Self {
-            hello,
-            failures: 0,
-            reason: None,
-        }
+        Self { hello, failures: 0, reason: None }
     }
 }

@@ -101,11 +101,7 @@ pub(super) fn settle<S: Read + Write>(
 fn expect(stream: &mut impl Read, word: u8) -> io::Result<()> {
     let mut found = [0];
     stream.read_exact(&mut found)?;
-    if found[0] == word {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::InvalidData.into())
-    }
+    if found[0] == word { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 #[cfg(test)]
@@ -134,10 +130,7 @@ mod tests {
     #[test]
     fn neither_end_believes_in_a_connection_that_the_other_has_given_up() {
         let script = |said: &[u8]| Script(std::io::Cursor::new(said.to_vec()), Vec::new());
-        let hello = Hello {
-            rank: Rank::new(2),
-            purpose: Purpose::Control,
-        };
+        let hello = Hello { rank: Rank::new(2), purpose: Purpose::Control };
         hello.send(&mut script(b"w"), 7).unwrap_err();
         hello.send(&mut script(b"wr"), 7).unwrap();
         let mut stream = script(b"c");

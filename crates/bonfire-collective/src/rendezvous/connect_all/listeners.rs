@@ -28,29 +28,16 @@ impl Listeners {
         let system = |call| move |source| ConnectError::System { call, source };
         let mut name = [0; 16];
         random::fill(&mut name).map_err(system("getrandom"))?;
-        let unix_name = format!(
-            "bonfire-{}",
-            name.map(|byte| format!("{byte:02x}")).concat()
-        );
+        let unix_name = format!("bonfire-{}", name.map(|byte| format!("{byte:02x}")).concat());
         let unix = listen_abstract(&unix_name).map_err(system("bind"))?;
         interface.set_port(0);
         let tcp = listen(interface).map_err(system("bind"))?;
         unix.set_nonblocking(true).map_err(system("fcntl"))?;
         tcp.set_nonblocking(true).map_err(system("fcntl"))?;
-        let handles = [
-            Handle::of(&unix).map_err(system("dup"))?,
-            Handle::of(&tcp).map_err(system("dup"))?,
-        ];
+        let handles =
+            [Handle::of(&unix).map_err(system("dup"))?, Handle::of(&tcp).map_err(system("dup"))?];
         let tcp_address = tcp.local_addr().map_err(system("getsockname"))?;
-        Ok((
-            Self {
-                unix,
-                unix_name,
-                tcp,
-                handles,
-            },
-            tcp_address,
-        ))
+        Ok((Self { unix, unix_name, tcp, handles }, tcp_address))
     }
 
     pub(in crate::rendezvous) fn unix_name(&self) -> &str {

@@ -114,10 +114,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                     thread::sleep(TALK_SLICE);
                 }
                 Err(source) => {
-                    return Err(ConnectError::System {
-                        call: "accept",
-                        source,
-                    });
+                    return Err(ConnectError::System { call: "accept", source });
                 }
             }
             let mut come = self.acceptor.take_proven();
@@ -128,10 +125,7 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
                     self.expected.swap_remove(index);
                     let reading = self.all.reading(hello.rank);
                     let added = self.there.add(hello, stream, reading);
-                    added.map_err(|source| ConnectError::System {
-                        call: "dup",
-                        source,
-                    })?;
+                    added.map_err(|source| ConnectError::System { call: "dup", source })?;
                 }
             }
         }
@@ -149,9 +143,8 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
     fn receive(&mut self, deadline: Deadline) -> Result<()> {
         let control = &mut self.there.control;
         let open = control.iter().enumerate();
-        let (places, handles): (Vec<usize>, Vec<_>) = open
-            .filter_map(|(place, early)| Some((place, early.handle()?)))
-            .unzip();
+        let (places, handles): (Vec<usize>, Vec<_>) =
+            open.filter_map(|(place, early)| Some((place, early.handle()?))).unzip();
         for news in await_news(&handles, Duration::ZERO) {
             return Err(match control[places[news]].receive() {
                 None => continue,

@@ -89,20 +89,14 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     // The system takes its connections, and it never says anything.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (listeners, own) = Listeners::open("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addresses = [
-        address(0, silent.local_addr().unwrap()),
-        address(1, own),
-        address(2, own),
-    ];
+    let addresses = [address(0, silent.local_addr().unwrap()), address(1, own), address(2, own)];
     let kinds = kinds(3);
     let all = all(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let guard = |_: &[Rank]| {
             if is_through.load(Ordering::Relaxed) {
-                Err(ConnectError::ParentFailed {
-                    cause: String::new(),
-                })
+                Err(ConnectError::ParentFailed { cause: String::new() })
             } else {
                 Ok(())
             }
@@ -111,19 +105,13 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
             scope.spawn(move || all.connect(listeners, Deadline::after(TIMEOUT), &guard));
         let stream = Stream::Tcp(std::net::TcpStream::connect(own).unwrap());
         let greeted = greet(stream, Role::Connector, &token, Secrecy::Plain, TIMEOUT);
-        let hello = Hello {
-            rank: Rank::new(2),
-            purpose: Purpose::Control,
-        };
+        let hello = Hello { rank: Rank::new(2), purpose: Purpose::Control };
         let mut stream = greeted.unwrap();
         let sent = hello.send(&mut stream, 7);
         is_through.store(true, Ordering::Relaxed);
         sent.unwrap();
         let error = connecting.join().unwrap().unwrap_err();
-        assert!(
-            matches!(error, ConnectError::ParentFailed { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, ConnectError::ParentFailed { .. }), "{error}");
     });
 }
 
@@ -162,9 +150,7 @@ fn another_user_of_the_host_joins_no_job_without_a_token() {
     std::thread::scope(|scope| {
         let guard = |_: &[Rank]| {
             if is_through.load(Ordering::Relaxed) {
-                Err(ConnectError::ParentFailed {
-                    cause: String::new(),
-                })
+                Err(ConnectError::ParentFailed { cause: String::new() })
             } else {
                 Ok(())
             }

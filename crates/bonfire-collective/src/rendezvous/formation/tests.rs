@@ -21,20 +21,14 @@ const NEVER: Guard<'static> = &|_| Ok(());
 
 /// What `body` makes of a formation as rank `me`. Rank 2 cannot share memory.
 fn forming<R>(me: u32, heartbeat: Duration, body: impl FnOnce(&Formation<'_>) -> R) -> R {
-    let options = GroupOptions {
-        heartbeat_timeout: Some(heartbeat),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions { heartbeat_timeout: Some(heartbeat), ..GroupOptions::default() };
     let address = Address {
         host: HostId::of_this_process(None),
         unix: String::new(),
         tcp: "127.0.0.1:1".parse().unwrap(),
         shares: true,
     };
-    let other = Address {
-        shares: false,
-        ..address.clone()
-    };
+    let other = Address { shares: false, ..address.clone() };
     body(&Formation {
         me: Rank::new(me),
         group: 0,
@@ -100,10 +94,7 @@ fn a_rank_that_is_stopped_before_it_hands_over_memory_is_named() {
     child.kill().unwrap();
     child.wait().unwrap();
     let text = error.to_string();
-    assert!(
-        text.contains("rank 1 failed") && text.contains("is stopped (SIGSTOP"),
-        "{text}"
-    );
+    assert!(text.contains("rank 1 failed") && text.contains("is stopped (SIGSTOP"), "{text}");
 }
 
 #[test]

@@ -9,9 +9,7 @@ const SLOTS: usize = 4;
 
 /// Frame number `number`: every byte tells where it belongs.
 fn payload(number: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|index| (number * 31 + index / 64) as u8)
-        .collect()
+    (0..len).map(|index| (number * 31 + index / 64) as u8).collect()
 }
 
 fn streams_of(payloads: &[usize], streams: usize) -> Vec<Vec<u8>> {
@@ -42,14 +40,8 @@ struct Peer<'a> {
 
 impl<'a> Peer<'a> {
     fn new(streams: &'a [Vec<u8>], step: usize) -> Self {
-        let source = |bytes: &'a Vec<u8>| Trickle {
-            bytes,
-            steps: repeat(step),
-        };
-        Self {
-            sources: streams.iter().map(source).collect(),
-            turn: 0,
-        }
+        let source = |bytes: &'a Vec<u8>| Trickle { bytes, steps: repeat(step) };
+        Self { sources: streams.iter().map(source).collect(), turn: 0 }
     }
 
     fn is_drained(&self) -> bool {
@@ -89,10 +81,7 @@ fn check_diverted(
     loop {
         while inbox.frames >= held || (peer.is_drained() && inbox.frames > 0) {
             let frame = inbox.front().unwrap();
-            assert!(
-                frame[HEADER_BYTES..] == payload(seen, payloads[seen]),
-                "frame {seen}"
-            );
+            assert!(frame[HEADER_BYTES..] == payload(seen, payloads[seen]), "frame {seen}");
             inbox.release().unwrap();
             seen += 1;
         }
@@ -131,12 +120,8 @@ fn check_diverted(
 #[test]
 fn frames_of_every_length_arrive_whole_however_the_stream_is_cut() {
     let small: Vec<usize> = (0..200).map(|index| index * 7 % 64).collect();
-    let mixed = [
-        0, 64_000, 1, 63_999, 16_384, 16_385, 0, 0, 0, 0, 0, 0, 64_000, 64_000, 3,
-    ];
-    let large = [
-        300_000, 0, 1, 32_767, 32_768, 16_384, 0, 0, 0, 0, 0, 299_999, 65_536, 3, 40_000,
-    ];
+    let mixed = [0, 64_000, 1, 63_999, 16_384, 16_385, 0, 0, 0, 0, 0, 0, 64_000, 64_000, 3];
+    let large = [300_000, 0, 1, 32_767, 32_768, 16_384, 0, 0, 0, 0, 0, 299_999, 65_536, 3, 40_000];
     for step in [1, 7, 127, 128, 129, 4096, 100_000, usize::MAX] {
         for held in 1..=SLOTS {
             check(&small, 64, step, held);
@@ -172,10 +157,7 @@ fn a_stream_that_ends_in_a_diverted_payload_ends_there() {
     inbox.divert(&mut target);
     assert_eq!(target[..40], payload(0, 40));
     assert_eq!(target[40], u8::MAX);
-    assert_eq!(
-        inbox.fill_diverted(0, &mut &[][..], &mut target).unwrap(),
-        0
-    );
+    assert_eq!(inbox.fill_diverted(0, &mut &[][..], &mut target).unwrap(), 0);
     assert!(inbox.is_diverting());
 }
 
@@ -188,10 +170,7 @@ fn garbage_behind_a_diverted_payload_is_refused_when_it_is_reached() {
     let mut target = [u8::MAX; 100];
     inbox.divert(&mut target);
     let read = inbox.fill_diverted(0, &mut &bytes[HEADER_BYTES..], &mut target);
-    assert!(matches!(
-        read,
-        Err(InboxError::Frame(FrameError::Header(_)))
-    ));
+    assert!(matches!(read, Err(InboxError::Frame(FrameError::Header(_)))));
     assert!(!inbox.is_diverting(), "the payload is complete");
     assert_eq!(target[..], payload(0, 100));
 }

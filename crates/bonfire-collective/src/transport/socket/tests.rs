@@ -21,12 +21,7 @@ impl Way {
         let (near, from) = UnixStream::pair().unwrap();
         let (to, far) = UnixStream::pair().unwrap();
         let link = |end| SocketLink::new(vec![Stream::Unix(end)], PAYLOAD_BYTES, false).unwrap();
-        Self {
-            source: link(near).sealed(),
-            target: link(far).sealed(),
-            from,
-            to,
-        }
+        Self { source: link(near).sealed(), target: link(far).sealed(), from, to }
     }
 
     /// Carries a frame over, with one bit turned over if so wished; what the target says of it.

@@ -30,9 +30,7 @@ pub struct News {
 
 impl Edges {
     pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-        })
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
     /// From now on, what comes on `socket` is news of `number`.
@@ -43,10 +41,7 @@ impl Edges {
     }
 
     pub fn sleep(&self, nap: Duration) -> News {
-        let none = Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        };
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; EVENTS_MAX];
         // A failed wait (a signal) is an empty one: the caller's loop looks again.
         let count = epoll::wait(&self.epoll, &mut events[..], Some(&timespec(nap))).unwrap_or(0);

@@ -94,15 +94,9 @@ fn an_acceptor_that_cannot_know_yet_follows_the_connector() {
     let (token, identity) = (token(), identity());
     let either = Secrecy::Either(&identity);
     let [near, far] = greet_both(pair(), [&token; 2], [Secrecy::Tls(&identity), either]);
-    assert!(matches!(
-        (near.unwrap(), far.unwrap()),
-        (Stream::Tls(_), Stream::Tls(_))
-    ));
+    assert!(matches!((near.unwrap(), far.unwrap()), (Stream::Tls(_), Stream::Tls(_))));
     let [near, far] = greet_both(pair(), [&token; 2], [Secrecy::Plain, either]);
-    assert!(matches!(
-        (near.unwrap(), far.unwrap()),
-        (Stream::Tcp(_), Stream::Tcp(_))
-    ));
+    assert!(matches!((near.unwrap(), far.unwrap()), (Stream::Tcp(_), Stream::Tcp(_))));
 }
 
 #[test]
@@ -118,10 +112,7 @@ fn ends_that_differ_are_both_told_which_has_tls() {
     let (token, identity) = (token(), identity());
     let tls = Secrecy::Tls(&identity);
     for (secrecy, sealed) in [([tls, Secrecy::Plain], 0), ([Secrecy::Plain, tls], 1)] {
-        for (end, result) in greet_both(pair(), [&token; 2], secrecy)
-            .into_iter()
-            .enumerate()
-        {
+        for (end, result) in greet_both(pair(), [&token; 2], secrecy).into_iter().enumerate() {
             let error = result.unwrap_err();
             let said = if end == sealed {
                 "this end uses TLS, but the other does not"
@@ -252,9 +243,7 @@ fn overheard(secrecy: Secrecy<'_>, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn what_is_sent_over_tls_is_not_on_the_network() {
     let identity = identity();
-    let payload: Vec<u8> = (0..100_000)
-        .map(|index: u32| (index * 31 % 251) as u8)
-        .collect();
+    let payload: Vec<u8> = (0..100_000).map(|index: u32| (index * 31 % 251) as u8).collect();
     let is_in = |heard: &[u8]| {
         let part = &payload[1000..1016];
         heard.windows(part.len()).any(|window| window == part)

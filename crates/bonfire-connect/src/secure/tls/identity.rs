@@ -40,13 +40,9 @@ impl Identity {
         let pair = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random)
             .map_err(|_| io::Error::other("the operating system has no random bytes"))?;
         let pair = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.as_ref().to_vec()));
-        let key = provider
-            .key_provider
-            .load_private_key(pair)
-            .map_err(refused)?;
-        let public = key
-            .public_key()
-            .ok_or_else(|| io::Error::other("the key has no public half"))?;
+        let key = provider.key_provider.load_private_key(pair).map_err(refused)?;
+        let public =
+            key.public_key().ok_or_else(|| io::Error::other("the key has no public half"))?;
         let public = CertificateDer::from(public.to_vec());
         let certified = Arc::new(CertifiedKey::new(vec![public], key));
         Ok(Self {
@@ -70,9 +66,7 @@ impl Identity {
 }
 
 fn connector(provider: &Arc<CryptoProvider>) -> Result<ClientConfig, rustls::Error> {
-    let verifier = AcceptAnyKey {
-        algorithms: provider.signature_verification_algorithms,
-    };
+    let verifier = AcceptAnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()

@@ -10,13 +10,8 @@ fn run(test: &str, threads: u32, source: &str) -> Option<Vec<f32>> {
         println!("{test} skipped: no NVRTC; set CUDA_PATH");
         return None;
     };
-    let cubin = nvrtc
-        .compile(device.capability(), test, source, &[])
-        .unwrap();
-    let function = Module::load(&context, &cubin)
-        .unwrap()
-        .function("test")
-        .unwrap();
+    let cubin = nvrtc.compile(device.capability(), test, source, &[]).unwrap();
+    let function = Module::load(&context, &cubin).unwrap().function("test").unwrap();
     let stream = Stream::new(&context, Priority::Normal).unwrap();
     let region = DeviceRegion::allocate(&context, threads as usize * 4).unwrap();
     let grid = Grid { blocks: 1, threads };
@@ -24,9 +19,7 @@ fn run(test: &str, threads: u32, source: &str) -> Option<Vec<f32>> {
     // below, when the stream is idle.
     unsafe { function.launch(&stream, grid, &region.span().address()) }.unwrap();
     let mut out = vec![0.0_f32; threads as usize];
-    stream
-        .read(&region.span(), bytemuck::cast_slice_mut(&mut out))
-        .unwrap();
+    stream.read(&region.span(), bytemuck::cast_slice_mut(&mut out)).unwrap();
     stream.synchronize().unwrap();
     Some(out)
 }
@@ -102,10 +95,7 @@ const KNOWN: [Known; 12] = [
     ("min(x, 0.25f) + max(x, 2.0f)", |_| 2.25),
     ("max(x, 0.0f / 0.0f)", |x| x),
     ("floor(-x) + ceil(x) + rint(3.5f)", |_| 4.0),
-    (
-        "isnan(0.0f / 0.0f) + 2 * isinf(1.0f / 0.0f) + isnan(x)",
-        |_| 3.0,
-    ),
+    ("isnan(0.0f / 0.0f) + 2 * isinf(1.0f / 0.0f) + isnan(x)", |_| 3.0),
 ];
 
 #[test]

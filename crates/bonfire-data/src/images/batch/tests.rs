@@ -8,30 +8,16 @@ use super::*;
 use crate::images::{DummyConfig, DummyPictures, PictureSize, Subset, Transform};
 use crate::{DistributedSampler, Loader, Prefetch, Remainder};
 
-const SIZE: PictureSize = PictureSize {
-    width: 20,
-    height: 16,
-};
+const SIZE: PictureSize = PictureSize { width: 20, height: 16 };
 const COUNT: usize = 24;
 
 fn dummies() -> Arc<dyn Pictures> {
-    Arc::new(DummyPictures::new(DummyConfig {
-        count: COUNT,
-        classes: 5,
-        size: SIZE,
-        seed: 3,
-    }))
+    Arc::new(DummyPictures::new(DummyConfig { count: COUNT, classes: 5, size: SIZE, seed: 3 }))
 }
 
 fn batches(steps: impl Into<Vec<Transform>>) -> PictureBatches {
     let normalize = Normalize::imagenet();
-    PictureBatches::new(
-        dummies(),
-        Transforms::new(steps).unwrap(),
-        normalize,
-        9,
-        Device::default(),
-    )
+    PictureBatches::new(dummies(), Transforms::new(steps).unwrap(), normalize, 9, Device::default())
 }
 
 fn values(tensor: Tensor<4>) -> Vec<f32> {
@@ -57,10 +43,7 @@ fn a_batch_has_planes_of_normalized_values_and_labels() {
                 // A byte, a mean and a deviation are rounded, and so are the difference, of at
                 // most 1, and the quotient.
                 let tolerance = f64::from(f32::EPSILON) * (3.0 / deviation[channel] + exact.abs());
-                assert!(
-                    (found - exact).abs() <= tolerance,
-                    "{found} and not {exact}"
-                );
+                assert!((found - exact).abs() <= tolerance, "{found} and not {exact}");
             }
         }
     }
@@ -75,15 +58,10 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
         let mut loader = Loader::of(sampler.with_remainder(Remainder::Exact), batch_size);
         for epoch in 0..2 {
             let batches = batches([
-                Transform::RandomCrop {
-                    size: 12,
-                    padding: 2,
-                },
+                Transform::RandomCrop { size: 12, padding: 2 },
                 Transform::RandomHorizontalFlip,
             ]);
-            let config = Prefetch::default()
-                .with_workers(workers)
-                .with_depth(workers);
+            let config = Prefetch::default().with_workers(workers).with_depth(workers);
             let prepared = loader
                 .next_epoch()
                 .prefetch(config, move |indices| batches.batch(epoch, indices))
@@ -106,11 +84,7 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
 fn ranks_workers_and_batch_sizes_do_not_change_a_picture() {
     let alone = of_all_ranks(1, 1, 5);
     assert_eq!(alone.len(), 2 * COUNT);
-    assert_ne!(
-        alone[&(0, 3)],
-        alone[&(1, 3)],
-        "an epoch changes the picture"
-    );
+    assert_ne!(alone[&(0, 3)], alone[&(1, 3)], "an epoch changes the picture");
     for (world, workers, batch_size) in [(1, 3, 4), (2, 2, 5), (3, 1, 1), (4, 4, 7)] {
         let together = of_all_ranks(world, workers, batch_size);
         assert_eq!(together, alone, "{world} ranks, {workers} workers");
@@ -119,17 +93,11 @@ fn ranks_workers_and_batch_sizes_do_not_change_a_picture() {
 
 #[test]
 fn a_crop_without_room_and_unequal_sizes_name_the_picture() {
-    let error = batches([Transform::RandomCrop {
-        size: 40,
-        padding: 0,
-    }])
-    .batch(0, &[7])
-    .unwrap_err()
-    .to_string();
-    assert!(
-        error.starts_with("picture 7 of dummy pictures: a crop of 40 x 40"),
-        "{error}"
-    );
+    let error = batches([Transform::RandomCrop { size: 40, padding: 0 }])
+        .batch(0, &[7])
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("picture 7 of dummy pictures: a crop of 40 x 40"), "{error}");
 
     /// Squares of growing size.
     #[derive(Debug)]
@@ -148,10 +116,7 @@ fn a_crop_without_room_and_unequal_sizes_name_the_picture() {
             Ok(crate::images::fixtures::plain(1 + index, [0; 3]))
         }
     }
-    let source = Arc::new(Subset::new(
-        Arc::new(Growing(["one".to_owned()])),
-        vec![2, 1],
-    ));
+    let source = Arc::new(Subset::new(Arc::new(Growing(["one".to_owned()])), vec![2, 1]));
     let batches = PictureBatches::new(
         source,
         Transforms::default(),

@@ -42,10 +42,7 @@ fn parts_are_read_from_folders_and_archives_in_the_order_of_their_names() {
         ("cifar-10-batches-bin/data_batch_2.bin", batch_file(3, 2)),
         ("cifar-10-batches-bin/test_batch.bin", batch_file(40, 4)),
         ("cifar-10-batches-bin/data_batch_1.bin", batch_file(0, 3)),
-        (
-            "cifar-10-batches-bin/batches.meta.txt",
-            b"airplane".to_vec(),
-        ),
+        ("cifar-10-batches-bin/batches.meta.txt", b"airplane".to_vec()),
     ];
     for (path, bytes) in &files {
         write(folder.path().join("unpacked").join(path), bytes);
@@ -85,14 +82,8 @@ fn damaged_files_are_named_and_described() {
     let whole = batch_file(0, 2);
     for bytes in [&whole[..whole.len() - 1], b""] {
         let error = error_of(bytes);
-        let expected = format!(
-            "it has {} bytes, which is not a multiple of 3073",
-            bytes.len()
-        );
-        assert!(
-            error.contains("data_batch_1.bin") && error.contains(&expected),
-            "{error}"
-        );
+        let expected = format!("it has {} bytes, which is not a multiple of 3073", bytes.len());
+        assert!(error.contains("data_batch_1.bin") && error.contains(&expected), "{error}");
     }
     let mut mislabelled = whole;
     mislabelled[RECORD_BYTES] = 10;
@@ -108,10 +99,7 @@ fn places_without_the_files_say_what_is_missing() {
     assert!(empty.contains("has no test_batch.bin"), "{empty}");
 
     let missing = error(&folder.path().join("no/such/place"));
-    assert!(
-        matches!(missing, PictureError::Unreadable { .. }),
-        "{missing}"
-    );
+    assert!(matches!(missing, PictureError::Unreadable { .. }), "{missing}");
 
     let other = folder.path().join("other.tar");
     write(&other, &tar_of(&[("readme", b"nothing here".to_vec())]));

@@ -19,10 +19,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("roses/b.JPG", jpeg(RED)),
         ("roses/a.jpeg", jpeg(RED)),
-        (
-            "roses/deep/er/c.Png",
-            encoded(&plain(8, RED), ImageFormat::Png),
-        ),
+        ("roses/deep/er/c.Png", encoded(&plain(8, RED), ImageFormat::Png)),
         ("roses/notes.txt", b"no picture".to_vec()),
         ("roses/.hidden.jpg", b"not even one".to_vec()),
         ("daisies/z.jpg", jpeg(BLUE)),
@@ -53,10 +50,7 @@ fn classes_and_pictures_come_in_the_order_of_their_names() {
     assert_has_the_pictures(&folder);
     folder.expect_classes(2).unwrap();
     let error = folder.expect_classes(5).unwrap_err().to_string();
-    assert!(
-        error.contains("2 classes (daisies, roses), but 5 are expected"),
-        "{error}"
-    );
+    assert!(error.contains("2 classes (daisies, roses), but 5 are expected"), "{error}");
 }
 
 #[test]
@@ -66,20 +60,12 @@ fn an_archive_is_read_without_unpacking_it() {
     let all = files();
     let below = |folder: &str| -> Vec<(String, Vec<u8>)> {
         let path = |path: &str| format!("{folder}{path}");
-        all.iter()
-            .map(|(name, bytes)| (path(name), bytes.clone()))
-            .collect()
+        all.iter().map(|(name, bytes)| (path(name), bytes.clone())).collect()
     };
-    for (prefix, folder) in [
-        ("", ""),
-        ("flowers/train/", "flowers/train"),
-        ("./x/", "x/"),
-    ] {
+    for (prefix, folder) in [("", ""), ("flowers/train/", "flowers/train"), ("./x/", "x/")] {
         let files = below(prefix);
-        let mut borrowed: Vec<(&str, Vec<u8>)> = files
-            .iter()
-            .map(|(name, bytes)| (name.as_str(), bytes.clone()))
-            .collect();
+        let mut borrowed: Vec<(&str, Vec<u8>)> =
+            files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
         if !folder.is_empty() {
             borrowed.push(("elsewhere/tulips/t.jpg", jpeg(RED)));
         }
@@ -96,18 +82,12 @@ fn roots_that_cannot_be_used_are_named() {
     let open = |path: &Path| ImageFolder::open(path).unwrap_err();
 
     let missing = open(&root.path().join("flowers"));
-    assert!(
-        matches!(missing, PictureError::Unreadable { .. }),
-        "{missing}"
-    );
+    assert!(matches!(missing, PictureError::Unreadable { .. }), "{missing}");
     assert!(missing.to_string().contains("flowers"), "{missing}");
 
     write(root.path().join("loose.jpg"), &jpeg(RED));
     let no_classes = open(root.path());
-    assert!(
-        matches!(no_classes, PictureError::NoClasses { .. }),
-        "{no_classes}"
-    );
+    assert!(matches!(no_classes, PictureError::NoClasses { .. }), "{no_classes}");
 
     write(root.path().join("roses/1.jpg"), &jpeg(RED));
     write(root.path().join("tulips/readme.txt"), b"soon");
@@ -122,9 +102,7 @@ fn with_links(links: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     let picture = jpeg(RED);
     header.set_size(picture.len() as u64);
-    builder
-        .append_data(&mut header, "t/roses/0.jpg", picture.as_slice())
-        .unwrap();
+    builder.append_data(&mut header, "t/roses/0.jpg", picture.as_slice()).unwrap();
     for &(kind, path, target) in links {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
@@ -160,10 +138,7 @@ fn pictures_that_are_links_in_an_archive_are_not_left_out() {
     ] {
         write(&archive, &with_links(&[link]));
         let error = ImageFolder::in_tar(&archive, "t").unwrap_err().to_string();
-        assert!(
-            error.contains(link.1) && error.contains("--dereference"),
-            "{error}"
-        );
+        assert!(error.contains(link.1) && error.contains("--dereference"), "{error}");
     }
 }
 
@@ -175,9 +150,7 @@ fn an_archive_that_was_cut_between_two_files_is_an_error() {
     // Without the blocks of zeros at its end.
     write(&archive, &whole[..whole.len() - 1024]);
     let error = ImageFolder::in_tar(&archive, "t").unwrap_err();
-    let PictureError::Unreadable { source, .. } = &error else {
-        panic!("{error}")
-    };
+    let PictureError::Unreadable { source, .. } = &error else { panic!("{error}") };
     assert!(source.to_string().contains("it was cut"), "{source}");
 }
 
@@ -188,9 +161,7 @@ fn classes_whose_names_look_alike_as_text_are_two() {
     for class in [&b"caf\xe8"[..], b"caf\xe9", b"dog"] {
         let name = Path::new(OsStr::from_bytes(class)).join("1.jpg");
         write(root.path().join("t").join(&name), &jpeg(RED));
-        builder
-            .append_path_with_name(root.path().join("t").join(&name), &name)
-            .unwrap();
+        builder.append_path_with_name(root.path().join("t").join(&name), &name).unwrap();
     }
     let archive = root.path().join("t.tar");
     write(&archive, &builder.into_inner().unwrap());

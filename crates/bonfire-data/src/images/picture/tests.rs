@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::images::fixtures::{any_picture, encoded, pattern, plain};
 
-const SIZE: PictureSize = PictureSize {
-    width: 21,
-    height: 13,
-};
+const SIZE: PictureSize = PictureSize { width: 21, height: 13 };
 
 #[test]
 fn a_png_comes_back_as_it_was() {
@@ -47,14 +44,7 @@ fn grey_and_transparent_pictures_become_three_colours() {
 fn with_thumbnail(file: &[u8]) -> Vec<u8> {
     let thumbnail = encoded(&plain(8, [1, 2, 3]), ImageFormat::Jpeg);
     let length = u16::try_from(thumbnail.len() + 2).unwrap().to_be_bytes();
-    [
-        &file[..2],
-        &[0xFF, 0xE1],
-        &length[..],
-        &thumbnail[..],
-        &file[2..],
-    ]
-    .concat()
+    [&file[..2], &[0xFF, 0xE1], &length[..], &thumbnail[..], &file[2..]].concat()
 }
 
 #[test]
@@ -63,11 +53,7 @@ fn a_jpeg_is_complete_only_as_a_whole() {
     for file in [with_thumbnail(&plain), plain] {
         assert!(jpeg::is_complete(&file));
         for len in 0..file.len() {
-            assert!(
-                !jpeg::is_complete(&file[..len]),
-                "{len} of {} bytes",
-                file.len()
-            );
+            assert!(!jpeg::is_complete(&file[..len]), "{len} of {} bytes", file.len());
         }
         assert!(Picture::decode(&file, "whole").is_ok());
         let cut = file.len() - 40;
@@ -77,9 +63,7 @@ fn a_jpeg_is_complete_only_as_a_whole() {
             "{error}"
         );
         assert!(
-            error
-                .to_string()
-                .starts_with(&format!("roses/7.jpg ends after {cut} bytes")),
+            error.to_string().starts_with(&format!("roses/7.jpg ends after {cut} bytes")),
             "{error}"
         );
     }
@@ -94,24 +78,12 @@ fn damaged_and_foreign_files_are_named_in_one_line() {
     let mut headless = jpeg.clone();
     // Where the first table begins, a segment that says it is a frame.
     headless[3] = 0xC0;
-    for file in [
-        &b""[..],
-        b"GIF89a and more",
-        b"hello",
-        &png[..png.len() / 2],
-        &flipped,
-        &headless,
-    ] {
+    for file in [&b""[..], b"GIF89a and more", b"hello", &png[..png.len() / 2], &flipped, &headless]
+    {
         let error = Picture::decode(file, "roses/7.jpg").unwrap_err();
-        assert!(
-            matches!(error, PictureError::Undecodable { .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, PictureError::Undecodable { .. }), "{error:?}");
         let line = error.to_string();
-        assert!(
-            line.starts_with("roses/7.jpg is not a picture") && !line.contains('\n'),
-            "{line}"
-        );
+        assert!(line.starts_with("roses/7.jpg is not a picture") && !line.contains('\n'), "{line}");
     }
 }
 

@@ -71,10 +71,7 @@ proptest! {
 
 /// A row of grey, resized to a width.
 fn row(values: &[u8], width: usize) -> Vec<u8> {
-    let size = PictureSize {
-        width: values.len(),
-        height: 1,
-    };
+    let size = PictureSize { width: values.len(), height: 1 };
     let picture = Picture::from_fn(size, |x, _| [values[x]; 3]);
     let resized = resized(picture, PictureSize { width, height: 1 });
     (0..width).map(|x| resized.pixel(x, 0)[0]).collect()
@@ -104,12 +101,9 @@ fn pillow_makes_the_same_bytes() {
     for (source, target, expected) in cases {
         let size = |(width, height)| PictureSize { width, height };
         let resized = resized(pattern(size(source)), size(target));
-        let hash = resized
-            .bytes()
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let hash = resized.bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         assert_eq!(hash, expected, "{source:?} to {target:?}: {hash:#x}");
     }
 }

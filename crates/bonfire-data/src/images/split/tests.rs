@@ -17,9 +17,7 @@ impl Classes {
     fn shared(sizes: &[usize]) -> Arc<dyn Pictures> {
         let of_class = |(label, &size): (usize, &usize)| std::iter::repeat_n(label, size);
         Arc::new(Self {
-            names: (0..sizes.len())
-                .map(|class| format!("class {class}"))
-                .collect(),
+            names: (0..sizes.len()).map(|class| format!("class {class}")).collect(),
             labels: sizes.iter().enumerate().flat_map(of_class).collect(),
         })
     }
@@ -41,11 +39,7 @@ impl Pictures for Classes {
 }
 
 fn members(subset: &Subset, class: usize) -> usize {
-    subset
-        .labels()
-        .iter()
-        .filter(|&&label| label == class)
-        .count()
+    subset.labels().iter().filter(|&&label| label == class).count()
 }
 
 proptest! {

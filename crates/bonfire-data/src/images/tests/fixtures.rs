@@ -56,9 +56,7 @@ pub(crate) fn tar_of(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(bytes.len() as u64);
         header.set_mode(0o644);
-        builder
-            .append_data(&mut header, path, bytes.as_slice())
-            .unwrap();
+        builder.append_data(&mut header, path, bytes.as_slice()).unwrap();
     }
     builder.into_inner().unwrap()
 }

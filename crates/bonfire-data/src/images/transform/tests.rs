@@ -6,11 +6,7 @@ use super::*;
 use crate::images::fixtures::{any_picture, pattern};
 
 fn sample(epoch: u64, index: usize) -> PictureSample {
-    PictureSample {
-        seed: 11,
-        epoch,
-        index,
-    }
+    PictureSample { seed: 11, epoch, index }
 }
 
 const SCALE: (f64, f64) = (0.08, 1.0);
@@ -53,15 +49,8 @@ proptest! {
 #[test]
 fn the_same_sample_is_changed_in_the_same_way_and_others_are_not() {
     let transforms = Transforms::training(24).unwrap();
-    let picture = pattern(PictureSize {
-        width: 60,
-        height: 50,
-    });
-    let changed = |epoch, index| {
-        transforms
-            .apply(picture.clone(), sample(epoch, index))
-            .unwrap()
-    };
+    let picture = pattern(PictureSize { width: 60, height: 50 });
+    let changed = |epoch, index| transforms.apply(picture.clone(), sample(epoch, index)).unwrap();
     let mut seen: Vec<Picture> = Vec::new();
     for (epoch, index) in [(0, 0), (0, 1), (1, 0), (1, 1), (1 << 40, 0)] {
         let result = changed(epoch, index);
@@ -69,10 +58,7 @@ fn the_same_sample_is_changed_in_the_same_way_and_others_are_not() {
         assert!(!seen.contains(&result), "epoch {epoch}, picture {index}");
         seen.push(result);
     }
-    let other_seed = PictureSample {
-        seed: 12,
-        ..sample(0, 0)
-    };
+    let other_seed = PictureSample { seed: 12, ..sample(0, 0) };
     assert_ne!(transforms.apply(picture, other_seed).unwrap(), seen[0]);
 }
 
@@ -82,14 +68,9 @@ fn a_random_crop_comes_from_every_place_equally_often() {
     const SIDE: usize = 6;
     const DRAWS: usize = 20_000;
     // No two windows look alike: every pixel is of another colour, and none is black.
-    let picture = Picture::from_fn(PictureSize::square(SIDE), |x, y| {
-        [1 + (y * SIDE + x) as u8, 1, 1]
-    });
-    let crop = Transforms::new([Transform::RandomCrop {
-        size: SIDE,
-        padding: PADDING,
-    }])
-    .unwrap();
+    let picture =
+        Picture::from_fn(PictureSize::square(SIDE), |x, y| [1 + (y * SIDE + x) as u8, 1, 1]);
+    let crop = Transforms::new([Transform::RandomCrop { size: SIDE, padding: PADDING }]).unwrap();
     const PLACES: usize = 2 * PADDING + 1;
     let mut counts = [0_usize; PLACES * PLACES];
     for index in 0..DRAWS {
@@ -117,10 +98,7 @@ fn a_random_crop_comes_from_every_place_equally_often() {
 #[test]
 fn every_second_picture_is_mirrored() {
     const DRAWS: usize = 10_000;
-    let picture = pattern(PictureSize {
-        width: 3,
-        height: 1,
-    });
+    let picture = pattern(PictureSize { width: 3, height: 1 });
     let flip = Transforms::new([Transform::RandomHorizontalFlip]).unwrap();
     let mirrored = (0..DRAWS)
         .filter(|&index| flip.apply(picture.clone(), sample(3, index)).unwrap() != picture)
@@ -133,16 +111,11 @@ fn every_second_picture_is_mirrored() {
 fn a_crop_of_its_own_size_keeps_the_picture() {
     let picture = pattern(PictureSize::square(32));
     for step in [
-        Transform::RandomCrop {
-            size: 32,
-            padding: 0,
-        },
+        Transform::RandomCrop { size: 32, padding: 0 },
         Transform::CenterCrop { size: 32 },
         Transform::Resize { shorter: 32 },
     ] {
-        let found = Transforms::new([step])
-            .unwrap()
-            .apply(picture.clone(), sample(0, 0));
+        let found = Transforms::new([step]).unwrap().apply(picture.clone(), sample(0, 0));
         assert_eq!(found.unwrap(), picture, "{step:?}");
     }
 }
@@ -150,10 +123,7 @@ fn a_crop_of_its_own_size_keeps_the_picture() {
 #[test]
 fn the_middle_is_where_torchvision_finds_it() {
     // round((7 - 4) / 2) is 2 and round((5 - 4) / 2) is 0: halves go to the even number.
-    let picture = pattern(PictureSize {
-        width: 7,
-        height: 5,
-    });
+    let picture = pattern(PictureSize { width: 7, height: 5 });
     let found = center_crop(&picture, 4);
     assert_eq!(found.pixel(0, 0), picture.pixel(2, 0));
     // Of three missing columns one is added on the left.
@@ -165,34 +135,18 @@ fn the_middle_is_where_torchvision_finds_it() {
 
 #[test]
 fn a_line_falls_back_to_its_middle() {
-    let line = PictureSize {
-        width: 1,
-        height: 1000,
-    };
+    let line = PictureSize { width: 1, height: 1000 };
     let (corner, part) = middle_part(line, RATIO);
-    assert_eq!(
-        (corner.left, corner.top, part),
-        (0, 499, PictureSize::square(1))
-    );
-    let wide = PictureSize {
-        width: 300,
-        height: 30,
-    };
+    assert_eq!((corner.left, corner.top, part), (0, 499, PictureSize::square(1)));
+    let wide = PictureSize { width: 300, height: 30 };
     let (corner, part) = middle_part(wide, RATIO);
     assert_eq!((corner.left, part.width, part.height), (130, 40, 30));
 }
 
 #[test]
 fn a_crop_without_room_says_what_it_found() {
-    let crop = Transforms::new([Transform::RandomCrop {
-        size: 32,
-        padding: 4,
-    }])
-    .unwrap();
-    let small = pattern(PictureSize {
-        width: 40,
-        height: 20,
-    });
+    let crop = Transforms::new([Transform::RandomCrop { size: 32, padding: 4 }]).unwrap();
+    let small = pattern(PictureSize { width: 40, height: 20 });
     let error = crop.apply(small, sample(0, 0)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -202,11 +156,8 @@ fn a_crop_without_room_says_what_it_found() {
 
 #[test]
 fn transforms_that_fit_no_picture_are_errors() {
-    let upside_down = Transform::RandomResizedCrop {
-        size: 8,
-        scale: (0.9, 0.1),
-        ratio: (1.0, 1.0),
-    };
+    let upside_down =
+        Transform::RandomResizedCrop { size: 8, scale: (0.9, 0.1), ratio: (1.0, 1.0) };
     for transform in [Transform::CenterCrop { size: 0 }, upside_down] {
         let error = Transforms::new([transform]).unwrap_err();
         assert_eq!(error, TransformError::Senseless { transform });

@@ -25,15 +25,8 @@ fn only_a_mean_divides_and_only_at_the_end() {
 }
 
 fn folds(world: u32, me: u32, collective: Collective, layout: Layout) -> Vec<program::Fold> {
-    let key = Key {
-        collective,
-        layout,
-        count: 1000,
-    };
-    let place = Place {
-        me: Rank::new(me),
-        world_size: WorldSize::new(world).unwrap(),
-    };
+    let key = Key { collective, layout, count: 1000 };
+    let place = Place { me: Rank::new(me), world_size: WorldSize::new(world).unwrap() };
     let programs = Programs::default().get(key, place).unwrap();
     let folds = programs.iter().flat_map(|program| program.folds());
     folds.cloned().collect()
@@ -44,26 +37,10 @@ fn every_fold_of_every_schedule_has_a_kernel() {
     let root = Rank::new(1);
     let kinds = [
         (Collective::AllReduce, Layout::Direct, Some(ReduceOp::Mean)),
-        (
-            Collective::AllReduce,
-            Layout::Rings(3),
-            Some(ReduceOp::Mean),
-        ),
-        (
-            Collective::AllReduce,
-            Layout::Chains(2),
-            Some(ReduceOp::Mean),
-        ),
-        (
-            Collective::ReduceScatter,
-            Layout::Direct,
-            Some(ReduceOp::Max),
-        ),
-        (
-            Collective::Reduce { root },
-            Layout::Direct,
-            Some(ReduceOp::Sum),
-        ),
+        (Collective::AllReduce, Layout::Rings(3), Some(ReduceOp::Mean)),
+        (Collective::AllReduce, Layout::Chains(2), Some(ReduceOp::Mean)),
+        (Collective::ReduceScatter, Layout::Direct, Some(ReduceOp::Max)),
+        (Collective::Reduce { root }, Layout::Direct, Some(ReduceOp::Sum)),
         (Collective::AllGather, Layout::Direct, None),
         (Collective::Broadcast { root }, Layout::Direct, None),
     ];
@@ -108,13 +85,7 @@ fn a_copy_moves_bits_and_leaves_its_source_alone() {
     };
     let key = ReduceKey::new(DType::BF16, None, &fold);
     assert_eq!((key.element, key.fold), (Element::U16, Fold::Or));
-    assert_eq!(
-        key.roles.as_slice(),
-        [Role::Source, Role::Target, Role::Target]
-    );
-    let alone = program::Fold {
-        targets: fold.sources.clone(),
-        ..fold
-    };
+    assert_eq!(key.roles.as_slice(), [Role::Source, Role::Target, Role::Target]);
+    let alone = program::Fold { targets: fold.sources.clone(), ..fold };
     assert!(!ReduceKey::new(DType::BF16, None, &alone).writes());
 }

@@ -7,10 +7,7 @@ const RANKS: u32 = 4;
 const DUE: u32 = 4;
 
 fn link(peer: u32) -> usize {
-    FlagPage::link_index(Link {
-        channel: MAIN,
-        peer,
-    })
+    FlagPage::link_index(Link { channel: MAIN, peer })
 }
 
 /// Pages on which each rank has told as much as it was to, half to either neighbour.
@@ -36,13 +33,7 @@ fn missing_of(pages: &[Vec<u32>], alone: u32) -> Missing {
     due[..world_size.len()].fill(DUE);
     let mut heard = vec![0; due.len()];
     heard[index(world_size, PAIRS, Rank::new(3))] = alone;
-    let progress = Progress {
-        me: Rank::new(2),
-        world_size,
-        due: &due,
-        heard: &heard,
-        shots: 0,
-    };
+    let progress = Progress { me: Rank::new(2), world_size, due: &due, heard: &heard, shots: 0 };
     progress.missing(pages)
 }
 
@@ -94,10 +85,7 @@ fn no_packet_has_a_number_that_lies_in_an_inbox() {
         assert_eq!(numbers.one_shot(), next);
         assert!(!numbers.come_again());
     }
-    let mut numbers = Numbers {
-        last: u32::MAX - 1,
-        packets: u32::MAX - 1,
-    };
+    let mut numbers = Numbers { last: u32::MAX - 1, packets: u32::MAX - 1 };
     assert!(!numbers.come_again());
     assert_eq!(numbers.one_shot(), u32::MAX);
     assert!(numbers.come_again());
@@ -107,10 +95,7 @@ fn no_packet_has_a_number_that_lies_in_an_inbox() {
 fn a_rank_that_two_were_to_meet_is_missing() {
     let mut pages = all_told();
     assert_eq!(missing_of(&pages, 1), Missing::Ranks(vec![Rank::new(3)]));
-    let word = FlagPage::link_index(Link {
-        channel: PAIRS,
-        peer: 3,
-    });
+    let word = FlagPage::link_index(Link { channel: PAIRS, peer: 3 });
     pages[2][word] = 1;
     assert_eq!(missing_of(&pages, 1), Missing::Ranks(Vec::new()));
 }
@@ -147,8 +132,5 @@ fn cuda_messages_of_a_run_are_about_different_words() {
             Signal::Wait(word, value) => (false, word.address() - region.span().address(), *value),
         })
         .collect();
-    assert_eq!(
-        seen,
-        [(true, 0, 2), (true, 4, 1), (false, 8, 2), (true, 0, 3)]
-    );
+    assert_eq!(seen, [(true, 0, 2), (true, 4, 1), (false, 8, 2), (true, 0, 3)]);
 }

@@ -88,18 +88,10 @@ fn two_sockets_with_one_link_between_them_take_a_ring_for_large_sums_in_any_orde
     let choice = choice(8, |reader, owner| {
         let apart = (reader + 8 - owner) % 8;
         let crosses = reader / 4 != owner / 4;
-        if crosses {
-            20.0 / f64::from(apart.min(8 - apart))
-        } else {
-            24.0
-        }
+        if crosses { 20.0 / f64::from(apart.min(8 - apart)) } else { 24.0 }
     });
     let by = |bytes, freedom| choice.algorithm(bytes, freedom);
-    assert_eq!(
-        by(256 << 10, Freedom::Any),
-        CudaAlgorithm::Direct,
-        "{choice}"
-    );
+    assert_eq!(by(256 << 10, Freedom::Any), CudaAlgorithm::Direct, "{choice}");
     assert_eq!(by(256 * MIB, Freedom::Any), CudaAlgorithm::Ring, "{choice}");
 }
 
@@ -112,29 +104,15 @@ fn bridges_between_pairs_do_not_help_who_must_cross_beside_them() {
 
 #[test]
 fn one_slow_hop_between_neighbours_slows_rings_and_chains() {
-    let choice = choice(4, |a, b| {
-        if a.min(b) == 1 && a.max(b) == 2 {
-            3.0
-        } else {
-            45.0
-        }
-    });
+    let choice = choice(4, |a, b| if a.min(b) == 1 && a.max(b) == 2 { 3.0 } else { 45.0 });
     assert_direct(&choice);
 }
 
 #[test]
 fn a_chain_does_without_a_fast_way_from_the_last_to_the_first() {
     let choice = choice(4, |a, b| if a.abs_diff(b) == 1 { 45.0 } else { 2.0 });
-    assert_eq!(
-        choice.algorithm(256 * MIB, Freedom::Canonical),
-        CudaAlgorithm::Chain,
-        "{choice}"
-    );
-    assert_eq!(
-        choice.algorithm(256 * MIB, Freedom::Any),
-        CudaAlgorithm::Direct,
-        "{choice}"
-    );
+    assert_eq!(choice.algorithm(256 * MIB, Freedom::Canonical), CudaAlgorithm::Chain, "{choice}");
+    assert_eq!(choice.algorithm(256 * MIB, Freedom::Any), CudaAlgorithm::Direct, "{choice}");
 }
 
 #[test]
@@ -176,11 +154,7 @@ fn noise_of_a_tenth_changes_nothing() {
 
 #[test]
 fn what_is_asked_for_is_done_at_every_size() {
-    for asked in [
-        CudaAlgorithm::Direct,
-        CudaAlgorithm::Ring,
-        CudaAlgorithm::Chain,
-    ] {
+    for asked in [CudaAlgorithm::Direct, CudaAlgorithm::Ring, CudaAlgorithm::Chain] {
         let choice = CudaChoice::new(Ground::Asked(asked), LANES);
         for freedom in ALL {
             assert_eq!(choice.algorithm(8, freedom), asked);
@@ -213,10 +187,7 @@ fn sums_of_halves_round_once_and_what_rounds_nothing_is_free() {
 fn the_more_ranks_send_everything_the_sooner_two_shots_take_over() {
     // Two ranks take one-shots as far as there are any.
     let two = choice(2, |_, _| 370.0).two_shot_from().unwrap();
-    assert!(
-        two > crate::CudaOptions::default().one_shot_bytes_max,
-        "{two} bytes"
-    );
+    assert!(two > crate::CudaOptions::default().one_shot_bytes_max, "{two} bytes");
     let [four, eight] = [4, 8].map(|world| choice(world, |_, _| 370.0).two_shot_from().unwrap());
     assert!(eight <= four, "{eight} and {four} bytes");
     // The faster the links, the more bytes a wait is worth.

@@ -47,12 +47,7 @@ fn total(index: usize) -> u8 {
 
 fn check<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>() {
     for count in [1, 2, 3, 50] {
-        let job = |collective, reduce| HostJob {
-            collective,
-            dtype: T::DTYPE,
-            count,
-            reduce,
-        };
+        let job = |collective, reduce| HostJob { collective, dtype: T::DTYPE, count, reduce };
         let sum = Some(ReduceOp::Sum);
         let root = Rank::new(1);
         for (found, range) in after::<T>(job(Collective::AllReduce, sum)) {
@@ -77,9 +72,8 @@ fn check<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>() {
                 }
             }
         }
-        for (rank, (found, range)) in after::<T>(job(Collective::Broadcast { root }, None))
-            .into_iter()
-            .enumerate()
+        for (rank, (found, range)) in
+            after::<T>(job(Collective::Broadcast { root }, None)).into_iter().enumerate()
         {
             assert_eq!(range, if rank == 1 { 0..0 } else { 0..count });
             for (index, element) in found.iter().enumerate() {
@@ -100,12 +94,7 @@ fn check<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>() {
 fn check_blocks<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>(count: usize) {
     let world_size = WorldSize::new(RANKS).unwrap();
     let root = Rank::new(1);
-    let job = |collective| HostJob {
-        collective,
-        dtype: T::DTYPE,
-        count,
-        reduce: None,
-    };
+    let job = |collective| HostJob { collective, dtype: T::DTYPE, count, reduce: None };
     let shard = |rank| shard_range(count, world_size, rank).as_range();
     let gathered = after::<T>(job(Collective::Gather { root }));
     let ranges: Vec<Range<usize>> = gathered.iter().map(|(_, range)| range.clone()).collect();

@@ -66,11 +66,7 @@ impl Probe<'_> {
             tells.push(Signal::Set(part(Writer::Kernel)?, WRITTEN));
         }
         let Waiting { kernel, abort } = self.waiting;
-        let waiter = Waiter {
-            abort,
-            pages: &[],
-            me: me.index(),
-        };
+        let waiter = Waiter { abort, pages: &[], me: me.index() };
         kernel.launch(self.stream, &tells, waiter)?;
         self.finish("writing words to the other ranks")
     }
@@ -119,16 +115,12 @@ impl Probe<'_> {
             copy.words()[index].load(Ordering::Acquire) != WRITTEN
         };
         let words = self.writers(me);
-        Ok(words
-            .filter(|&(writer, peer)| is_missing(writer, peer))
-            .collect())
+        Ok(words.filter(|&(writer, peer)| is_missing(writer, peer)).collect())
     }
 
     /// Whose words this rank waits for.
     fn writers(&self, me: Rank) -> impl Iterator<Item = (Writer, Rank)> {
-        WRITERS
-            .into_iter()
-            .flat_map(move |writer| self.peers(me).map(move |peer| (writer, peer)))
+        WRITERS.into_iter().flat_map(move |writer| self.peers(me).map(move |peer| (writer, peer)))
     }
 
     fn peers(&self, me: Rank) -> impl Iterator<Item = Rank> + use<> {

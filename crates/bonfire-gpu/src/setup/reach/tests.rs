@@ -23,15 +23,9 @@ fn what_is_asked_for_is_done_or_refused() {
     assert_eq!(decide(host, &[refusal(0, 1)]).unwrap(), CudaPath::Host);
     assert_eq!(decide(peer, &[]).unwrap(), CudaPath::Peer);
     let error = decide(peer, &[refusal(3, 1), refusal(0, 1)]).unwrap_err();
-    assert!(
-        matches!(error, CudaGroupError::SetUp { rank, .. } if rank == Rank::new(3)),
-        "{error}"
-    );
+    assert!(matches!(error, CudaGroupError::SetUp { rank, .. } if rank == Rank::new(3)), "{error}");
     let text = error.to_string();
-    assert!(
-        text.contains("rank 1") && text.contains("no peer access"),
-        "{text}"
-    );
+    assert!(text.contains("rank 1") && text.contains("no peer access"), "{text}");
     assert!(text.contains("CudaOptions::path"), "{text}");
 }
 

@@ -10,20 +10,15 @@ fn packed(dtype: DType, scale: f64) -> Tensor<4> {
     let device = Device::flex().autodiff();
     device.seed(5);
     let options = (&device, DType::F64);
-    let random: Tensor<4> = Tensor::random(
-        [3 * n, heads, tokens, features],
-        Distribution::Normal(0.0, scale),
-        options,
-    );
+    let random: Tensor<4> =
+        Tensor::random([3 * n, heads, tokens, features], Distribution::Normal(0.0, scale), options);
     random.cast(dtype).detach().require_grad()
 }
 
 /// Written with Burn's operations.
 fn plain(packed: Tensor<4>, attend: AttentionMask) -> Tensor<4> {
     let [query, key, value] = [0, 1, 2].map(|i| packed.clone().narrow(0, i * SHAPE[0], SHAPE[0]));
-    let scores = query
-        .matmul(key.transpose())
-        .mul_scalar(1.0 / (SHAPE[3] as f64).sqrt());
+    let scores = query.matmul(key.transpose()).mul_scalar(1.0 / (SHAPE[3] as f64).sqrt());
     let later = Tensor::<2, Bool>::tril_mask([SHAPE[2]; 2], 0, &scores.device());
     let scores = match attend {
         AttentionMask::All => scores,
@@ -70,8 +65,5 @@ fn outputs_and_gradients_are_those_of_burns_operations() {
 #[test]
 #[should_panic(expected = "4 is not a number of queries, and as many keys and values")]
 fn what_is_not_packed_is_refused() {
-    let _ = self_attention(
-        Tensor::<3>::zeros([4, 2, 2], &Device::flex()),
-        AttentionMask::All,
-    );
+    let _ = self_attention(Tensor::<3>::zeros([4, 2, 2], &Device::flex()), AttentionMask::All);
 }

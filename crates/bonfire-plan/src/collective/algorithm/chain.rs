@@ -69,8 +69,7 @@ impl Walk<'_> {
     fn up(&mut self, owners: &[Rank], index: usize) {
         let (chunking, seats, link) = (self.chunking, self.seats, self.seats.party);
         for (owner, agent) in seats.others_of(owners) {
-            self.steps
-                .extend(chunking.put(agent, chunking.block(owner), index));
+            self.steps.extend(chunking.put(agent, chunking.block(owner), index));
         }
         let Some(owner) = seats.own_of(owners) else {
             return;
@@ -90,11 +89,7 @@ impl Walk<'_> {
     fn fold(&mut self, before: Option<Rank>, target: ElemRange) {
         let seats = self.seats;
         let members = &seats.members[seats.party];
-        let stage = if seats.party == self.last {
-            Stage::Final
-        } else {
-            Stage::Partial
-        };
+        let stage = if seats.party == self.last { Stage::Final } else { Stage::Partial };
         if before.is_none() && members.len() == 1 && stage == Stage::Partial {
             return;
         }
@@ -124,17 +119,14 @@ impl Walk<'_> {
             && let Some(source) = chunking.chunk_of_block(owner, index)
         {
             if link < self.last {
-                self.steps
-                    .extend(receive(seats.agent(owner, link + 1), source));
+                self.steps.extend(receive(seats.agent(owner, link + 1), source));
             }
             let before = link.checked_sub(1).map(|before| seats.agent(owner, before));
             let peers = before.into_iter().chain(seats.neighbours());
-            self.steps
-                .extend(peers.map(|peer| Step::Put { peer, source }));
+            self.steps.extend(peers.map(|peer| Step::Put { peer, source }));
         }
         for (owner, agent) in seats.others_of(owners) {
-            self.steps
-                .extend(chunking.take(agent, chunking.block(owner), index));
+            self.steps.extend(chunking.take(agent, chunking.block(owner), index));
         }
     }
 

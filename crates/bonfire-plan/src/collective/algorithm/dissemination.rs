@@ -13,10 +13,6 @@ pub(crate) fn barrier(world: WorldSize, rank: Rank, steps: &mut Vec<Step>) {
     for distance in distances.take_while(|&far| far < world.get()) {
         let (to, peer) = (world.ahead(rank, distance), world.behind(rank, distance));
         let source = ElemRange::up_to(0);
-        steps.extend([
-            Step::Put { peer: to, source },
-            Step::Wait { peer },
-            Step::Release { peer },
-        ]);
+        steps.extend([Step::Put { peer: to, source }, Step::Wait { peer }, Step::Release { peer }]);
     }
 }

@@ -39,11 +39,7 @@ pub(crate) fn reduce(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
 fn in_time(chunking: &Chunking, hops: [usize; 2]) -> impl Iterator<Item = (usize, ElemRange)> {
     let mut chunks = Vec::new();
     for (tree, hops) in hops.into_iter().enumerate() {
-        let half = shard_range(
-            chunking.buffer.len(),
-            WorldSize::TWO,
-            Rank::new(tree as u32),
-        );
+        let half = shard_range(chunking.buffer.len(), WorldSize::TWO, Rank::new(tree as u32));
         let half = chunking.of(half).enumerate();
         chunks.extend(half.map(|(index, chunk)| (index + hops, tree, chunk)));
     }
@@ -65,11 +61,7 @@ fn branches(world: WorldSize, place: Place) -> [Branch; 2] {
     let deepest = deepest(last);
     [Tree::Straight, Tree::Crossed].map(|tree| {
         let depth = depth(tree.position(distance, last), last);
-        Branch {
-            family: family(world, place, tree),
-            depth,
-            height: deepest - depth,
-        }
+        Branch { family: family(world, place, tree), depth, height: deepest - depth }
     })
 }
 
@@ -119,10 +111,7 @@ fn family(world: WorldSize, place: Place, tree: Tree) -> Family {
     let at = |position| world.ahead(place.root, tree.distance(position, last));
     let position = tree.position(distance, last);
     let children = children(position, last).into_iter().flatten();
-    Family {
-        parent: parent(position, last).map(at),
-        children: children.map(at).collect(),
-    }
+    Family { parent: parent(position, last).map(at), children: children.map(at).collect() }
 }
 
 /// Clears the lowest set bit and sets the next, if there is such a position; else only clears it.
@@ -177,11 +166,7 @@ mod tests {
             assert_eq!(parent(0, last), None);
             for position in 0..=last {
                 for child in children(position, last).into_iter().flatten() {
-                    assert_eq!(
-                        parent(child, last),
-                        Some(position),
-                        "of {child} up to {last}"
-                    );
+                    assert_eq!(parent(child, last), Some(position), "of {child} up to {last}");
                 }
                 let is_child = parent(position, last)
                     .is_none_or(|above| children(above, last).contains(&Some(position)));
@@ -189,10 +174,7 @@ mod tests {
                 assert!(position % 2 == 0 || children(position, last) == [None; 2]);
                 let ancestors = std::iter::successors(Some(position), |&at| parent(at, last));
                 assert!(ancestors.count() as u32 <= (last + 1).ilog2() + 2);
-                assert!(
-                    depth(position, last) <= deepest(last),
-                    "{position} up to {last}"
-                );
+                assert!(depth(position, last) <= deepest(last), "{position} up to {last}");
             }
         }
     }

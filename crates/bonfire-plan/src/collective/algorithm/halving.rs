@@ -173,11 +173,7 @@ impl Cube {
             let among =
                 |corner: u32| self.segment(chunking, segments, corner & !(distance - 1), distance);
             let meeting = Meeting::with(peer, among(partner), among(corner));
-            let stage = if distance == 1 {
-                Stage::Final
-            } else {
-                Stage::Partial
-            };
+            let stage = if distance == 1 { Stage::Final } else { Stage::Partial };
             pairs::exchange_with(chunking, meeting, steps, |target| Step::Reduce {
                 target,
                 sources: Box::new([Source::Own, Source::Inbox(peer)]),

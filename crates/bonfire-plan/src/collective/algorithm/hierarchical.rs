@@ -58,11 +58,9 @@ fn itinerary(collective: Collective) -> Vec<Delayed> {
             (Leg::SpreadWithin { except }, 2),
             (Leg::TakeSpread { except }, 1),
         ],
-        Collective::ReduceScatter => vec![
-            (Leg::SendFolded, 1),
-            (Leg::FoldWithin, 0),
-            (Leg::FoldBetween, 1),
-        ],
+        Collective::ReduceScatter => {
+            vec![(Leg::SendFolded, 1), (Leg::FoldWithin, 0), (Leg::FoldBetween, 1)]
+        }
         Collective::AllGather => vec![
             (Leg::SpreadBetween { except }, 0),
             (Leg::SpreadWithin { except }, 1),
@@ -99,13 +97,7 @@ pub(crate) fn build(chunking: &Chunking, shape: &ScheduleShape, rank: Rank, step
         for &(leg, delay) in &legs {
             let index = iteration.checked_sub(delay).filter(|&index| index < chunks);
             if let Some(index) = index {
-                let mut walk = Walk {
-                    chunking,
-                    seats: &seats,
-                    batches: &batches,
-                    index,
-                    steps,
-                };
+                let mut walk = Walk { chunking, seats: &seats, batches: &batches, index, steps };
                 walk.take(leg);
             }
         }
@@ -151,11 +143,7 @@ impl Walk<'_> {
     fn fold_within(&mut self) {
         let seats = self.seats;
         let members = &seats.members[seats.party];
-        let stage = if seats.members.len() == 1 {
-            Stage::Final
-        } else {
-            Stage::Partial
-        };
+        let stage = if seats.members.len() == 1 { Stage::Final } else { Stage::Partial };
         if members.len() == 1 && stage == Stage::Partial {
             return;
         }
@@ -196,14 +184,12 @@ impl Walk<'_> {
 
     fn put(&mut self, peer: Rank, owner: Rank) {
         let block = self.chunking.block(owner);
-        self.steps
-            .extend(self.chunking.put(peer, block, self.index));
+        self.steps.extend(self.chunking.put(peer, block, self.index));
     }
 
     fn receive(&mut self, peer: Rank, owner: Rank) {
         let block = self.chunking.block(owner);
-        self.steps
-            .extend(self.chunking.take(peer, block, self.index));
+        self.steps.extend(self.chunking.take(peer, block, self.index));
     }
 
     /// Folds the chunk of `owner`'s block over `ranks`, of which this rank is one.

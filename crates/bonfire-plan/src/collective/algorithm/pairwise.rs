@@ -14,10 +14,8 @@ pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>)
     let world = chunking.world_size;
     let peers = world.ranks().map(|round| world.behind(round, rank.get()));
     for peer in peers.filter(|&peer| peer != rank) {
-        let (outgoing, incoming) = (
-            chunking.block_between(rank, peer),
-            chunking.block_between(peer, rank),
-        );
+        let (outgoing, incoming) =
+            (chunking.block_between(rank, peer), chunking.block_between(peer, rank));
         pairs::exchange(chunking, Meeting::with(peer, outgoing, incoming), steps);
     }
 }

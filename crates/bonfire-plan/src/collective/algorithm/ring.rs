@@ -20,11 +20,7 @@ pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<St
     }
     let last_round = world.get() - 2;
     for round in 0..=last_round {
-        let stage = if round == last_round {
-            Stage::Final
-        } else {
-            Stage::Partial
-        };
+        let stage = if round == last_round { Stage::Final } else { Stage::Partial };
         let meeting = meeting(chunking, rank, round + 1);
         pairs::exchange_with(chunking, meeting, steps, |target| Step::Reduce {
             target,

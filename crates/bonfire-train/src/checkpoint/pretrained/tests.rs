@@ -69,9 +69,8 @@ fn assert_holds_the_body(net: &Net) {
 /// Loads on one rank.
 fn load(net: Net, file: impl Into<WeightsFile>) -> Result<(Net, LoadReport), WeightsError> {
     let file = file.into();
-    let mut results = local(1, GroupOptions::default(), |group| {
-        load_weights(net.clone(), &file, &world(group))
-    });
+    let mut results =
+        local(1, GroupOptions::default(), |group| load_weights(net.clone(), &file, &world(group)));
     results.remove(0)
 }
 
@@ -103,14 +102,8 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
         assert_holds_the_body(&net);
         assert_eq!(floats(net.head.weight.val()), head, "the head is as it was");
         assert!(net.fc.weight.val().is_require_grad());
-        let loaded = [
-            "bn.beta",
-            "bn.gamma",
-            "bn.running_mean",
-            "bn.running_var",
-            "fc.bias",
-            "fc.weight",
-        ];
+        let loaded =
+            ["bn.beta", "bn.gamma", "bn.running_mean", "bn.running_var", "fc.bias", "fc.weight"];
         assert_eq!(report.loaded, loaded);
         let skipped = |parameter: &str, model: &[usize], file: &[usize]| {
             bonfire_checkpoint::weights::ShapeDifference {
@@ -121,10 +114,7 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
         };
         assert_eq!(
             report.skipped,
-            [
-                skipped("head.bias", &[5], &[10]),
-                skipped("head.weight", &[3, 5], &[3, 10]),
-            ]
+            [skipped("head.bias", &[5], &[10]), skipped("head.weight", &[3, 5], &[3, 10]),]
         );
         assert_eq!(report.unexpected, ["aux.weight"]);
         assert_eq!(report.missing, Vec::<String>::new());
@@ -147,9 +137,7 @@ fn names_are_changed_before_they_are_compared() {
         .collect();
     let path = write(folder.path(), "net.pth", &pytorch(&wrapped));
 
-    let error = load(five_classes(), path.as_path())
-        .unwrap_err()
-        .to_string();
+    let error = load(five_classes(), path.as_path()).unwrap_err().to_string();
     assert!(
         error.starts_with("none of the 9 tensors in ")
             && error.contains("of_aux.weight, of_fc.bias, of_fc.weight and others")
@@ -157,9 +145,7 @@ fn names_are_changed_before_they_are_compared() {
         "{error}"
     );
 
-    let file = WeightsFile::new(&path)
-        .without_prefix("of_")
-        .renaming(r"^norm(\d)\.", "bn.");
+    let file = WeightsFile::new(&path).without_prefix("of_").renaming(r"^norm(\d)\.", "bn.");
     let (net, report) = load(five_classes(), &file).unwrap();
     assert_eq!(floats(net.bn.gamma.val()), [20., 21., 22.]);
     assert_eq!(report.missing, ["bn.running_mean"]);
@@ -199,18 +185,8 @@ fn what_burn_has_saved_is_not_transposed() {
     store.collect_from(&saved).unwrap();
     let (net, report) = load(five_classes(), path.as_path()).unwrap();
     assert_eq!(floats(net.fc.weight.val()), floats(saved.fc.weight.val()));
-    assert_eq!(
-        floats(net.head.weight.val()),
-        floats(saved.head.weight.val())
-    );
-    assert_eq!(
-        (
-            report.loaded.len(),
-            report.skipped.len(),
-            report.missing.len()
-        ),
-        (8, 0, 0)
-    );
+    assert_eq!(floats(net.head.weight.val()), floats(saved.head.weight.val()));
+    assert_eq!((report.loaded.len(), report.skipped.len(), report.missing.len()), (8, 0, 0));
 }
 
 #[test]
@@ -219,19 +195,12 @@ fn only_rank_0_needs_the_file_and_all_ranks_get_the_model() {
     let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
     let results = local(3, GroupOptions::default(), |group| {
         let world = world(group);
-        let path = if world.is_main() {
-            path.clone()
-        } else {
-            "no/such/file.safetensors".into()
-        };
+        let path = if world.is_main() { path.clone() } else { "no/such/file.safetensors".into() };
         load_weights(five_classes(), path, &world).unwrap()
     });
     for (net, report) in &results {
         assert_holds_the_body(net);
-        assert_eq!(
-            floats(net.head.weight.val()),
-            floats(results[0].0.head.weight.val())
-        );
+        assert_eq!(floats(net.head.weight.val()), floats(results[0].0.head.weight.val()));
         assert_eq!(report, &results[0].1);
     }
 }
@@ -262,11 +231,7 @@ fn all_ranks_get_the_error_of_rank_0_in_one_line() {
         });
         assert_eq!(errors[0], errors[1]);
         let name = path.display().to_string();
-        assert!(
-            errors[0].contains(&name) && !errors[0].contains('\n'),
-            "{:?}",
-            errors[0]
-        );
+        assert!(errors[0].contains(&name) && !errors[0].contains('\n'), "{:?}", errors[0]);
     }
 }
 
@@ -326,10 +291,7 @@ fn a_reader_that_says_something_else_is_named() {
 /// A network of which a part is cut into rows.
 fn wide() -> Net {
     let device = Device::flex().autodiff();
-    Net {
-        fc: LinearConfig::new(40, 67).init(&device),
-        ..Net::new(5, &device)
-    }
+    Net { fc: LinearConfig::new(40, 67).init(&device), ..Net::new(5, &device) }
 }
 
 /// All parameters and buffers.
@@ -356,9 +318,7 @@ fn what_is_exported_from_any_placement_comes_back() {
         (2, Placement::zero3()),
         (3, Placement::zero3()),
     ] {
-        let path = folder
-            .path()
-            .join(format!("{ranks} {placement}.safetensors"));
+        let path = folder.path().join(format!("{ranks} {placement}.safetensors"));
         let parts = path.with_extension("parts.safetensors");
         let pytorch = path.with_extension("pytorch.safetensors");
         let saved = local(ranks, GroupOptions::default(), |group| {
@@ -397,15 +357,8 @@ fn what_does_not_fit_a_sharded_training_is_listed_on_all_ranks() {
         let mut ddp = Ddp::with_config(wide(), &world(group), config).unwrap();
         let missing = load_weights_into(&mut ddp, folder.path().join("missing.pth"));
         let report = load_weights_into(&mut ddp, path.as_path()).unwrap();
-        let skipped: Vec<_> = report
-            .skipped
-            .into_iter()
-            .map(|skipped| skipped.parameter)
-            .collect();
-        assert_eq!(
-            skipped,
-            ["fc.bias", "fc.weight", "head.bias", "head.weight"]
-        );
+        let skipped: Vec<_> = report.skipped.into_iter().map(|skipped| skipped.parameter).collect();
+        assert_eq!(skipped, ["fc.bias", "fc.weight", "head.bias", "head.weight"]);
         assert_eq!(floats(ddp.whole().unwrap().bn.beta.val()), [30., 31., 32.]);
         missing.unwrap_err().to_string()
     });
@@ -427,10 +380,7 @@ fn the_reader_of_safetensors_reads_what_is_exported() {
     let Some(read) = bonfire_testkit::read_by_safetensors(&path) else {
         return;
     };
-    let names: Vec<&str> = read
-        .iter()
-        .filter_map(|line| line.split(';').next())
-        .collect();
+    let names: Vec<&str> = read.iter().filter_map(|line| line.split(';').next()).collect();
     assert_eq!(
         names,
         [
@@ -459,9 +409,5 @@ fn a_file_that_cannot_be_written_is_an_error_on_all_ranks() {
         save_weights(&mut ddp, missing).unwrap_err().to_string()
     });
     assert_eq!(errors[0], errors[1]);
-    assert!(
-        errors[0].contains("cannot write weights to"),
-        "{}",
-        errors[0]
-    );
+    assert!(errors[0].contains("cannot write weights to"), "{}", errors[0]);
 }

@@ -29,9 +29,7 @@ fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         (name, fs::read(path).unwrap())
     });
-    entries
-        .filter(|(name, _)| name != "manifest.json")
-        .collect()
+    entries.filter(|(name, _)| name != "manifest.json").collect()
 }
 
 #[test]
@@ -57,12 +55,8 @@ fn what_is_saved_is_the_step_in_which_it_was_asked_for() {
             for number in 1..=6 {
                 step(&mut ddp, &mut optimizer, number);
                 if number % 3 == 0 {
-                    at_once
-                        .save(at(number), &mut ddp, &optimizer, &number)
-                        .unwrap();
-                    later
-                        .save_in_background(at(number), &mut ddp, &optimizer, &number)
-                        .unwrap();
+                    at_once.save(at(number), &mut ddp, &optimizer, &number).unwrap();
+                    later.save_in_background(at(number), &mut ddp, &optimizer, &number).unwrap();
                 }
             }
             // The last one is being written.
@@ -75,10 +69,7 @@ fn what_is_saved_is_the_step_in_which_it_was_asked_for() {
         for step in ["step-000000003", "step-000000006"] {
             let expected = files(&path("at-once").join(step));
             assert_eq!(expected.len(), 3);
-            assert!(
-                files(&path("later").join(step)) == expected,
-                "{placement}: {step}"
-            );
+            assert!(files(&path("later").join(step)) == expected, "{placement}: {step}");
         }
     }
 }

@@ -57,10 +57,7 @@ impl Graphs {
     /// Merges the graphs by an operation with a parent in each. It computes nothing, now or in the backward pass.
     pub(super) fn merge(self, device: &Device) {
         let output = Tensor::<1>::zeros([1], device);
-        drop(
-            self.0
-                .lead_to(output, |_| unreachable!("no loss depends on it")),
-        );
+        drop(self.0.lead_to(output, |_| unreachable!("no loss depends on it")));
     }
 }
 
@@ -126,10 +123,7 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
     }
 
     fn part(&self, dim: usize, range: Range<usize>, device: &Device) -> Self {
-        (
-            self.0.part(dim, range.clone(), device),
-            self.1.part(dim, range, device),
-        )
+        (self.0.part(dim, range.clone(), device), self.1.part(dim, range, device))
     }
 
     fn join(&self, graphs: &mut Graphs) {
@@ -141,9 +135,6 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
 impl<A: Gather, B: Gather> Gather for (A, B) {
     fn gather(parts: Vec<Self>, dim: usize, device: &Device) -> Self {
         let (first, second) = parts.into_iter().unzip();
-        (
-            A::gather(first, dim, device),
-            B::gather(second, dim, device),
-        )
+        (A::gather(first, dim, device), B::gather(second, dim, device))
     }
 }

@@ -95,10 +95,8 @@ const REPLICAS: [usize; 5] = [1, 2, 3, 11, 16];
 
 #[test]
 fn a_body_made_without_autodiff_trains_with_its_head() {
-    let model = Mlp {
-        second: LinearConfig::new(WIDTH, 1).init(&Device::flex().autodiff()),
-        ..Mlp::new()
-    };
+    let model =
+        Mlp { second: LinearConfig::new(WIDTH, 1).init(&Device::flex().autodiff()), ..Mlp::new() };
     let before = model.values();
     let after = trained(&model, &batch(11), 2);
     let still = before.iter().zip(&after).filter(|(a, b)| a == b).count();
@@ -116,11 +114,7 @@ fn any_number_of_replicas_trains_like_one_device() {
         alone = optimizer.step(RATE, alone, gradients);
     }
     let expected = alone.values();
-    assert_eq!(
-        trained(&model, &batch, 1),
-        expected,
-        "one replica: the same bits"
-    );
+    assert_eq!(trained(&model, &batch, 1), expected, "one replica: the same bits");
     for replicas in [2, 3, 11, 16] {
         let values = trained(&model, &batch, replicas);
         // Sums over 11 samples and two widths in another order, in each step; values are below 1.
@@ -248,10 +242,8 @@ fn outputs_are_those_of_one_device_in_their_order() {
         assert_close(&numbers(output), &expected, 0, &format!("{replicas}"));
         let mut parts = parts.into_inner().unwrap();
         parts.sort_unstable();
-        let mut dealt: Vec<usize> = divided(11, replicas)
-            .into_iter()
-            .map(|part| part.len())
-            .collect();
+        let mut dealt: Vec<usize> =
+            divided(11, replicas).into_iter().map(|part| part.len()).collect();
         dealt.sort_unstable();
         assert_eq!(parts, dealt);
     }
@@ -298,10 +290,7 @@ fn a_dimension_that_an_output_has_not_is_a_panic() {
 fn gradients_alone(model: &Mlp, batch: (Tensor<2>, Tensor<2>)) -> Vec<f32> {
     let alone = model.clone().train();
     let loss = alone.loss(batch);
-    gradients_of(
-        &alone,
-        &GradientsParams::from_grads(loss.backward(), &alone),
-    )
+    gradients_of(&alone, &GradientsParams::from_grads(loss.backward(), &alone))
 }
 
 #[test]
@@ -319,9 +308,7 @@ fn a_loss_of_the_gathered_output_has_the_gradients_of_one_device() {
             assert_close(&found, &expected, 11, &format!("{replicas} replicas"));
         }
     }
-    let largest = expected
-        .iter()
-        .fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    let largest = expected.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
     assert!(largest > 0.01, "{largest}: the tolerance would hide errors");
 }
 
@@ -378,17 +365,8 @@ fn training_with_gathered_outputs_is_training_with_the_losses_of_replicas() {
         parallel.step(&mut optimizer, RATE, gradients);
     }
     let expected = trained(&model, &batch, 3);
-    assert_ne!(
-        parallel.module().values(),
-        model.values(),
-        "it trains at all"
-    );
-    assert_close(
-        &parallel.module().values(),
-        &expected,
-        11 * STEPS,
-        "trained",
-    );
+    assert_ne!(parallel.module().values(), model.values(), "it trains at all");
+    assert_close(&parallel.module().values(), &expected, 11 * STEPS, "trained");
 }
 
 #[test]
@@ -401,12 +379,7 @@ fn outputs_may_be_pairs_and_other_kinds() {
         ((output, x.argmax(1)), positive)
     };
     let ((output, places), positive) = parallel.forward(&x, run).unwrap();
-    assert_close(
-        &numbers(output.clone()),
-        &numbers(model.forward(x.clone())),
-        0,
-        "pairs",
-    );
+    assert_close(&numbers(output.clone()), &numbers(model.forward(x.clone())), 0, "pairs");
     let same: Tensor<2, Int> = x.argmax(1);
     assert_eq!(places.into_data(), same.into_data());
     assert_eq!(positive.into_data(), output.greater_scalar(0.0).into_data());
@@ -452,9 +425,7 @@ fn wgpu_devices_of_two_kinds_share_a_batch() {
     let mut parallel = DataParallel::new(model, devices).with_output_device(adapter.clone());
     let output = parallel.forward(&x, Mlp::forward).unwrap();
     assert_eq!(output.device().without_autodiff(), adapter);
-    let loss = (output - y.clone().to_device(&adapter))
-        .powi_scalar(2)
-        .mean();
+    let loss = (output - y.clone().to_device(&adapter)).powi_scalar(2).mean();
     let gradients = GradientsParams::from_grads(loss.backward(), parallel.module());
     let found = gradients_of(parallel.module(), &gradients);
     assert_close(&found, &expected, 11 + 64, "forward");

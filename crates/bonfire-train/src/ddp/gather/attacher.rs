@@ -86,10 +86,7 @@ impl Module for Gathered {
             }
             (stand_in, _) => stand_in,
         };
-        Self {
-            stand_in: stand_in.map(|stand_in| Module::map(stand_in, mapper)),
-            ..self
-        }
+        Self { stand_in: stand_in.map(|stand_in| Module::map(stand_in, mapper)), ..self }
     }
 
     fn to_device(self, _device: &Device) -> Self {
@@ -109,10 +106,7 @@ impl Module for Gathered {
     }
 
     fn valid(&self) -> Self {
-        Self {
-            stand_in: None,
-            ..self.clone()
-        }
+        Self { stand_in: None, ..self.clone() }
     }
 
     fn train(self) -> Self {

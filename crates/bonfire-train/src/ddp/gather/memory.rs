@@ -126,9 +126,7 @@ impl Gatherer {
         let block = pieces[0].len();
         let starts = (0..pieces.len()).map(|rank| rank * block);
         let all = starts.zip(&pieces);
-        let all: Vec<_> = all
-            .map(|(start, piece)| start..start + piece.len())
-            .collect();
+        let all: Vec<_> = all.map(|(start, piece)| start..start + piece.len()).collect();
         let own = self.shards.own_piece(parameter);
         Places {
             own: all[own.expect("it is cut into rows")].clone(),

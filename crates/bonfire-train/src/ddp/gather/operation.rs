@@ -38,20 +38,14 @@ where
     let device = stand_in.primitive().device();
     let (gatherer, rows) = (&source.gatherer, source.rows.clone());
     let whole = gatherer.whole::<B>(source.parameter, rows, &device)?;
-    let again = GatherAgain::<B> {
-        source,
-        stand_in: stand_in.id(),
-        backend: PhantomData,
-    };
+    let again = GatherAgain::<B> { source, stand_in: stand_in.id(), backend: PhantomData };
     // Whatever the strategy of the device: this is the operation that is recomputed.
     let prepared = Gather
         .prepare::<BalancedCheckpointing>([stand_in.node()])
         .memory_bound()
         .retro_forward(again)
         .parents([&stand_in]);
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
-        prepared.stateless(whole),
-    ))
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(whole)))
 }
 
 #[derive(Debug)]
@@ -85,21 +79,13 @@ impl<B: Readback> RetroForward for GatherAgain<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
         let stand_in = states.get_state::<B::FloatTensorPrimitive>(&self.stand_in);
         let device = stand_in.device();
-        let Source {
-            rows,
-            parameter,
-            gatherer,
-        } = &self.source;
+        let Source { rows, parameter, gatherer } = &self.source;
         let whole = gatherer.whole::<B>(*parameter, rows.clone(), &device);
         let whole = whole.unwrap_or_else(|error| {
             gatherer.fail(error);
             // Results computed with it are dropped: the step ends with the failure.
             let entry = gatherer.table.get(*parameter);
-            B::float_zeros(
-                entry.shape.clone().into(),
-                &device,
-                entry.tensor_dtype.into(),
-            )
+            B::float_zeros(entry.shape.clone().into(), &device, entry.tensor_dtype.into())
         });
         states.save(out_node, whole);
     }

@@ -105,9 +105,7 @@ impl<M: Module> Ddp<M> {
         let metadata = values.metadata.into_iter();
         let mut record = Record {
             tensors: Vec::new(),
-            scalars: scalars
-                .filter_map(|(name, value)| Some((renamed(&name)?.1, value)))
-                .collect(),
+            scalars: scalars.filter_map(|(name, value)| Some((renamed(&name)?.1, value))).collect(),
             metadata: metadata
                 .filter_map(|(name, value)| Some((renamed(&name)?.1, value)))
                 .collect(),
@@ -159,9 +157,7 @@ impl<M: Module> Ddp<M> {
         });
         let here: HashMap<_, _> = named.collect();
         let there = model.all().iter();
-        there
-            .filter_map(|tensor| Some((tensor.id?, *here.get(tensor.name.as_str())?)))
-            .collect()
+        there.filter_map(|tensor| Some((tensor.id?, *here.get(tensor.name.as_str())?))).collect()
     }
 }
 
@@ -181,9 +177,7 @@ impl Restorer<'_> {
         }
         let path = self.path.to_string();
         let read = match &mut self.kept {
-            Some(kept) => Ok(kept
-                .remove(&id)
-                .expect("the file has all parameters of the table")),
+            Some(kept) => Ok(kept.remove(&id).expect("the file has all parameters of the table")),
             None => self.source.named(&path),
         };
         let values = read.map_err(TrainError::from).and_then(|tensor| {

@@ -15,13 +15,7 @@ fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32
     let named = |gradients: &[Option<Vec<f32>>]| -> Vec<(String, Vec<f64>)> {
         gradients
             .iter()
-            .map(|values| {
-                values
-                    .iter()
-                    .flatten()
-                    .map(|&value| f64::from(value))
-                    .collect()
-            })
+            .map(|values| values.iter().flatten().map(|&value| f64::from(value)).collect())
             .enumerate()
             .map(|(index, values)| (format!("gradient {index}"), values))
             .collect()
@@ -57,10 +51,8 @@ fn finished<P: AsRef<[usize]> + Sync>(
         let mut last = Vec::new();
         for _ in 0..2 {
             let rank = world.rank().index();
-            let mut start: usize = parts[..rank]
-                .iter()
-                .map(|sizes| sizes.as_ref().iter().sum::<usize>())
-                .sum();
+            let mut start: usize =
+                parts[..rank].iter().map(|sizes| sizes.as_ref().iter().sum::<usize>()).sum();
             let (final_size, earlier) = parts[rank].as_ref().split_last().unwrap();
             let mut loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (start..start + size).collect();
@@ -70,11 +62,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
                     return Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
                 }
                 let tensor = model.loss(&indices, &device);
-                let loss = if weighted {
-                    Loss::mean_over(tensor, size)
-                } else {
-                    tensor.into()
-                };
+                let loss = if weighted { Loss::mean_over(tensor, size) } else { tensor.into() };
                 match &scaler {
                     Some(scaler) => scaler.scale(loss),
                     None => loss,
@@ -83,10 +71,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
             for &size in earlier {
                 ddp.no_sync(|model| loss(model, size)).unwrap();
             }
-            let mut gradients = ddp
-                .backward(|model| loss(model, *final_size))
-                .unwrap()
-                .gradients;
+            let mut gradients = ddp.backward(|model| loss(model, *final_size)).unwrap().gradients;
             if let Some(scaler) = &mut scaler {
                 let unscaled = scaler.unscale(gradients).unwrap();
                 gradients = unscaled.expect("nothing overflows");
@@ -118,10 +103,7 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
 fn uneven_batches_are_weighted_by_their_samples() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(
-            &dealt(config.clone(), &[&[2], &[7], &[3]], true)[0],
-            &expected,
-        );
+        assert_gradients_close(&dealt(config.clone(), &[&[2], &[7], &[3]], true)[0], &expected);
         assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
     }
 }
@@ -142,11 +124,7 @@ fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
         let bucketed = dealt(small_buckets(), &parts, weighted);
         assert_eq!(
             bucketed,
-            dealt(
-                Averaging::per_parameter(DdpConfig::default()),
-                &parts,
-                weighted
-            )
+            dealt(Averaging::per_parameter(DdpConfig::default()), &parts, weighted)
         );
     }
 }
@@ -154,10 +132,7 @@ fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
 #[test]
 fn equal_weights_give_exactly_the_plain_mean() {
     let parts: [&[usize]; 3] = [&[4], &[4], &[4]];
-    assert_eq!(
-        dealt(small_buckets(), &parts, true),
-        dealt(small_buckets(), &parts, false)
-    );
+    assert_eq!(dealt(small_buckets(), &parts, true), dealt(small_buckets(), &parts, false));
 }
 
 #[test]
@@ -192,11 +167,7 @@ fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
         )
     };
     assert!(errors.iter().all(typed), "{errors:?}");
-    assert!(
-        errors
-            .iter()
-            .any(|e| matches!(e, TrainError::UnequalAccumulation { .. }))
-    );
+    assert!(errors.iter().any(|e| matches!(e, TrainError::UnequalAccumulation { .. })));
 }
 
 #[test]
@@ -207,12 +178,7 @@ fn a_step_without_any_sample_is_an_error() {
         let nothing = || Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
         ddp.backward(|_| nothing()).unwrap_err()
     });
-    assert!(
-        errors
-            .iter()
-            .any(|error| matches!(error, TrainError::NoSamples)),
-        "{errors:?}"
-    );
+    assert!(errors.iter().any(|error| matches!(error, TrainError::NoSamples)), "{errors:?}");
 }
 
 /// Sizes of micro-batches, per rank: equally many on each, tails and empty ones included.

@@ -42,8 +42,7 @@ fn a_lone_rank_has_the_gradients_of_burn_and_fills_no_bucket() {
 fn a_lone_rank_adds_up_micro_batches() {
     lone(|ddp, device| {
         for _ in 0..2 {
-            ddp.no_sync(|model: &Mlp| model.loss(&SAMPLES, device))
-                .unwrap();
+            ddp.no_sync(|model: &Mlp| model.loss(&SAMPLES, device)).unwrap();
             assert!(has_bucket_memory(ddp));
             let gradients = ddp.backward(|model: &Mlp| model.loss(&SAMPLES, device));
             let mean = gradient_values(ddp.module(), &gradients.unwrap().gradients);

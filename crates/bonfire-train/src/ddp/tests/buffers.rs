@@ -49,10 +49,7 @@ impl Norms {
 fn trained(ranks: u32, buffers: BufferSync, idle: &[u32]) -> Vec<[f32; 2]> {
     on_ranks(ranks, |world| {
         let device = world.device().autodiff();
-        let config = DdpConfig {
-            buffers,
-            ..DdpConfig::default()
-        };
+        let config = DdpConfig { buffers, ..DdpConfig::default() };
         let mut ddp = Ddp::with_config(Norms::new(&device), &world, config).unwrap();
         let mean = 4.0 * (world.rank().get() + 1) as f32;
         for step in 0..2 {
@@ -63,12 +60,7 @@ fn trained(ranks: u32, buffers: BufferSync, idle: &[u32]) -> Vec<[f32; 2]> {
                 }
                 Loss::mean_over(model.loss(mean, &device), 2)
             });
-            ddp.step(
-                &mut SgdConfig::new().init(),
-                0.1,
-                gradients.unwrap().gradients,
-            )
-            .unwrap();
+            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients.unwrap().gradients).unwrap();
         }
         ddp.module().means()
     })
@@ -138,10 +130,7 @@ fn ranks_that_start_from_clones_of_one_model_do_not_share_statistics() {
     let model = layer.init(&Device::flex().autodiff());
     let means = on_ranks(3, |world| {
         let device = world.device();
-        let config = DdpConfig {
-            buffers: BufferSync::Local,
-            ..DdpConfig::default()
-        };
+        let config = DdpConfig { buffers: BufferSync::Local, ..DdpConfig::default() };
         let mut ddp = Ddp::with_config(model.clone(), &world, config).unwrap();
         let mean = world.rank().get() as f32;
         let x = Tensor::<2>::from_floats([[mean - 1.0], [mean + 1.0]], &device.autodiff());

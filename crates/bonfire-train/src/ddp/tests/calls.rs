@@ -111,10 +111,7 @@ fn check_optimizer(path: &Path) {
     fs::write(path, "").unwrap();
     let stepped = on_devices(1, |world| {
         let device = world.device();
-        let mut layer = seeded(
-            LinearConfig::new(64, 32).init(&device.clone().autodiff()),
-            1,
-        );
+        let mut layer = seeded(LinearConfig::new(64, 32).init(&device.clone().autodiff()), 1);
         let mut optimizer = bonfire_optim::AdamWConfig::new().init();
         for step in 0..STEPS_BEFORE + STEPS_COUNTED {
             let mut gradients = GradientsParams::new();
@@ -160,10 +157,7 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
             mark(BEGIN);
         }
         let indices = share(world, step, 2);
-        let gradients = ddp
-            .backward(|model| model.loss(&indices, &device))
-            .unwrap()
-            .gradients;
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
         ddp.step(&mut optimizer, 0.05, gradients).unwrap();
     }
     mark(END);
@@ -207,10 +201,7 @@ fn train_as_rank(env: &RankEnv, path: &Path) {
     let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
     let group = ProcessGroup::connect(env, options).unwrap();
     let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
-    let local = LocalRank {
-        local_rank: env.local_rank,
-        local_world_size: env.local_world_size,
-    };
+    let local = LocalRank { local_rank: env.local_rank, local_world_size: env.local_world_size };
     let world = World::with_occupancy(group, local, kind, occupancy).unwrap();
     let meet = || world.group().barrier().unwrap();
     let buckets = train_marked(&world, routed(GradientRoute::Device), (path, &meet));
@@ -244,10 +235,7 @@ fn check(kind: Ranks, buckets: usize, path: &Path) -> Option<usize> {
     if steps > 0 {
         let are_behind = counted.are_copies_behind(ranks, 2 * buckets * ranks);
         let is_expected = kind == Ranks::Threads(ranks as u32);
-        assert_eq!(
-            are_behind, is_expected,
-            "{case}: copies behind the computing"
-        );
+        assert_eq!(are_behind, is_expected, "{case}: copies behind the computing");
     }
     // For what the rank itself has computed, when its backward pass is over.
     let waits: usize = WAITS.map(|call| counted.of(call)).iter().sum();

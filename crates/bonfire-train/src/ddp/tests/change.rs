@@ -37,18 +37,10 @@ fn a_part_that_was_made_without_autodiff_is_trained_too() {
         let loss = |model: &Mlp| model.loss(&[1, 2], &world.device());
         let gradients = ddp.backward(loss).unwrap().gradients;
         let model = ddp.module();
-        let weights = [
-            &model.first.weight,
-            &model.second.weight,
-            &model.third.weight,
-        ];
+        let weights = [&model.first.weight, &model.second.weight, &model.third.weight];
         weights.map(|weight| gradients.get(weight).is_some())
     });
-    assert_eq!(
-        trained[0],
-        [true, true, false],
-        "frozen parameters stay frozen"
-    );
+    assert_eq!(trained[0], [true, true, false], "frozen parameters stay frozen");
 }
 
 #[test]
@@ -85,11 +77,7 @@ fn other_parameters_can_be_trained_from_then_on() {
         let mut ddp = Ddp::with_config(head(model.clone()), &world, config.clone()).unwrap();
         two_steps(&mut ddp, &world, 0);
         ddp.map_module(rest).unwrap();
-        assert!(
-            ddp.buckets()
-                .iter()
-                .all(|b| !b.parameters.contains(&"third.bias".into()))
-        );
+        assert!(ddp.buckets().iter().all(|b| !b.parameters.contains(&"third.bias".into())));
         two_steps(&mut ddp, &world, 2);
         let changed = bits(ddp.module());
 
@@ -123,13 +111,8 @@ fn first_frozen(mut model: Mlp) -> Mlp {
 fn ranks_that_change_differently_are_told() {
     let errors = on_ranks(2, |world| {
         let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
-        let changed = ddp.map_module(|model| {
-            if world.is_main() {
-                model
-            } else {
-                first_frozen(model)
-            }
-        });
+        let changed =
+            ddp.map_module(|model| if world.is_main() { model } else { first_frozen(model) });
         changed.unwrap_err().to_string()
     });
     for error in errors {
@@ -145,19 +128,14 @@ fn micro_batches_of_other_parameters_are_not_lost() {
         ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
         ddp.map_module(halved).unwrap();
         let frozen = ddp.map_module(first_frozen);
-        assert!(
-            matches!(frozen, Err(TrainError::UnfinishedStep)),
-            "{frozen:?}"
-        );
+        assert!(matches!(frozen, Err(TrainError::UnfinishedStep)), "{frozen:?}");
     });
 }
 
 #[test]
 fn an_optimizer_of_whole_parameters_keeps_its_state_or_the_change_is_refused() {
-    let config = DdpConfig {
-        placement: Placement::zero1().of_whole_parameters(),
-        ..small_buckets()
-    };
+    let config =
+        DdpConfig { placement: Placement::zero1().of_whole_parameters(), ..small_buckets() };
     let errors = on_ranks(2, |world| {
         let model = Mlp::new(1, &world.device());
         let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();

@@ -57,11 +57,7 @@ impl Gradients3 {
             let value = |_| rng.random_range(-magnitude..magnitude);
             (0..len).map(value).collect()
         };
-        Self([
-            values(ROWS * COLS),
-            values(LEN),
-            values(CUBE.iter().product()),
-        ])
+        Self([values(ROWS * COLS), values(LEN), values(CUBE.iter().product())])
     }
 
     fn map_ref<'a, T>(&'a self, map: impl Fn(&'a Vec<f32>) -> T) -> [T; 3] {
@@ -79,17 +75,11 @@ fn averages(
 ) -> Vec<Gradients3> {
     let results = on_ranks(ranks, |world| {
         let device = world.device();
-        let config = DdpConfig {
-            compression,
-            ..DdpConfig::default()
-        };
+        let config = DdpConfig { compression, ..DdpConfig::default() };
         let mut ddp = Ddp::with_config(Planted::new(&device), &world, config).unwrap();
         let mut step = |step| {
             let own = gradients(world.rank().index(), step);
-            let found = ddp
-                .backward(|model| model.loss(&own, &device))
-                .unwrap()
-                .gradients;
+            let found = ddp.backward(|model| model.loss(&own, &device)).unwrap().gradients;
             let values = gradient_values(ddp.module(), &found).into_iter().flatten();
             let values: Vec<Vec<f32>> = values.collect();
             Gradients3(values.try_into().unwrap())
@@ -113,18 +103,13 @@ fn power_sgd(rank: usize) -> PowerSgdConfig {
 }
 
 fn compressed(compression: GradientCompression) -> DdpConfig {
-    DdpConfig {
-        compression,
-        ..small_buckets()
-    }
+    DdpConfig { compression, ..small_buckets() }
 }
 
 /// The mean loss over the first 32 samples.
 fn loss_of(model: &Mlp, device: &Device) -> f64 {
     let indices: Vec<usize> = (0..32).collect();
-    let loss: f32 = model
-        .loss(&indices, &device.clone().autodiff())
-        .into_scalar();
+    let loss: f32 = model.loss(&indices, &device.clone().autodiff()).into_scalar();
     f64::from(loss)
 }
 
@@ -137,10 +122,7 @@ fn fitted(world: &World, config: DdpConfig, steps: usize) -> (f64, f64, Bits) {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for _ in 0..steps {
         let indices = share(world, 0, batch);
-        let gradients = ddp
-            .backward(|model| model.loss(&indices, &device))
-            .unwrap()
-            .gradients;
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
         ddp.step(&mut optimizer, 0.2, gradients).unwrap();
     }
     (before, loss_of(ddp.module(), &device), bits(ddp.module()))
@@ -163,10 +145,7 @@ fn every_compression_learns_what_no_compression_learns() {
         assert_same(&fits);
         let found = fits[0].1;
         let behind = (found - after) / (before - after);
-        assert!(
-            behind < 0.1,
-            "{compression:?}: {before} to {found}, not {after}"
-        );
+        assert!(behind < 0.1, "{compression:?}: {before} to {found}, not {after}");
         assert_ne!(fits[0].2, plain.2, "{compression:?} changes something");
     }
 }
@@ -174,10 +153,7 @@ fn every_compression_learns_what_no_compression_learns() {
 #[test]
 fn a_lone_rank_compresses_nothing() {
     let plain = on_ranks(1, |world| bits(&train(&world, small_buckets(), 4, 4, 0.1)));
-    for compression in [
-        GradientCompression::Fp16,
-        GradientCompression::PowerSgd(power_sgd(1)),
-    ] {
+    for compression in [GradientCompression::Fp16, GradientCompression::PowerSgd(power_sgd(1))] {
         let config = compressed(compression);
         let found = on_ranks(1, |world| bits(&train(&world, config.clone(), 4, 4, 0.1)));
         assert_eq!(found, plain);
@@ -186,14 +162,9 @@ fn a_lone_rank_compresses_nothing() {
 
 #[test]
 fn every_transport_and_bucket_size_gives_the_same_bits() {
-    for compression in [
-        GradientCompression::Bf16,
-        GradientCompression::PowerSgd(power_sgd(2)),
-    ] {
-        let with = |bucket_bytes_max: usize| DdpConfig {
-            bucket_bytes_max,
-            ..compressed(compression)
-        };
+    for compression in [GradientCompression::Bf16, GradientCompression::PowerSgd(power_sgd(2))] {
+        let with =
+            |bucket_bytes_max: usize| DdpConfig { bucket_bytes_max, ..compressed(compression) };
         let body = |world: World, config| bits(&train(&world, config, 5, 3, 0.05));
         let reference = on_ranks(3, |world| body(world, with(1024)));
         assert_same(&reference);

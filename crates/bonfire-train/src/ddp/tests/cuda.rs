@@ -24,10 +24,7 @@ pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) 
         World::with_occupancy(group, local, kind, occupancy)
     };
     // Asked by one rank first: where one skips, all must.
-    let alone = LocalRank {
-        local_rank: 0,
-        local_world_size: 1,
-    };
+    let alone = LocalRank { local_rank: 0, local_world_size: 1 };
     match open(kind, occupancy, alone) {
         Ok((_, name)) => println!("{ranks} ranks on {name} and those behind it"),
         Err(error) => {
@@ -41,10 +38,7 @@ pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) 
 }
 
 pub(super) fn routed(route: GradientRoute) -> DdpConfig {
-    DdpConfig {
-        route,
-        ..small_buckets()
-    }
+    DdpConfig { route, ..small_buckets() }
 }
 
 fn site(ddp: &Ddp<Mlp>) -> Site {
@@ -125,8 +119,7 @@ fn trained_narrow(
         let weight: Tensor<2> = gradients.get(&ddp.module().first.weight).unwrap();
         assert_eq!(Some(weight.dtype()), precision.lower().map(DType::from));
         seen.extend(gradient_values(ddp.module(), &gradients));
-        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients)
-            .unwrap();
+        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients).unwrap();
     }
     (site(&ddp), seen, bits(ddp.module()))
 }

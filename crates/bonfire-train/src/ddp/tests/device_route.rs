@@ -28,19 +28,14 @@ fn assert_alike<R: PartialEq + Send + std::fmt::Debug>(
             all
         };
         let (host, device) = (with(GradientRoute::Host), with(GradientRoute::Device));
-        assert!(
-            host == device,
-            "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ"
-        );
+        assert!(host == device, "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ");
     }
 }
 
 #[test]
 fn training_gives_the_bits_of_the_way_through_the_host() {
     for ranks in 1..=4 {
-        assert_alike(ranks, |world, config| {
-            bits(&train(world, config, 5, 3, 0.05))
-        });
+        assert_alike(ranks, |world, config| bits(&train(world, config, 5, 3, 0.05)));
     }
 }
 
@@ -69,10 +64,7 @@ fn weighted_micro_batches_of_unequal_ranks_give_the_same_bits() {
             if step > 2 {
                 ddp.no_sync(|model| loss(model, 0)).unwrap();
             }
-            let gradients = ddp
-                .backward(|model| loss(model, step % 2))
-                .unwrap()
-                .gradients;
+            let gradients = ddp.backward(|model| loss(model, step % 2)).unwrap().gradients;
             seen.push(gradient_values(ddp.module(), &gradients));
             ddp.step(&mut optimizer, 0.05, gradients).unwrap();
         }
@@ -92,11 +84,7 @@ fn parameters_that_are_not_used_give_the_same_gradients() {
                 let used = |model: &Mlp| {
                     let (x, _) = samples(&indices, &device);
                     let x = model.first.forward(x);
-                    let x = if world.is_main() && step > 1 {
-                        model.second.forward(x)
-                    } else {
-                        x
-                    };
+                    let x = if world.is_main() && step > 1 { model.second.forward(x) } else { x };
                     x.powi_scalar(2).mean()
                 };
                 ddp.no_sync(used).unwrap();
@@ -122,11 +110,7 @@ fn a_failure_is_the_error_that_it_is_through_the_host() {
         };
         ddp.backward(forward).unwrap_err()
     });
-    assert!(
-        matches!(&errors[0], TrainError::Forward(_)),
-        "{:?}",
-        errors[0]
-    );
+    assert!(matches!(&errors[0], TrainError::Forward(_)), "{:?}", errors[0]);
     let TrainError::Collective(CollectiveError::PeerFailed { rank, cause }) = &errors[1] else {
         panic!("{:?}", errors[1]);
     };
@@ -167,10 +151,7 @@ fn a_way_over_nccl_that_there_is_not_is_the_same_error_on_all_ranks() {
         "built without the feature cuda"
     };
     let text = &errors[0];
-    assert!(
-        text.contains("GradientRoute::Nccl") && text.contains(expected),
-        "{text}"
-    );
+    assert!(text.contains("GradientRoute::Nccl") && text.contains(expected), "{text}");
 }
 
 #[test]

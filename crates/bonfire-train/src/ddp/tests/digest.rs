@@ -12,10 +12,7 @@ use crate::{BufferSync, Digest, Placement};
 fn a_digest_is_that_of_paths_types_shapes_and_elements() {
     let device = Device::flex();
     let values = |values: &[f32]| -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect()
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
     };
     let weight = Tensor::from_data([[1.5_f32], [-2.0]], &device);
     let linear = Linear {
@@ -45,10 +42,7 @@ fn replicas_have_one_digest_and_others_are_named() {
         // What no rank may do alone.
         let rank = world.rank();
         ddp.map_module(|model| match rank.get() {
-            2 => Mlp {
-                third: seeded(model.third.clone(), 5),
-                ..model
-            },
+            2 => Mlp { third: seeded(model.third.clone(), 5), ..model },
             _ => model,
         })
         .unwrap();
@@ -67,11 +61,7 @@ fn an_adapted_model_has_one_digest_in_every_placement() {
     let digests = on_ranks(2, |world| {
         let adapted = LinearConfig::new(64, 64).init(&world.device());
         let adapted: Linear = adapted.apply_lora(Lora::new(32, 4.0));
-        let placements = [
-            Placement::replicated(),
-            Placement::zero1(),
-            Placement::zero3(),
-        ];
+        let placements = [Placement::replicated(), Placement::zero1(), Placement::zero3()];
         placements.map(|placement| {
             let config = DdpConfig::default().with_placement(placement);
             let mut ddp = Ddp::with_config(adapted.clone(), &world, config).unwrap();

@@ -15,10 +15,8 @@ fn replicas_stay_bit_identical_for_200_steps() {
             let mut optimizer = AdamWConfig::new().init();
             for step in 0..200 {
                 let indices = share(&world, step, 2);
-                let gradients = ddp
-                    .backward(|model| model.loss(&indices, &device))
-                    .unwrap()
-                    .gradients;
+                let gradients =
+                    ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
                 ddp.step(&mut optimizer, 1e-3, gradients).unwrap();
             }
             bits(ddp.module())
@@ -40,8 +38,7 @@ fn nothing_but_the_model_holds_parameters_between_backward_and_step() {
             for step in 0..4 {
                 let indices = share(&world, step, 2);
                 let step = ddp.backward(|model| model.loss(&indices, &device));
-                ddp.step(&mut optimizer, 1e-3, step.unwrap().gradients)
-                    .unwrap();
+                ddp.step(&mut optimizer, 1e-3, step.unwrap().gradients).unwrap();
                 let before = std::mem::replace(&mut places, addresses(ddp.module()));
                 assert_eq!(places, before);
             }
@@ -56,8 +53,7 @@ fn addresses<M: Module>(model: &M) -> Vec<usize> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let tensor = param.val().inner();
             let primitive = tensor.try_into_primitive::<burn::backend::Flex>().unwrap();
-            self.0
-                .push(primitive.as_slice::<f32>().unwrap().as_ptr() as usize);
+            self.0.push(primitive.as_slice::<f32>().unwrap().as_ptr() as usize);
         }
     }
     let mut reader = Reader(Vec::new());
@@ -70,10 +66,7 @@ fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
     let (steps, lr, samples) = (10, 0.05, 24);
     let moved = |world: &World, config, batch| {
         let start = named_values(&Mlp::new(1, &world.device()));
-        difference(
-            &named_values(&train(world, config, steps, batch, lr)),
-            &start,
-        )
+        difference(&named_values(&train(world, config, steps, batch, lr)), &start)
     };
     let alone = on_ranks(1, |world| moved(&world, DdpConfig::default(), samples));
     let magnitude = largest_sample_gradient(steps * samples);
@@ -103,10 +96,7 @@ fn difference(
 fn training_changes_the_model() {
     let trained = on_ranks(2, |world| {
         let before = named_values(&Mlp::new(1, &world.device()));
-        (
-            before,
-            named_values(&train(&world, DdpConfig::default(), 1, 2, 0.05)),
-        )
+        (before, named_values(&train(&world, DdpConfig::default(), 1, 2, 0.05)))
     });
     assert_ne!(trained[0].0, trained[0].1);
 }
@@ -115,9 +105,8 @@ fn training_changes_the_model() {
 fn buckets_of_any_size_give_the_bits_of_single_parameters() {
     for ranks in [1, 2, 3, 4] {
         let with = |averaging: Averaging| {
-            let models = on_ranks(ranks, |world| {
-                bits(&train(&world, averaging.clone(), 5, 3, 0.05))
-            });
+            let models =
+                on_ranks(ranks, |world| bits(&train(&world, averaging.clone(), 5, 3, 0.05)));
             assert_same(&models);
             models.into_iter().next().unwrap()
         };
@@ -213,27 +202,19 @@ fn frozen_parameters_running_state_and_other_types_come_from_rank_0_too() {
                 let double = model.double.val().cast(burn::tensor::DType::F32).sum();
                 (model.single.val() * seed).sum() + double * seed
             });
-            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients)
-                .unwrap();
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients).unwrap();
         }
         (start, bits(ddp.module()), named_values(ddp.module()))
     });
     assert_same(&models);
     let values = |name: &str| {
         let (_, _, all) = &models[0];
-        all.iter()
-            .find(|(found, _)| found == name)
-            .unwrap()
-            .1
-            .clone()
+        all.iter().find(|(found, _)| found == name).unwrap().1.clone()
     };
     assert_eq!(values("frozen"), [1.0, 1.0]);
     // The mean of the seeds is 2: two steps of 0.1 take 0.4 away.
     for value in values("double") {
-        assert!(
-            (value - 0.6).abs() < 4.0 * f64::from(f32::EPSILON),
-            "{value}"
-        );
+        assert!((value - 0.6).abs() < 4.0 * f64::from(f32::EPSILON), "{value}");
     }
 }
 
@@ -242,19 +223,13 @@ fn a_model_with_gradient_checkpointing_is_followed_too() {
     let with = |checkpointing: bool| {
         on_ranks(2, |world| {
             let device = world.device().autodiff();
-            let device = if checkpointing {
-                device.gradient_checkpointing()
-            } else {
-                device
-            };
+            let device = if checkpointing { device.gradient_checkpointing() } else { device };
             let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
             let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
             for step in 0..3 {
                 let indices = share(&world, step, 2);
-                let gradients = ddp
-                    .backward(|model| model.loss(&indices, &device))
-                    .unwrap()
-                    .gradients;
+                let gradients =
+                    ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
                 ddp.step(&mut optimizer, 0.05, gradients).unwrap();
             }
             bits(ddp.module())

@@ -28,20 +28,15 @@ fn a_model_of_another_shape_is_a_typed_error_on_every_rank() {
         assert_eq!(difference.subject, "parameter weight");
         assert_eq!((difference.rank.get(), difference.other_rank.get()), (0, 2));
         let message = error.to_string();
-        assert!(
-            message.contains("[3, 4]") && message.contains("[3, 5]"),
-            "{message}"
-        );
+        assert!(message.contains("[3, 4]") && message.contains("[3, 5]"), "{message}");
     }
 }
 
 #[test]
 fn other_bucket_sizes_on_one_rank_are_found_at_the_start() {
     let errors = on_ranks(2, |world| {
-        let config = DdpConfig {
-            bucket_bytes_max: 1000 + world.rank().index(),
-            ..DdpConfig::default()
-        };
+        let config =
+            DdpConfig { bucket_bytes_max: 1000 + world.rank().index(), ..DdpConfig::default() };
         Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap_err()
     });
     for error in errors {
@@ -58,11 +53,7 @@ fn an_error_of_one_forward_pass_ends_the_step_of_all() {
         let mut step = |indices: &[usize]| {
             ddp.backward(|model| {
                 let tired = indices[0] >= 4 && world.rank().get() == 1;
-                if tired {
-                    Err("out of data")
-                } else {
-                    Ok(model.loss(indices, &device))
-                }
+                if tired { Err("out of data") } else { Ok(model.loss(indices, &device)) }
             })
         };
         // A slow rank may still be in the first step when it hears of the second.
@@ -106,9 +97,8 @@ fn weighting_some_losses_of_a_step_only_is_an_error() {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
         ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
-        let error = ddp
-            .backward(|model| Loss::mean_over(model.loss(&[1], &device), 1))
-            .unwrap_err();
+        let error =
+            ddp.backward(|model| Loss::mean_over(model.loss(&[1], &device), 1)).unwrap_err();
         assert!(matches!(error, TrainError::MixedWeights), "{error}");
     });
 }
@@ -161,10 +151,7 @@ fn a_rank_with_more_batches_hears_which_call_it_is_alone_in() {
     for error in errors {
         let error = error.unwrap_err().to_string();
         let alone = "rank 1 is in Ddp::backward (bucket 0: ";
-        assert!(
-            error.contains(alone) && error.contains("barrier #"),
-            "{error}"
-        );
+        assert!(error.contains(alone) && error.contains("barrier #"), "{error}");
     }
 }
 

@@ -20,10 +20,7 @@ const WIDTH: usize = 256;
 impl Halves {
     fn new(device: &Device) -> Self {
         let layer = || LinearConfig::new(WIDTH, WIDTH).init(device);
-        let model = Self {
-            trained: layer(),
-            frozen: layer(),
-        };
+        let model = Self { trained: layer(), frozen: layer() };
         let model = seeded(model, 1);
         let Self { trained, frozen } = model;
         let frozen = frozen.no_grad();
@@ -56,18 +53,11 @@ fn steps(world: &World, placement: Placement, offload: Option<&Offload>, saved: 
     let resumed = checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer);
     let first = resumed.unwrap().map_or(0, |resumed| resumed.milestone.step);
     for step in first..first + 3 {
-        let done = ddp
-            .backward(|model| model.loss(step as usize, &device))
-            .unwrap();
+        let done = ddp.backward(|model| model.loss(step as usize, &device)).unwrap();
         ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
     }
-    let milestone = Milestone {
-        step: first + 3,
-        metric: None,
-    };
-    checkpoints
-        .save(milestone, &mut ddp, &optimizer, &())
-        .unwrap();
+    let milestone = Milestone { step: first + 3, metric: None };
+    checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
     bits(&ddp.whole().unwrap())
 }
 
@@ -78,19 +68,15 @@ fn parameters_in_files_train_to_the_same_bits() {
             let with = |offload: Option<&Offload>| {
                 let saved = tempfile::tempdir().unwrap();
                 [(); 2].map(|()| {
-                    let models = on_ranks(ranks, |world| {
-                        steps(&world, placement, offload, saved.path())
-                    });
+                    let models =
+                        on_ranks(ranks, |world| steps(&world, placement, offload, saved.path()));
                     assert_same(&models);
                     models.into_iter().next().unwrap()
                 })
             };
             let folder = tempfile::tempdir().unwrap();
             let files = Offload::to_files(folder.path()).unwrap().with_parameters();
-            assert!(
-                with(Some(&files)) == with(None),
-                "{placement} on {ranks} ranks"
-            );
+            assert!(with(Some(&files)) == with(None), "{placement} on {ranks} ranks");
         }
     }
 }

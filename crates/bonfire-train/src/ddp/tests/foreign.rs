@@ -12,9 +12,7 @@ fn with_another(use_other: impl Fn(Mlp) -> Mlp + Sync) -> Result<(), String> {
             let (x, y) = samples(&[1, 2], &device);
             // The inputs' own gradient is the program's business.
             let x = x.autodiff().require_grad();
-            (model.forward(x.clone()) + other.forward(x) - y)
-                .square()
-                .mean()
+            (model.forward(x.clone()) + other.forward(x) - y).square().mean()
         };
         let step = ddp.backward(loss).map(drop);
         step.map_err(|error| error.to_string())

@@ -18,10 +18,7 @@ impl Pair {
             let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
             config.init(device)
         };
-        let model = Self {
-            first: layer(),
-            second: layer(),
-        };
+        let model = Self { first: layer(), second: layer() };
         seeded(model, 1)
     }
 

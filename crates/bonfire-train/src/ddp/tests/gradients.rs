@@ -10,10 +10,7 @@ fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>
     let device = world.device();
     let mut ddp = Ddp::new(Mlp::new(1, &device), world).unwrap();
     let indices = share(world, 0, 12 / world.world_size().len());
-    let gradients = ddp
-        .backward(|model| model.loss(&indices, &device))
-        .unwrap()
-        .gradients;
+    let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
     let norm = |gradients: &Gradients| -> f32 { gradients.norm().unwrap().unwrap().into_scalar() };
     let before = norm(&gradients);
     let gradients = gradients.clip(clip).unwrap();
@@ -39,17 +36,11 @@ fn ranks_clip_what_one_rank_clips_of_the_whole_batch() {
                 assert!((after - max).abs() < 1e-5 * max.max(1.0), "{after}");
             }
             // The norm is one more sum over the parameters.
-            let parameters = gradients
-                .iter()
-                .map(|(_, values)| values.len())
-                .sum::<usize>();
+            let parameters = gradients.iter().map(|(_, values)| values.len()).sum::<usize>();
             let allowed = tolerance(1, 1.0, terms(12) + parameters, largest);
             for ((name, left), (_, right)) in gradients.iter().zip(&whole.2) {
                 for (left, right) in left.iter().zip(right) {
-                    assert!(
-                        (left - right).abs() <= allowed,
-                        "{name}: {left} and {right}"
-                    );
+                    assert!((left - right).abs() <= allowed, "{name}: {left} and {right}");
                 }
             }
         }
@@ -75,11 +66,7 @@ fn a_loss_that_is_no_number_is_found_on_all_ranks_and_named() {
     let results = on_ranks(3, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        let factor = if world.rank().get() == 1 {
-            f32::NAN
-        } else {
-            1.0
-        };
+        let factor = if world.rank().get() == 1 { f32::NAN } else { 1.0 };
         let mut step = |factor: f32| {
             let indices = share(&world, 0, 4);
             let step = ddp.backward(|model| model.loss(&indices, &device) * factor);
@@ -115,10 +102,7 @@ fn a_loss_of_several_numbers_is_an_error() {
         let losses = |model: &Mlp| model.loss(&[1], &device).expand([2]);
         ddp.backward(losses).unwrap_err().to_string()
     });
-    assert!(
-        errors[0].starts_with("the loss has 2 elements"),
-        "{errors:?}"
-    );
+    assert!(errors[0].starts_with("the loss has 2 elements"), "{errors:?}");
 }
 
 #[test]
@@ -132,12 +116,7 @@ fn what_is_reported_of_a_scaled_loss_has_no_scale() {
         let step = ddp.backward(loss).unwrap();
         let plain = ddp.module().loss(&[1], &device).into_scalar::<f64>();
         let all = step.loss.over_ranks(&world).unwrap();
-        [
-            micro_step.loss.value().unwrap(),
-            step.loss.value().unwrap(),
-            all,
-        ]
-        .map(|loss| loss - plain)
+        [micro_step.loss.value().unwrap(), step.loss.value().unwrap(), all].map(|loss| loss - plain)
     });
     assert_eq!(losses, [[0.0; 3]; 2]);
 }
@@ -154,11 +133,7 @@ fn train_scaled(
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..6 {
         let indices = share(world, step, 4);
-        let factor = if overflowing(world.rank().get(), step) {
-            f32::INFINITY
-        } else {
-            1.0
-        };
+        let factor = if overflowing(world.rank().get(), step) { f32::INFINITY } else { 1.0 };
         let scaled = |model: &Mlp| scaler.scale(model.loss(&indices, &device) * factor);
         let gradients = ddp.backward(scaled).unwrap().gradients;
         if let Some(gradients) = scaler.unscale(gradients).unwrap() {
@@ -191,9 +166,8 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     assert_same(&results);
     let (parameters, scaler) = &results[0];
     assert_eq!((scaler.skipped(), scaler.scale_factor()), (1, 32768.0));
-    let never = on_ranks(3, |world| {
-        train_scaled(&world, &mut LossScaler::new(config), |_, _| false)
-    });
+    let never =
+        on_ranks(3, |world| train_scaled(&world, &mut LossScaler::new(config), |_, _| false));
     assert!(*parameters != never[0], "the step was not skipped");
 }
 
@@ -204,8 +178,7 @@ fn new_buckets_have_no_memory_while_gradients_lie_in_the_old_ones() {
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
         [(); 3].map(|()| {
-            ddp.backward(|model: &Mlp| model.loss(&[0, 1], &device))
-                .unwrap();
+            ddp.backward(|model: &Mlp| model.loss(&[0, 1], &device)).unwrap();
             has_bucket_memory(&ddp)
         })
     });
@@ -222,11 +195,8 @@ fn stepped(world: &World, scale: f64, in_one: bool) -> (bool, Bits) {
     let done = ddp.backward(|model| scaler.scale(model.loss(&indices, &device)));
     let (gradients, clip) = (done.unwrap().gradients, Clip::Norm(0.01));
     let stepped = if in_one {
-        let options = StepOptions::default()
-            .with_scaler(&mut scaler)
-            .with_clip(clip);
-        ddp.step_with(&mut optimizer, 0.1, gradients, options)
-            .unwrap()
+        let options = StepOptions::default().with_scaler(&mut scaler).with_clip(clip);
+        ddp.step_with(&mut optimizer, 0.1, gradients, options).unwrap()
     } else {
         let gradients = scaler.unscale(gradients).unwrap();
         let clipped = gradients.map(|gradients| gradients.clip(clip).unwrap());

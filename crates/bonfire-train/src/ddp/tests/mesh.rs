@@ -26,17 +26,11 @@ fn each_axis_is_a_world_of_the_ranks_along_it() {
         let numbers = |ranks: Vec<Rank>| ranks.into_iter().map(Rank::get).collect::<Vec<_>>();
         for axis in Axis::ALL.iter().copied() {
             let sub = mesh.sub(axis);
-            assert_eq!(
-                members(sub, own),
-                numbers(mesh.grid().along(world.rank(), axis))
-            );
+            assert_eq!(members(sub, own), numbers(mesh.grid().along(world.rank(), axis)));
             let place = mesh.coordinates()[axis.index()];
             assert_eq!(sub.rank().get(), place, "{axis}");
         }
-        assert_eq!(
-            members(mesh.data(), own),
-            numbers(mesh.grid().data(world.rank()))
-        );
+        assert_eq!(members(mesh.data(), own), numbers(mesh.grid().data(world.rank())));
         assert_eq!(members(mesh.replicas(), own), members(mesh.data(), own));
         assert_eq!(mesh.placement(Placement::zero1()).to_string(), "zero1@3");
         if own == 3 {
@@ -96,12 +90,8 @@ fn trained_part(world: &World, part: u64, placement: Placement) -> [Bits; 2] {
 /// What the ranks of `tp` have keeps apart, and each part trains as it does in a world of the data axes alone.
 #[test]
 fn every_placement_works_over_the_data_axes_and_leaves_the_others_alone() {
-    let placements = [
-        Placement::replicated(),
-        Placement::zero1(),
-        Placement::zero2(),
-        Placement::zero3(),
-    ];
+    let placements =
+        [Placement::replicated(), Placement::zero1(), Placement::zero2(), Placement::zero3()];
     for placement in placements {
         let alone = [1, 2].map(|part| {
             let parts = on_ranks(2, |world| trained_part(&world, part, placement));
@@ -146,13 +136,8 @@ fn each_part_has_its_own_checkpoints() {
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         let model = Mlp::new(u64::from(part.get()), &device);
         let mut ddp = Ddp::new(model, data).unwrap();
-        let milestone = Milestone {
-            step: 1,
-            metric: None,
-        };
-        checkpoints
-            .save(milestone, &mut ddp, &optimizer, &())
-            .unwrap();
+        let milestone = Milestone { step: 1, metric: None };
+        checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
         let saved = bits(ddp.module());
         let mut other = Ddp::new(Mlp::new(9, &device), data).unwrap();
         let resumed = checkpoints.resume::<_, ()>(&mut other, &mut optimizer);
@@ -193,10 +178,7 @@ fn a_failure_on_one_axis_ends_the_others() {
             assert!(matches!(error, TrainError::NoSamples), "{error}")
         } else {
             let error = error.to_string();
-            assert!(
-                error.contains("rank 3") || error.contains("rank 1"),
-                "{error}"
-            );
+            assert!(error.contains("rank 3") || error.contains("rank 1"), "{error}");
             assert!(error.contains("no rank had a sample"), "{error}");
         }
     }
@@ -210,8 +192,7 @@ fn a_norm_counts_the_noted_parts_of_all_ranks_and_the_rest_once() {
         let mesh = mesh(&world, "dp=2,tp=2");
         let model = Mlp::new(1, &device);
         let (dim, sections) = (1, 1);
-        mesh.sub(Axis::Tp)
-            .note_cut(model.first.weight.id, Cut { dim, sections });
+        mesh.sub(Axis::Tp).note_cut(model.first.weight.id, Cut { dim, sections });
         let norm = |ddp: &mut Ddp<Mlp>| {
             let indices = share(mesh.data(), 0, 2);
             let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();

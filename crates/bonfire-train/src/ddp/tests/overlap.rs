@@ -27,10 +27,7 @@ struct Watched {
 
 impl Watched {
     fn new<M: Module>(ddp: &Ddp<M>) -> Self {
-        Self {
-            trace: ddp.trace(),
-            reducer: Arc::clone(&ddp.reducer),
-        }
+        Self { trace: ddp.trace(), reducer: Arc::clone(&ddp.reducer) }
     }
 
     /// Until the ranks know what the batches of all count: before that nothing can travel, and how
@@ -68,16 +65,8 @@ fn probe<const D: usize>(tensor: Tensor<D>, mark: &'static str, watched: &Watche
 /// The model with a mark after every layer.
 fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, watched: &Watched) -> Tensor<1> {
     let (x, y) = samples(indices, device);
-    let x = probe(
-        activation::tanh(model.first.forward(x)),
-        "first layer",
-        watched,
-    );
-    let x = probe(
-        activation::tanh(model.second.forward(x)),
-        "second layer",
-        watched,
-    );
+    let x = probe(activation::tanh(model.first.forward(x)), "first layer", watched);
+    let x = probe(activation::tanh(model.second.forward(x)), "second layer", watched);
     let x = probe(model.third.forward(x), "third layer", watched);
     (x - y).powi_scalar(2).mean()
 }
@@ -92,8 +81,7 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
         GradientCompression::PowerSgd(low_rank),
     ] {
         travel_in_order(compression, |ddp, indices, device, watched| {
-            ddp.backward(|model| marked_loss(model, indices, device, watched))
-                .unwrap();
+            ddp.backward(|model| marked_loss(model, indices, device, watched)).unwrap();
         });
     }
 }
@@ -101,22 +89,18 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
 #[test]
 fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
     use crate::loss::weights::Last;
-    travel_in_order(
-        GradientCompression::None,
-        |ddp, indices, device, watched| {
-            let step = |model: &Mlp| {
-                let gradients = marked_loss(model, indices, device, watched).backward();
-                GradientsParams::from_grads(gradients, model).len()
-            };
-            let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
-            assert_eq!(done.output, Some(0), "the step itself finds no gradients");
-            assert_eq!(
-                done.synchronised
-                    .map(|(gradients, _)| GradientsParams::from(gradients).len()),
-                Some(6)
-            );
-        },
-    );
+    travel_in_order(GradientCompression::None, |ddp, indices, device, watched| {
+        let step = |model: &Mlp| {
+            let gradients = marked_loss(model, indices, device, watched).backward();
+            GradientsParams::from_grads(gradients, model).len()
+        };
+        let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
+        assert_eq!(done.output, Some(0), "the step itself finds no gradients");
+        assert_eq!(
+            done.synchronised.map(|(gradients, _)| GradientsParams::from(gradients).len()),
+            Some(6)
+        );
+    });
 }
 
 /// Three steps; in the third, buckets of one gradient each leave in the order of the backward pass.
@@ -171,12 +155,7 @@ fn travel_in_order(
         );
     }
     let taken = traces[0].iter().filter(|event| event.starts_with("taken"));
-    assert_eq!(
-        taken.count(),
-        6,
-        "every gradient is taken once: {:?}",
-        traces[0]
-    );
+    assert_eq!(taken.count(), 6, "every gradient is taken once: {:?}", traces[0]);
 }
 
 /// A model whose fields are not in the order of their use.
@@ -191,21 +170,10 @@ struct Backwards {
 fn buckets_leave_in_the_order_of_use_and_not_of_definition() {
     let names = on_ranks(2, |world| {
         let device = world.device();
-        let Mlp {
-            first,
-            second,
-            third,
-        } = Mlp::new(1, &device);
-        let model = Backwards {
-            third,
-            first,
-            second,
-        };
-        let config = DdpConfig {
-            bucket_bytes_max: 1,
-            first_bucket_bytes_max: 1,
-            ..DdpConfig::default()
-        };
+        let Mlp { first, second, third } = Mlp::new(1, &device);
+        let model = Backwards { third, first, second };
+        let config =
+            DdpConfig { bucket_bytes_max: 1, first_bucket_bytes_max: 1, ..DdpConfig::default() };
         let mut ddp = Ddp::with_config(model, &world, config).unwrap();
         for number in 0..3 {
             let (x, y) = samples(&share(&world, number, 2), &device);
@@ -218,9 +186,7 @@ fn buckets_leave_in_the_order_of_use_and_not_of_definition() {
         }
         let buckets = ddp.buckets();
         let weights = buckets.iter().flat_map(|bucket| bucket.parameters.clone());
-        weights
-            .filter(|name| name.ends_with("weight"))
-            .collect::<Vec<_>>()
+        weights.filter(|name| name.ends_with("weight")).collect::<Vec<_>>()
     });
     assert_same(&names);
     assert_eq!(names[0], ["third.weight", "second.weight", "first.weight"]);
@@ -230,11 +196,9 @@ fn buckets_leave_in_the_order_of_use_and_not_of_definition() {
 /// this rank had to wait for its device.
 #[test]
 fn buckets_of_weighted_losses_stay_off_devices_while_layers_may_exchange_something() {
-    for (exchanges, weighted, early) in [
-        (true, true, false),
-        (true, false, true),
-        (false, true, true),
-    ] {
+    for (exchanges, weighted, early) in
+        [(true, true, false), (true, false, true), (false, true, true)]
+    {
         on_ranks(2, |world| {
             let device = world.device();
             if exchanges {
@@ -259,12 +223,8 @@ fn buckets_of_weighted_losses_stay_off_devices_while_layers_may_exchange_somethi
                 .unwrap();
             }
             let events = watched.trace.events();
-            let first_sent = events
-                .iter()
-                .position(|event| matches!(event, Event::Sent { .. }));
-            let last_layer = events
-                .iter()
-                .position(|event| *event == Event::Mark("first layer"));
+            let first_sent = events.iter().position(|event| matches!(event, Event::Sent { .. }));
+            let last_layer = events.iter().position(|event| *event == Event::Mark("first layer"));
             assert_eq!(
                 first_sent < last_layer,
                 early,
@@ -282,11 +242,8 @@ fn weights_that_are_reshaped_before_use_travel_early_too() {
         let device = world.device();
         let layer = || LinearConfig::new(INPUTS, INPUTS).init(&device);
         let model: Vec<Linear> = (0..LAYERS).map(|_| layer()).collect();
-        let config = DdpConfig {
-            bucket_bytes_max: 1,
-            first_bucket_bytes_max: 1,
-            ..DdpConfig::default()
-        };
+        let config =
+            DdpConfig { bucket_bytes_max: 1, first_bucket_bytes_max: 1, ..DdpConfig::default() };
         let mut ddp = Ddp::with_config(model, &world, config).unwrap();
         let watched = Watched::new(&ddp);
         for _ in 0..3 {
@@ -294,9 +251,7 @@ fn weights_that_are_reshaped_before_use_travel_early_too() {
             ddp.backward(|model| {
                 let middle = LAYERS / 2;
                 let forward = |x, layers: &[Linear]| {
-                    layers
-                        .iter()
-                        .fold(x, |x, layer| activation::tanh(layer.forward(x)))
+                    layers.iter().fold(x, |x, layer| activation::tanh(layer.forward(x)))
                 };
                 let x = forward(x, &model[..middle]);
                 let x = probe(x, "middle", &watched);
@@ -305,10 +260,7 @@ fn weights_that_are_reshaped_before_use_travel_early_too() {
             .unwrap();
         }
         let events = watched.trace.events();
-        let middle = events
-            .iter()
-            .position(|event| *event == Event::Mark("middle"))
-            .unwrap();
+        let middle = events.iter().position(|event| *event == Event::Mark("middle")).unwrap();
         let sent = |events: &[Event]| {
             let sent = |event: &&Event| matches!(event, Event::Sent { .. });
             events.iter().filter(sent).count()
@@ -326,18 +278,10 @@ fn the_first_step_overlaps_in_the_order_of_definition() {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
         let watched = Watched::new(&ddp);
-        ddp.backward(|model| marked_loss(model, &[1], &device, &watched))
-            .unwrap();
+        ddp.backward(|model| marked_loss(model, &[1], &device, &watched)).unwrap();
         let events = watched.trace.events();
-        let last_mark = events
-            .iter()
-            .rposition(|event| matches!(event, Event::Mark(_)));
-        let first_taken = events
-            .iter()
-            .position(|event| matches!(event, Event::Taken { .. }));
-        assert!(
-            first_taken.is_some() && first_taken < last_mark,
-            "{events:?}"
-        );
+        let last_mark = events.iter().rposition(|event| matches!(event, Event::Mark(_)));
+        let first_taken = events.iter().position(|event| matches!(event, Event::Taken { .. }));
+        assert!(first_taken.is_some() && first_taken < last_mark, "{events:?}");
     });
 }

@@ -20,19 +20,13 @@ pub(super) struct Averaging {
 
 impl Averaging {
     pub(super) fn per_parameter(config: DdpConfig) -> Self {
-        Self {
-            config,
-            is_per_parameter: true,
-        }
+        Self { config, is_per_parameter: true }
     }
 }
 
 impl From<DdpConfig> for Averaging {
     fn from(config: DdpConfig) -> Self {
-        Self {
-            config,
-            is_per_parameter: false,
-        }
+        Self { config, is_per_parameter: false }
     }
 }
 
@@ -59,10 +53,7 @@ impl<M> DerefMut for Averager<M> {
 
 impl<M: Module> Averager<M> {
     pub(super) fn new(model: M, world: &World, averaging: impl Into<Averaging>) -> Self {
-        let Averaging {
-            config,
-            is_per_parameter,
-        } = averaging.into();
+        let Averaging { config, is_per_parameter } = averaging.into();
         let ddp = Ddp::with_config(model, world, config).unwrap();
         let sums = is_per_parameter.then(|| (0..ddp.table.len()).map(|_| None).collect());
         Self { ddp, sums }
@@ -100,12 +91,7 @@ impl<M: Module> Averager<M> {
         let presence = std::mem::take(&mut self.ddp.micro_batches).presence();
         self.ddp.group.end_step();
         self.ddp.agree_on_buffers(presence)?;
-        Ok(Step {
-            gradients,
-            loss,
-            output,
-            timing: StepTiming::default(),
-        })
+        Ok(Step { gradients, loss, output, timing: StepTiming::default() })
     }
 
     /// Adds the gradients of a batch to the sums.
@@ -129,43 +115,35 @@ impl<M: Module> Averager<M> {
 
     /// The averages of all parameters, in their order.
     fn average(&mut self) -> Result<Vec<Option<BucketBuffer>>, TrainError> {
-        let Ddp {
-            group,
-            table,
-            config,
-            micro_batches,
-            ..
-        } = &self.ddp;
+        let Ddp { group, table, config, micro_batches, .. } = &self.ddp;
         let factor = micro_batches.normalizer(group).factor()?;
         let sums = self.sums.iter_mut().flatten();
         sums.zip(table.extents())
-            .map(
-                |(sum, extent)| -> Result<Option<BucketBuffer>, TrainError> {
-                    let sum = sum.take();
-                    let mut present = [u8::from(sum.is_some())];
-                    group.all_reduce(&mut present, ReduceOp::Max)?;
-                    if present == [0] {
-                        return Ok(None);
+            .map(|(sum, extent)| -> Result<Option<BucketBuffer>, TrainError> {
+                let sum = sum.take();
+                let mut present = [u8::from(sum.is_some())];
+                group.all_reduce(&mut present, ReduceOp::Max)?;
+                if present == [0] {
+                    return Ok(None);
+                }
+                let mut sum =
+                    sum.unwrap_or_else(|| BucketBuffer::zeros(extent.dtype, extent.elems));
+                if factor != 1.0 {
+                    sum.scale(factor);
+                }
+                let (ranks, len) = (group.world_size().get(), sum.len());
+                match config.compression.sixteen_bits(extent.dtype) {
+                    Some(narrow) if ranks > 1 => {
+                        sum.scale(1.0 / f64::from(ranks));
+                        let mut share = BucketBuffer::zeros(narrow, len);
+                        cast(&sum, &mut share);
+                        share.run(group, len, CollectiveOp::AllReduce(ReduceOp::Sum))?;
+                        cast(&share, &mut sum);
                     }
-                    let mut sum =
-                        sum.unwrap_or_else(|| BucketBuffer::zeros(extent.dtype, extent.elems));
-                    if factor != 1.0 {
-                        sum.scale(factor);
-                    }
-                    let (ranks, len) = (group.world_size().get(), sum.len());
-                    match config.compression.sixteen_bits(extent.dtype) {
-                        Some(narrow) if ranks > 1 => {
-                            sum.scale(1.0 / f64::from(ranks));
-                            let mut share = BucketBuffer::zeros(narrow, len);
-                            cast(&sum, &mut share);
-                            share.run(group, len, CollectiveOp::AllReduce(ReduceOp::Sum))?;
-                            cast(&share, &mut sum);
-                        }
-                        _ => sum.run(group, len, CollectiveOp::AllReduce(ReduceOp::Mean))?,
-                    }
-                    Ok(Some(sum))
-                },
-            )
+                    _ => sum.run(group, len, CollectiveOp::AllReduce(ReduceOp::Mean))?,
+                }
+                Ok(Some(sum))
+            })
             .collect()
     }
 }

@@ -49,30 +49,21 @@ impl Uneven {
     }
 }
 
-const SHARDED: [Placement; 5] = [
-    Placement::zero1(),
-    Placement::zero2(),
-    Placement::zero3(),
-    WHOLE[0],
-    WHOLE[1],
-];
+const SHARDED: [Placement; 5] =
+    [Placement::zero1(), Placement::zero2(), Placement::zero3(), WHOLE[0], WHOLE[1]];
 
 fn placed(placement: Placement) -> DdpConfig {
     small_buckets().with_placement(placement)
 }
 
-const WHOLE: [Placement; 2] = [
-    Placement::zero1().of_whole_parameters(),
-    Placement::zero2().of_whole_parameters(),
-];
+const WHOLE: [Placement; 2] =
+    [Placement::zero1().of_whole_parameters(), Placement::zero2().of_whole_parameters()];
 
 /// With momentum on one layer, and moments on the others.
 fn optimizer() -> ModuleOptimizer {
     let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
     let first = ParamGroup::from_predicate("first");
-    AdamWConfig::new()
-        .init()
-        .with_group(first, momentum.build(), None)
+    AdamWConfig::new().init().with_group(first, momentum.build(), None)
 }
 
 /// Each group looks at all elements of a parameter.
@@ -81,9 +72,11 @@ fn whole_optimizer() -> ModuleOptimizer {
     let second = ParamGroup::from_predicate("second");
     let fourth = ParamGroup::from_predicate("fourth.weight");
     let optimizer = AdafactorConfig::new().init();
-    optimizer
-        .with_group(second, LambConfig::new().build(), Some(clipping.init()))
-        .with_group(fourth, MuonConfig::new().build(), None)
+    optimizer.with_group(second, LambConfig::new().build(), Some(clipping.init())).with_group(
+        fourth,
+        MuonConfig::new().build(),
+        None,
+    )
 }
 
 /// Some steps of some micro-batches each, clipped.
@@ -140,9 +133,7 @@ fn an_optimizer_of_whole_parameters_trains_to_the_same_bits() {
     for ranks in [1, 2, 3, 4] {
         let with = |placement| {
             let training = || (2, whole_optimizer());
-            let models = on_ranks(ranks, |world| {
-                trained(&world, placed(placement), training())
-            });
+            let models = on_ranks(ranks, |world| trained(&world, placed(placement), training()));
             assert_same(&models);
             models.into_iter().next().unwrap()
         };
@@ -215,10 +206,7 @@ fn groups_of_different_sizes_are_refused_by_name() {
             .to_string()
     });
     for error in errors {
-        assert!(
-            error.contains("zero1@2") && error.contains("[2, 2, 1]"),
-            "{error}"
-        );
+        assert!(error.contains("zero1@2") && error.contains("[2, 2, 1]"), "{error}");
     }
 }
 
@@ -259,10 +247,7 @@ fn ranks_hold_and_send_what_the_formulas_say() {
             let mut optimizer = AdamWConfig::new().init();
             let groups = [
                 Some(world.group().clone()),
-                ddp.shards
-                    .groups()
-                    .copies()
-                    .map(|_| ddp.shards.groups().shards().clone()),
+                ddp.shards.groups().copies().map(|_| ddp.shards.groups().shards().clone()),
                 ddp.shards.groups().copies().cloned(),
             ];
             let traffic = || -> u64 {
@@ -297,10 +282,7 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         for (rank, (_, record)) in shard_ranks.ranks().cycle().zip(found) {
             let moments = 2 * 4 * layout.held(placement.optimizer, rank);
             let names = record - moments;
-            assert!(
-                names < 5000,
-                "{placement}: {record} bytes of state for {moments}"
-            );
+            assert!(names < 5000, "{placement}: {record} bytes of state for {moments}");
         }
     }
 }
@@ -316,19 +298,13 @@ fn gradients_that_are_not_finite_in_the_rows_of_one_rank_are_named_on_all() {
             let mut weights = vec![1.0; 600 * OUTPUTS];
             *weights.last_mut().unwrap() = f32::INFINITY;
             let weights = Tensor::<1>::from_floats(&weights[..], &device);
-            (model.fourth.weight.val() * weights.reshape([600, OUTPUTS]))
-                .sum()
-                .reshape([1])
+            (model.fourth.weight.val() * weights.reshape([600, OUTPUTS])).sum().reshape([1])
         });
         let error = done.unwrap().gradients.check_finite().unwrap_err();
         error.to_string()
     });
     assert_same(&errors);
-    assert!(
-        errors[0].contains("fourth.weight and of 0 other"),
-        "{}",
-        errors[0]
-    );
+    assert!(errors[0].contains("fourth.weight and of 0 other"), "{}", errors[0]);
 }
 
 #[test]
@@ -344,8 +320,7 @@ fn a_parameter_without_a_gradient_stays_as_it_is() {
                     let x = Tensor::<2>::ones([1, INPUTS], &device);
                     model.first.forward(x).powi_scalar(2).mean()
                 });
-                ddp.step(&mut optimizer, 0.01, done.unwrap().gradients)
-                    .unwrap();
+                ddp.step(&mut optimizer, 0.01, done.unwrap().gradients).unwrap();
             }
             bits(&ddp.whole().unwrap())
         })
@@ -366,14 +341,10 @@ fn an_optimizer_that_needs_whole_parameters_is_refused_by_name() {
     let whole: [(&str, Make); 4] = [
         ("the optimizer of parameter", || MuonConfig::new().init()),
         ("the optimizer of parameter", || LambConfig::new().init()),
-        ("the optimizer of parameter", || {
-            AdafactorConfig::new().init()
-        }),
+        ("the optimizer of parameter", || AdafactorConfig::new().init()),
         ("gradient clipping", || {
             let clipping = GradientClippingConfig::Norm(1.0);
-            SgdConfig::new()
-                .with_gradient_clipping(Some(clipping))
-                .init()
+            SgdConfig::new().with_gradient_clipping(Some(clipping)).init()
         }),
     ];
     for (who, make) in whole {
@@ -391,10 +362,7 @@ fn an_optimizer_that_needs_whole_parameters_is_refused_by_name() {
             result.unwrap_err()
         });
         for error in errors {
-            assert!(matches!(
-                error,
-                TrainError::RowsDiffer { .. } | TrainError::Collective(_)
-            ));
+            assert!(matches!(error, TrainError::RowsDiffer { .. } | TrainError::Collective(_)));
             let text = error.to_string();
             assert!(text.contains(who) && text.contains("zero1"), "{text}");
         }
@@ -407,20 +375,14 @@ fn what_goes_with_no_shards_is_refused_by_name() {
     let zero3 = placed(Placement::zero3().of_whole_parameters());
     for (config, part) in [
         (zero3, "zero2().of_whole_parameters()"),
-        (
-            zero1.with_compression(GradientCompression::Bf16),
-            "compressed",
-        ),
+        (zero1.with_compression(GradientCompression::Bf16), "compressed"),
     ] {
         let errors = on_ranks(2, |world| {
             Ddp::with_config(Mlp::new(1, &world.device()), &world, config.clone())
                 .unwrap_err()
                 .to_string()
         });
-        assert!(
-            errors.iter().any(|error| error.contains(part)),
-            "{errors:?}"
-        );
+        assert!(errors.iter().any(|error| error.contains(part)), "{errors:?}");
     }
 }
 
@@ -457,9 +419,7 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
         |twins, x| twins.right.forward(x),
     ];
     // In the first step nothing is gathered ahead, later the parameter that the others used next.
-    let cases = others
-        .into_iter()
-        .flat_map(|other| [(other, 0), (other, 3)]);
+    let cases = others.into_iter().flat_map(|other| [(other, 0), (other, 3)]);
     for (other, earlier) in cases {
         let errors = on_ranks(2, |world| {
             let device = world.device();
@@ -481,10 +441,7 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
             done.unwrap_err().to_string()
         });
         let named = |name| errors.iter().any(|error| error.contains(name));
-        assert!(
-            named("parameter left.weight") || named("parameter right.weight"),
-            "{errors:?}"
-        );
+        assert!(named("parameter left.weight") || named("parameter right.weight"), "{errors:?}");
         // In what is recorded, too.
         assert!(
             named("Ddp::backward (parameter left.weight)")

@@ -8,10 +8,7 @@ use crate::{LossScaler, Precision};
 use bonfire_optim::ScalerConfig;
 
 fn mixed(precision: Precision) -> DdpConfig {
-    DdpConfig {
-        precision,
-        ..small_buckets()
-    }
+    DdpConfig { precision, ..small_buckets() }
 }
 
 /// The mean squared error, computed in f32 from what the pass computes.
@@ -24,11 +21,7 @@ pub(super) fn loss_in(
     let (x, y) = samples(indices, device);
     let out = model.forward(precision.cast(x));
     if let Some(dtype) = precision.lower() {
-        assert_eq!(
-            out.dtype(),
-            TensorDType::from(dtype),
-            "the pass is in 16 bits"
-        );
+        assert_eq!(out.dtype(), TensorDType::from(dtype), "the pass is in 16 bits");
     }
     (out.cast(FloatDType::F32) - y).powi_scalar(2).mean()
 }
@@ -135,10 +128,7 @@ fn parameters_and_gradients_stay_in_32_bits() {
             assert_eq!(weight.val().dtype(), TensorDType::F32);
             assert_eq!(gradient.dtype(), TensorDType::F32);
         }
-        assert_eq!(
-            ddp.lowered().unwrap().first.weight.val().dtype(),
-            TensorDType::BF16
-        );
+        assert_eq!(ddp.lowered().unwrap().first.weight.val().dtype(), TensorDType::BF16);
         assert_eq!(ddp.module().first.weight.val().dtype(), TensorDType::F32);
         assert_eq!(ddp.precision(), Precision::Bf16);
     });
@@ -155,10 +145,7 @@ fn gradients_are_sent_early_and_have_the_bits_of_single_parameters() {
             })
         };
         let config = DdpConfig::default().with_precision(precision);
-        assert_eq!(
-            with(mixed(precision).into()),
-            with(Averaging::per_parameter(config))
-        );
+        assert_eq!(with(mixed(precision).into()), with(Averaging::per_parameter(config)));
     }
 }
 

@@ -68,13 +68,10 @@ impl Deep {
             Blocks::Segments => recompute(block, x, Residual::forward),
         });
         let forward = |layer: &TransformerEncoderLayer, x| layer.forward(x, None, None);
-        let x = self
-            .encoder
-            .iter()
-            .fold(x.unsqueeze(), |x, layer| match blocks {
-                Blocks::Plain => forward(layer, x),
-                Blocks::Segments => recompute(layer, x, forward),
-            });
+        let x = self.encoder.iter().fold(x.unsqueeze(), |x, layer| match blocks {
+            Blocks::Plain => forward(layer, x),
+            Blocks::Segments => recompute(layer, x, forward),
+        });
         x.squeeze_dim(0)
     }
 }
@@ -115,10 +112,7 @@ fn segments_train_the_bits_of_plain_blocks() {
     for ranks in [1, 2, 3] {
         for config in [small_buckets(), DdpConfig::default()] {
             let plain = trained(ranks, config.clone(), Blocks::Plain);
-            assert!(
-                trained(ranks, config, Blocks::Segments) == plain,
-                "{ranks} ranks"
-            );
+            assert!(trained(ranks, config, Blocks::Segments) == plain, "{ranks} ranks");
         }
     }
 }
@@ -126,15 +120,9 @@ fn segments_train_the_bits_of_plain_blocks() {
 #[test]
 fn so_they_do_in_16_bits() {
     for precision in precision::PRECISIONS {
-        let config = DdpConfig {
-            precision,
-            ..small_buckets()
-        };
+        let config = DdpConfig { precision, ..small_buckets() };
         let plain = trained(2, config.clone(), Blocks::Plain);
-        assert!(
-            trained(2, config, Blocks::Segments) == plain,
-            "{precision:?}"
-        );
+        assert!(trained(2, config, Blocks::Segments) == plain, "{precision:?}");
         let single = trained(2, small_buckets(), Blocks::Plain);
         assert!(plain != single, "{precision:?} is another");
     }
@@ -161,27 +149,20 @@ fn gradients_travel_before_the_first_segment_has_run_again() {
                     marks.mark("first segment");
                     block.forward(x)
                 });
-                let rest = Deep {
-                    residual: model.residual[1..].to_vec(),
-                    encoder: model.encoder.clone(),
-                };
+                let rest =
+                    Deep { residual: model.residual[1..].to_vec(), encoder: model.encoder.clone() };
                 rest.forward(first, Blocks::Segments).square().mean()
             });
             step.unwrap();
         }
         let events = trace.events();
-        let last_mark = events
-            .iter()
-            .rposition(|event| *event == Event::Mark("first segment"));
+        let last_mark = events.iter().rposition(|event| *event == Event::Mark("first segment"));
         let taken = first.map(|parameter| {
             let taken = Event::Taken { parameter };
             events.iter().position(|event| *event == taken)
         });
         let [early, late] = [taken[1], taken[0]];
-        assert!(
-            early.is_some() && early < last_mark && last_mark < late,
-            "{events:?}"
-        );
+        assert!(early.is_some() && early < last_mark && last_mark < late, "{events:?}");
     });
 }
 
@@ -223,8 +204,7 @@ fn normed(ranks: u32, blocks: Blocks, ignored: &[u32]) -> Vec<Bits> {
                 };
                 Loss::mean_over(output.powi_scalar(3).mean(), if counts { 3 } else { 0 })
             });
-            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients)
-                .unwrap();
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients).unwrap();
         }
         bits(ddp.module())
     })
@@ -234,10 +214,7 @@ fn normed(ranks: u32, blocks: Blocks, ignored: &[u32]) -> Vec<Bits> {
 fn a_synchronised_batch_norm_sees_a_batch_once() {
     for (ranks, ignored) in [(1, [].as_slice()), (2, &[]), (3, &[]), (3, &[1])] {
         let plain = normed(ranks, Blocks::Plain, ignored);
-        assert!(
-            normed(ranks, Blocks::Segments, ignored) == plain,
-            "{ranks} ranks"
-        );
+        assert!(normed(ranks, Blocks::Segments, ignored) == plain, "{ranks} ranks");
     }
 }
 
@@ -253,16 +230,8 @@ struct Choice {
 fn a_parameter_that_a_segment_leaves_alone_has_no_gradient_and_one_that_it_looks_at_has_zeros() {
     let gradients = on_ranks(2, |world| {
         let device = world.device();
-        let layer = || {
-            LinearConfig::new(INPUTS, OUTPUTS)
-                .with_bias(false)
-                .init(&device)
-        };
-        let model = Choice {
-            needed: layer(),
-            looked_at: layer(),
-            left_alone: layer(),
-        };
+        let layer = || LinearConfig::new(INPUTS, OUTPUTS).with_bias(false).init(&device);
+        let model = Choice { needed: layer(), looked_at: layer(), left_alone: layer() };
         let mut ddp = Ddp::with_config(seeded(model, 6), &world, small_buckets()).unwrap();
         let step = ddp.backward(|model| {
             let (x, _) = samples(&share(&world, 0, 2), &device);
@@ -279,9 +248,6 @@ fn a_parameter_that_a_segment_leaves_alone_has_no_gradient_and_one_that_it_looks
         panic!("three parameters");
     };
     assert!(needed.iter().flatten().any(|value| *value != 0.0));
-    assert_eq!(
-        looked_at.as_deref(),
-        Some([0.0; INPUTS * OUTPUTS].as_slice())
-    );
+    assert_eq!(looked_at.as_deref(), Some([0.0; INPUTS * OUTPUTS].as_slice()));
     assert_eq!(*left_alone, None);
 }

@@ -24,10 +24,7 @@ impl Split {
             third: LinearConfig::new(HIDDEN, OUTPUTS).init(&devices[0]),
         };
         let model = seeded(model, 1);
-        Self {
-            second: model.second.fork(&devices[1]),
-            ..model
-        }
+        Self { second: model.second.fork(&devices[1]), ..model }
     }
 
     fn loss(&self, indices: &[usize], devices: &[Device; 2]) -> Tensor<1> {
@@ -48,11 +45,7 @@ fn trained_over(
 ) -> Vec<(String, Vec<f64>)> {
     let mut ddp = Ddp::with_config(Split::new(devices), world, config).unwrap();
     assert_cut(&ddp);
-    let Split {
-        first,
-        second,
-        third,
-    } = ddp.module();
+    let Split { first, second, third } = ddp.module();
     let places = [first, second, third];
     let places = places.map(|layer| layer.weight.device().without_autodiff());
     assert_eq!(places, [0, 1, 0].map(|place: usize| devices[place].clone()));
@@ -148,10 +141,7 @@ fn wgpu_a_model_over_the_cpu_and_an_adapter_trains_as_in_one_place() {
 fn wgpu_a_model_over_two_devices_has_no_way_between_devices() {
     let errors = super::wgpu::on_adapters(2, |world| {
         let devices = [Device::flex(), world.device()];
-        let config = DdpConfig {
-            route: crate::GradientRoute::Device,
-            ..small_buckets()
-        };
+        let config = DdpConfig { route: crate::GradientRoute::Device, ..small_buckets() };
         let ddp = Ddp::with_config(Split::new(&devices), &world, config);
         ddp.unwrap_err().to_string()
     });

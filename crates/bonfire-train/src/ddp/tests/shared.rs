@@ -11,12 +11,7 @@ struct Mirror {
 impl Mirror {
     fn new(device: &Device) -> Self {
         let weight = Tensor::zeros([INPUTS, HIDDEN], device);
-        seeded(
-            Self {
-                weight: Param::from_tensor(weight),
-            },
-            5,
-        )
+        seeded(Self { weight: Param::from_tensor(weight) }, 5)
     }
 
     fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
@@ -35,10 +30,7 @@ fn a_parameter_used_twice_has_the_sum_of_both_gradients() {
         let device = Device::flex().autodiff();
         let model = Mirror::new(&device);
         let loss = model.loss(&all, &device);
-        gradient_values(
-            &model,
-            &GradientsParams::from_grads(loss.backward(), &model),
-        )
+        gradient_values(&model, &GradientsParams::from_grads(loss.backward(), &model))
     };
     let config = small_buckets();
     let found = on_ranks(2, |world| {

@@ -39,10 +39,8 @@ fn train_experts(averaging: Averaging, ranks: u32) -> Vec<(Bits, bool)> {
         for step in 0..8 {
             let indices = share(&world, step, 2);
             let expert = world.rank().index() + step;
-            let gradients = ddp
-                .backward(|model| model.loss(expert, &indices, &device))
-                .unwrap()
-                .gradients;
+            let gradients =
+                ddp.backward(|model| model.loss(expert, &indices, &device)).unwrap().gradients;
             let nobodys = &ddp.module().nobodys.weight;
             nobodys_had_gradient |= gradients.get(nobodys).is_some();
             ddp.step(&mut optimizer, 0.01, gradients).unwrap();
@@ -56,14 +54,8 @@ fn a_parameter_of_one_rank_and_a_parameter_of_nobody_keep_replicas_identical() {
     for ranks in [2, 3] {
         let models = train_experts(small_buckets().into(), ranks);
         assert_same(&models);
-        assert_eq!(
-            models,
-            train_experts(Averaging::per_parameter(DdpConfig::default()), ranks)
-        );
-        assert!(
-            !models[0].1,
-            "a parameter without a gradient anywhere gets none"
-        );
+        assert_eq!(models, train_experts(Averaging::per_parameter(DdpConfig::default()), ranks));
+        assert!(!models[0].1, "a parameter without a gradient anywhere gets none");
     }
 }
 
@@ -108,8 +100,7 @@ fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
                     Tensor::zeros([1], &device)
                 }
             });
-            ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients)
-                .unwrap();
+            ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients).unwrap();
         }
         bits(ddp.module())
     });
@@ -157,10 +148,7 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
     let reference = with(Averaging::per_parameter(DdpConfig::default()));
     assert_same(&reference);
     for bucket_bytes_max in [1, 25 << 20] {
-        let config = DdpConfig {
-            bucket_bytes_max,
-            ..DdpConfig::default()
-        };
+        let config = DdpConfig { bucket_bytes_max, ..DdpConfig::default() };
         assert_eq!(with(config.into()), reference);
     }
 }

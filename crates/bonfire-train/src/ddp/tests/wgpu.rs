@@ -39,10 +39,7 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
     let start = bits(&Mlp::new(1, &Device::flex()));
     for config in [
         small_buckets(),
-        DdpConfig {
-            compression: crate::GradientCompression::Bf16,
-            ..small_buckets()
-        },
+        DdpConfig { compression: crate::GradientCompression::Bf16, ..small_buckets() },
     ] {
         let trained = on_adapters(2, |world| bits(&train(&world, config.clone(), 10, 3, 0.05)));
         let Some(trained) = trained else { return };
@@ -92,20 +89,14 @@ fn wgpu_gradients_of_a_bucket_are_read_in_one_go() {
 #[test]
 fn wgpu_buckets_give_the_bits_of_single_gradients() {
     let with = |averaging: Averaging| {
-        on_adapters(3, |world| {
-            bits(&train_unevenly(&world, averaging.clone()).whole().unwrap())
-        })
+        on_adapters(3, |world| bits(&train_unevenly(&world, averaging.clone()).whole().unwrap()))
     };
     // What runs while Burn measures which kernels are the fastest may round otherwise than those.
     let single = Averaging::per_parameter(DdpConfig::default());
     let (Some(_), Some(expected)) = (with(single.clone()), with(single)) else {
         return;
     };
-    for placement in [
-        Placement::replicated(),
-        Placement::zero2(),
-        Placement::zero3(),
-    ] {
+    for placement in [Placement::replicated(), Placement::zero2(), Placement::zero3()] {
         let found = with(small_buckets().with_placement(placement).into());
         assert!(found.as_ref() == Some(&expected), "{placement}");
     }
@@ -122,12 +113,8 @@ fn wgpu_ranks_have_the_start_up_time_for_their_first_steps() {
             if !world.is_main() {
                 std::thread::sleep(Duration::from_millis(1500));
             }
-            let gradients = ddp
-                .backward(|model| model.loss(&[1, 2], &device))
-                .unwrap()
-                .gradients;
-            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients)
-                .unwrap();
+            let gradients = ddp.backward(|model| model.loss(&[1, 2], &device)).unwrap().gradients;
+            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients).unwrap();
         }
         bits(ddp.module())
     });
@@ -177,24 +164,17 @@ fn wgpu_ranks_learn() {
 fn wgpu_passes_in_16_bits_learn_or_are_refused() {
     use crate::Precision;
     use burn::tensor::FloatDType;
-    for (precision, dtype) in [
-        (Precision::F16, FloatDType::F16),
-        (Precision::Bf16, FloatDType::BF16),
-    ] {
+    for (precision, dtype) in
+        [(Precision::F16, FloatDType::F16), (Precision::Bf16, FloatDType::BF16)]
+    {
         let outcomes = on_adapters(2, |world| {
             let device = world.device();
-            let config = DdpConfig {
-                precision,
-                ..small_buckets()
-            };
+            let config = DdpConfig { precision, ..small_buckets() };
             let mut ddp = match Ddp::with_config(Mlp::new(1, &device), &world, config) {
                 Ok(ddp) => ddp,
                 Err(error) => {
                     assert!(!device.supports_dtype(dtype), "{error}");
-                    assert!(
-                        matches!(error, TrainError::UnsupportedPrecision { .. }),
-                        "{error}"
-                    );
+                    assert!(matches!(error, TrainError::UnsupportedPrecision { .. }), "{error}");
                     return None;
                 }
             };
@@ -206,9 +186,7 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
                     let step = ddp.backward(|model| {
                         let out = model.forward(precision.cast(x.clone()));
                         assert_eq!(out.dtype(), dtype.into());
-                        (out.cast(FloatDType::F32) - y.clone())
-                            .powi_scalar(2)
-                            .mean()
+                        (out.cast(FloatDType::F32) - y.clone()).powi_scalar(2).mean()
                     });
                     let step = step.unwrap();
                     ddp.step(&mut optimizer, 0.1, step.gradients).unwrap();
@@ -221,10 +199,7 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
         let Some(outcomes) = outcomes else { return };
         assert_same(&outcomes);
         let learnt = outcomes[0].is_some();
-        println!(
-            "{precision:?} is {}",
-            if learnt { "learnt in" } else { "refused" }
-        );
+        println!("{precision:?} is {}", if learnt { "learnt in" } else { "refused" });
     }
 }
 
@@ -240,10 +215,7 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
     for offload in [Offload::to_memory(), files, all] {
         let stepped = on_adapters(1, |world| {
             let make = |device: &Device| {
-                seeded(
-                    LinearConfig::new(200, 100).init(&device.clone().autodiff()),
-                    1,
-                )
+                seeded(LinearConfig::new(200, 100).init(&device.clone().autodiff()), 1)
             };
             let optimizer = |offload| {
                 let adamw = AdamWConfig::new().build().with_offload(offload);
@@ -290,11 +262,7 @@ const WIDTH: usize = 160;
 impl Layers {
     fn new(device: &Device) -> Self {
         let layer = || LinearConfig::new(WIDTH, WIDTH).init(device);
-        let model = Self {
-            first: layer(),
-            second: layer(),
-            frozen: layer(),
-        };
+        let model = Self { first: layer(), second: layer(), frozen: layer() };
         let mut model = seeded(model, 1);
         model.frozen = model.frozen.no_grad();
         model
@@ -350,13 +318,8 @@ fn offloaded_steps(
     });
     let norms = norms.collect();
     assert_eq!(is_away(&ddp), parameters.is_some());
-    let milestone = Milestone {
-        step: first + 3,
-        metric: None,
-    };
-    checkpoints
-        .save(milestone, &mut ddp, &optimizer, &())
-        .unwrap();
+    let milestone = Milestone { step: first + 3, metric: None };
+    checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
     ddp.digest().unwrap();
     (bits(&ddp.whole().unwrap()), norms)
 }
@@ -369,10 +332,7 @@ fn largest_difference(one: &Bits, other: &Bits) -> f64 {
     };
     let (one, other) = (values(one), values(other));
     assert_eq!(one.len(), other.len());
-    let apart = one
-        .iter()
-        .zip(other)
-        .map(|(one, other)| (one - other).abs());
+    let apart = one.iter().zip(other).map(|(one, other)| (one - other).abs());
     apart.fold(0.0, f64::max)
 }
 

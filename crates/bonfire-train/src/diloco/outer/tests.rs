@@ -60,10 +60,8 @@ fn values<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tens
 }
 
 fn world(group: ProcessGroup) -> World {
-    let local = LocalRank {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
+    let local =
+        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
@@ -97,9 +95,8 @@ fn train(world: &World, workers: u32, config: DilocoConfig, steps: u64) -> Vec<f
 
 fn trained(workers: u32, inner: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
     let ranks = workers * inner;
-    let all = local(ranks, GroupOptions::default(), |group| {
-        train(&world(group), workers, config, steps)
-    });
+    let all =
+        local(ranks, GroupOptions::default(), |group| train(&world(group), workers, config, steps));
     for other in &all {
         assert_eq!(*other, all[0], "after `finish` all have the same");
     }
@@ -147,11 +144,7 @@ impl Oracle {
             oracle.step(step);
         }
         oracle.finish(steps);
-        oracle
-            .common
-            .into_iter()
-            .map(|value| value as f32)
-            .collect()
+        oracle.common.into_iter().map(|value| value as f32).collect()
     }
 
     fn step(&mut self, step: u64) {
@@ -187,12 +180,7 @@ impl Oracle {
     }
 
     fn end(&mut self, index: usize, mixing: f64) {
-        let Self {
-            config,
-            common,
-            momentum,
-            ..
-        } = self;
+        let Self { config, common, momentum, .. } = self;
         let fragment = &mut self.fragments[index];
         let (_, mean) = fragment.exchange.take().unwrap();
         for (element, gradient) in fragment.elements.iter().copied().zip(mean) {
@@ -240,10 +228,7 @@ fn with(net: Net, all: &[f64]) -> Net {
 
 fn distance(left: &[f32], right: &[f32]) -> f32 {
     assert_eq!(left.len(), right.len());
-    let differences = left
-        .iter()
-        .zip(right)
-        .map(|(left, right)| (left - right).abs());
+    let differences = left.iter().zip(right).map(|(left, right)| (left - right).abs());
     differences.fold(0.0, f32::max)
 }
 
@@ -255,10 +240,7 @@ fn workers_go_the_way_of_the_paper() {
         let off = distance(&found, &expected);
         assert!(off < 2e-6, "{workers} workers: {off}");
         let untrained = distance(&Net::new(0).all(), &expected);
-        assert!(
-            untrained > 1e-2,
-            "the workers have learnt something: {untrained}"
-        );
+        assert!(untrained > 1e-2, "the workers have learnt something: {untrained}");
     }
 }
 
@@ -311,11 +293,7 @@ fn a_state_after_finish_goes_with_what_was_learnt() {
 /// In any division of the work: the same sums in the same order.
 #[test]
 fn ranks_of_a_worker_and_fragments_without_delay_change_no_bit() {
-    for kind in [
-        OuterGradients::F32,
-        OuterGradients::Bf16,
-        OuterGradients::Int8,
-    ] {
+    for kind in [OuterGradients::F32, OuterGradients::Bf16, OuterGradients::Int8] {
         let config = config(4).with_outer_gradients(kind);
         let alone = trained(2, 1, config, 8);
         assert_eq!(trained(2, 2, config, 8), alone, "{kind}");
@@ -336,10 +314,7 @@ fn streams_with_a_delay_and_in_fewer_bits_stay_near() {
     ] {
         let found = trained(2, 2, config, 16);
         let off = distance(&found, &plain);
-        assert!(
-            off > 0.0 && off < part * moved,
-            "{config:?}: {off} of {moved}"
-        );
+        assert!(off > 0.0 && off < part * moved, "{config:?}: {off} of {moved}");
     }
 }
 
@@ -372,9 +347,7 @@ fn a_worker_of_two_ranks_trains_with_ddp() {
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         let mut losses = Vec::new();
         for step in 0..7 {
-            let done = ddp
-                .backward(|net| net.loss((world.rank().get(), step)))
-                .unwrap();
+            let done = ddp.backward(|net| net.loss((world.rank().get(), step))).unwrap();
             losses.push(done.loss);
             ddp.step(&mut optimizer, RATE, done.gradients).unwrap();
             diloco.step_in(&mut ddp).unwrap();
@@ -399,9 +372,7 @@ fn fifty_local_steps_send_a_fiftieth() {
         let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
         let before = sent();
         for step in 0..STEPS {
-            net = diloco
-                .step(stepped(net, (world.rank().get(), step)))
-                .unwrap();
+            net = diloco.step(stepped(net, (world.rank().get(), step))).unwrap();
         }
         let net = diloco.finish(net).unwrap();
         let local = sent() - before;
@@ -413,10 +384,7 @@ fn fifty_local_steps_send_a_fiftieth() {
         (local, sent() - before)
     });
     for (local, synchronous) in all {
-        assert!(
-            local > 0 && synchronous >= 40 * local,
-            "{local} and {synchronous}"
-        );
+        assert!(local > 0 && synchronous >= 40 * local, "{local} and {synchronous}");
     }
 }
 
@@ -520,18 +488,9 @@ fn what_cannot_be_is_said_on_all_workers() {
         [mismatch, newcomer, non_finite].map(|error| error.to_string())
     });
     for [mismatch, newcomer, non_finite] in errors {
-        assert!(
-            mismatch.contains("worker 2 has other options"),
-            "{mismatch}"
-        );
-        assert!(
-            newcomer.contains("worker 1 continues from step 2"),
-            "{newcomer}"
-        );
-        assert!(
-            non_finite.contains("not finite after 4 steps"),
-            "{non_finite}"
-        );
+        assert!(mismatch.contains("worker 2 has other options"), "{mismatch}");
+        assert!(newcomer.contains("worker 1 continues from step 2"), "{newcomer}");
+        assert!(non_finite.contains("not finite after 4 steps"), "{non_finite}");
     }
 }
 
@@ -558,21 +517,13 @@ fn options_without_a_meaning_are_refused() {
         (config(4).with_delay(0, 1.0), "mixing"),
         (config(4).with_outer(0.0, 0.9), "outer_rate"),
         (config(4).with_outer(0.7, 1.0), "outer_momentum"),
-        (
-            config(4).with_fragments(NonZeroUsize::new(5).unwrap()),
-            "fragments",
-        ),
+        (config(4).with_fragments(NonZeroUsize::new(5).unwrap()), "fragments"),
     ] {
         let errors = local(2, GroupOptions::default(), |group| {
             let world = world(group);
-            Diloco::new(Net::new(0), &mesh(&world, 2), config)
-                .unwrap_err()
-                .to_string()
+            Diloco::new(Net::new(0), &mesh(&world, 2), config).unwrap_err().to_string()
         });
-        assert!(
-            errors.iter().all(|error| error.contains(word)),
-            "{errors:?}"
-        );
+        assert!(errors.iter().all(|error| error.contains(word)), "{errors:?}");
     }
     let error = "f16".parse::<OuterGradients>().unwrap_err();
     assert!(error.to_string().contains("choose f32, bf16 or int8"));

@@ -26,16 +26,9 @@ fn found(
     let output = apply(&layer, input.clone());
     let slopes = numbers(output.dims(), &device);
     let gradients = (output.clone() * slopes).sum().backward();
-    let mut found = vec![
-        output.into_data(),
-        input.grad(&gradients).unwrap().into_data(),
-    ];
+    let mut found = vec![output.into_data(), input.grad(&gradients).unwrap().into_data()];
     found.push(layer.weight.grad(&gradients).unwrap().into_data());
-    found.extend(
-        layer
-            .bias
-            .map(|bias| bias.grad(&gradients).unwrap().into_data()),
-    );
+    found.extend(layer.bias.map(|bias| bias.grad(&gradients).unwrap().into_data()));
     found
 }
 
@@ -44,35 +37,14 @@ fn values_and_gradients_are_burns() {
     let base = Conv2dConfig::new([8, 6], [3, 4]);
     for (config, input) in [
         (base.clone(), [4, 8, 6, 7]),
-        (
-            base.clone().with_bias(false).with_stride([2, 1]),
-            [5, 8, 6, 7],
-        ),
-        (
-            base.clone()
-                .with_padding(PaddingConfig2d::Explicit(1, 2, 1, 2)),
-            [6, 8, 3, 3],
-        ),
-        (
-            base.clone().with_padding(PaddingConfig2d::Same),
-            [4, 8, 5, 6],
-        ),
-        (
-            base.clone()
-                .with_padding(PaddingConfig2d::Same)
-                .with_stride([3, 2]),
-            [4, 8, 8, 9],
-        ),
-        (
-            base.clone().with_groups(2).with_dilation([2, 1]),
-            [4, 8, 7, 5],
-        ),
+        (base.clone().with_bias(false).with_stride([2, 1]), [5, 8, 6, 7]),
+        (base.clone().with_padding(PaddingConfig2d::Explicit(1, 2, 1, 2)), [6, 8, 3, 3]),
+        (base.clone().with_padding(PaddingConfig2d::Same), [4, 8, 5, 6]),
+        (base.clone().with_padding(PaddingConfig2d::Same).with_stride([3, 2]), [4, 8, 8, 9]),
+        (base.clone().with_groups(2).with_dilation([2, 1]), [4, 8, 7, 5]),
     ] {
         let device = Device::flex();
-        assert!(
-            flex::has(&config.init(&device), &numbers(input, &device)),
-            "{config}"
-        );
+        assert!(flex::has(&config.init(&device), &numbers(input, &device)), "{config}");
         let own = found(&config, input, conv2d);
         let burns = found(&config, input, Conv2d::forward);
         assert_eq!(own.len(), burns.len());
@@ -107,9 +79,7 @@ fn what_is_not_computed_here_is_burns() {
 fn a_view_of_other_memory_is_read_as_it_is_seen() {
     let device = Device::flex();
     let layer = Conv2dConfig::new([6, 7], [3, 3]).init(&device);
-    let view = numbers([4, 6, 4, 9], &device)
-        .permute([3, 1, 0, 2])
-        .slice(2..7);
+    let view = numbers([4, 6, 4, 9], &device).permute([3, 1, 0, 2]).slice(2..7);
     let copy = Tensor::<4>::from_data(view.clone().into_data(), &device);
     let found = conv2d(&layer, view).into_data();
     found.assert_eq(&conv2d(&layer, copy).into_data(), true);
@@ -124,12 +94,7 @@ fn what_needs_no_gradient_gets_none() {
     let gradients = conv2d(&layer, input.clone()).sum().backward();
     assert!(input.grad(&gradients).is_some());
     assert!(layer.weight.grad(&gradients).is_none());
-    assert!(
-        layer
-            .bias
-            .as_ref()
-            .is_some_and(|bias| bias.grad(&gradients).is_some())
-    );
+    assert!(layer.bias.as_ref().is_some_and(|bias| bias.grad(&gradients).is_some()));
     layer.bias = None;
     let output = conv2d(&layer, numbers([5, 6, 4, 4], &device));
     assert!(!output.is_tracked());

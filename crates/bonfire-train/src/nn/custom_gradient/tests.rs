@@ -107,9 +107,7 @@ fn backward_runs_once_for_an_output_with_many_uses_and_never_for_one_without() {
     drop(unused);
     assert_eq!(runs.load(Ordering::Relaxed), 1);
     let gradient = leaf.grad(&gradients).unwrap();
-    gradient
-        .into_data()
-        .assert_eq(&TensorData::full([2, 3], 4.0_f32), true);
+    gradient.into_data().assert_eq(&TensorData::full([2, 3], 4.0_f32), true);
 }
 
 /// A step that waits for other ranks must wait in the same order on all of them: that of Burn, outputs first.
@@ -129,9 +127,7 @@ fn steps_run_from_the_loss_to_the_leaves() {
     };
     let leaf = values([2, 3], &Device::flex().autodiff()).require_grad();
     let first = noted(leaf, "first").exp();
-    noted(noted(first, "second").sin(), "third")
-        .sum()
-        .backward();
+    noted(noted(first, "second").sin(), "third").sum().backward();
     assert_eq!(*order.lock(), ["third", "second", "first"]);
 }
 

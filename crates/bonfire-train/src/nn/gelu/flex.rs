@@ -30,15 +30,8 @@ const TAIL: [f32; 9] = [
 ];
 
 /// Coefficients of the exponential, from the constant on.
-const EXPONENTIAL: [f32; 7] = [
-    1.0,
-    1.0,
-    0.499_999_9,
-    0.166_664_2,
-    0.041_668_225,
-    0.008_374_824,
-    0.001_383_683_5,
-];
+const EXPONENTIAL: [f32; 7] =
+    [1.0, 1.0, 0.499_999_9, 0.166_664_2, 0.041_668_225, 0.008_374_824, 0.001_383_683_5];
 
 /// The largest a²/2 whose exponential is a normal number.
 const LARGEST: f32 = 87.0;

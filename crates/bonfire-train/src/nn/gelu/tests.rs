@@ -7,17 +7,7 @@ const STEPS: i32 = 20_003;
 
 fn inputs() -> Vec<f32> {
     let grid = (0..STEPS).map(|i| 26.0 * i as f32 / (STEPS - 1) as f32 - 13.0);
-    let ends = [
-        0.0,
-        -0.0,
-        1e-30,
-        -1e-30,
-        f32::MIN_POSITIVE,
-        40.0,
-        -40.0,
-        1e30,
-        -1e30,
-    ];
+    let ends = [0.0, -0.0, 1e-30, -1e-30, f32::MIN_POSITIVE, 40.0, -40.0, 1e30, -1e30];
     grid.chain(ends).collect()
 }
 
@@ -42,12 +32,7 @@ fn values_and_derivatives_are_those_of_64_bits() {
         let error = (values[i] - exact[i]).abs() / scale;
         assert!(error < 2e-7, "gelu({x}): {} for {}", values[i], exact[i]);
         let error = (derivatives[i] - slopes[i]).abs();
-        assert!(
-            error < 4e-7,
-            "slope at {x}: {} for {}",
-            derivatives[i],
-            slopes[i]
-        );
+        assert!(error < 4e-7, "slope at {x}: {} for {}", derivatives[i], slopes[i]);
         // The tail keeps its relative precision, too, which the sum 1 + erf(x) has not.
         if (-5.0..0.0).contains(&x) {
             let error = ((values[i] - exact[i]) / exact[i]).abs();
@@ -73,12 +58,7 @@ fn bits_depend_neither_on_neighbours_nor_on_threads() {
     assert_eq!(alone.install(|| found(&inputs, DType::F32, gelu)), all);
     for i in (0..inputs.len()).step_by(97) {
         let (value, derivative) = found(&inputs[i..=i], DType::F32, gelu);
-        assert_eq!(
-            (value[0], derivative[0]),
-            (all.0[i], all.1[i]),
-            "gelu({})",
-            inputs[i]
-        );
+        assert_eq!((value[0], derivative[0]), (all.0[i], all.1[i]), "gelu({})", inputs[i]);
     }
 }
 
@@ -90,10 +70,10 @@ fn a_view_of_other_memory_is_read_and_left_alone() {
     let expected = activation::gelu(view.clone().cast(DType::F64));
     let found = gelu(view);
     assert_eq!(found.dims(), [2, 2]);
-    found.cast(DType::F64).into_data().assert_approx_eq::<f64>(
-        &expected.into_data(),
-        burn::tensor::Tolerance::absolute(1e-6),
-    );
+    found
+        .cast(DType::F64)
+        .into_data()
+        .assert_approx_eq::<f64>(&expected.into_data(), burn::tensor::Tolerance::absolute(1e-6));
     let expected = TensorData::from([[-1.0f32, 2.0, -3.0], [0.5, -0.25, 4.0]]);
     whole.into_data().assert_eq(&expected, true);
 }

@@ -31,19 +31,13 @@ impl BatchNormConfig {
     /// # Panics
     /// If an option is out of its range.
     pub fn init(&self, device: &Device) -> BatchNorm {
-        assert!(
-            self.num_features > 0,
-            "a batch norm has at least one feature"
-        );
+        assert!(self.num_features > 0, "a batch norm has at least one feature");
         let (epsilon, momentum) = (self.epsilon, self.momentum);
         assert!(
             epsilon.is_finite() && epsilon > 0.0,
             "epsilon must be finite and positive, got {epsilon}"
         );
-        assert!(
-            (0.0..=1.0).contains(&momentum),
-            "momentum must be from 0 to 1, got {momentum}"
-        );
+        assert!((0.0..=1.0).contains(&momentum), "momentum must be from 0 to 1, got {momentum}");
         let shape = [self.num_features];
         BatchNorm {
             gamma: Initializer::Ones.init(shape, device),
@@ -109,15 +103,8 @@ impl BatchNorm {
     /// failed or is at another layer. [`Ddp`](crate::Ddp) returns the latter as an error.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [features] = self.gamma.dims();
-        assert!(
-            D >= 2,
-            "the input of a batch norm has two dimensions or more, not {D}"
-        );
-        assert_eq!(
-            input.dims()[1],
-            features,
-            "features of the input and of the layer"
-        );
+        assert!(D >= 2, "the input of a batch norm has two dimensions or more, not {D}");
+        assert_eq!(input.dims()[1], features, "features of the input and of the layer");
         if !(input.device().is_autodiff() && self.training.is_enabled()) {
             return self.forward_evaluation(input);
         }
@@ -164,10 +151,8 @@ impl BatchNorm {
     }
 
     fn learn(&self, mean: Tensor<1>, variance: Tensor<1>) {
-        self.running_mean
-            .update(self.moved(&self.running_mean, mean));
-        self.running_var
-            .update(self.moved(&self.running_var, variance));
+        self.running_mean.update(self.moved(&self.running_mean, mean));
+        self.running_var.update(self.moved(&self.running_var, variance));
     }
 
     fn forward_together<const D: usize>(
@@ -181,10 +166,9 @@ impl BatchNorm {
         let exchanged = || GlobalMoments::of(input.clone(), exchange);
         let global = self.running_mean.moments(exchanged);
         let normalized = normalized(input, &global, self.epsilon, exchange);
-        for (running, value) in [
-            (&self.running_mean, &global.mean),
-            (&self.running_var, &global.variance),
-        ] {
+        for (running, value) in
+            [(&self.running_mean, &global.mean), (&self.running_var, &global.variance)]
+        {
             let old = running.value();
             let new = self.moved(running, value.clone());
             // Without a single value there is nothing to learn from.
@@ -198,19 +182,14 @@ impl BatchNorm {
 
     fn moved(&self, running: &RunningStatistic, value: Tensor<1>) -> Tensor<1> {
         let old = running.value();
-        let value = value
-            .without_autodiff()
-            .to_device(&old.device())
-            .cast(old.dtype());
+        let value = value.without_autodiff().to_device(&old.device()).cast(old.dtype());
         old.mul_scalar(1.0 - self.momentum) + value.mul_scalar(self.momentum)
     }
 }
 
 impl ModuleDisplay for BatchNorm {
     fn custom_settings(&self) -> Option<DisplaySettings> {
-        DisplaySettings::new()
-            .with_new_line_after_attribute(false)
-            .optional()
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {

@@ -32,11 +32,7 @@ pub fn convert_sync_batch_norm<M: Module>(model: M, world: &World) -> Result<M, 
 /// # Errors
 /// [`TrainError::NotConvertible`].
 pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Result<M, TrainError> {
-    let mut converter = Converter {
-        path: ModulePath::default(),
-        layers: 0,
-        result: Ok(()),
-    };
+    let mut converter = Converter { path: ModulePath::default(), layers: 0, result: Ok(()) };
     let model = meant(Meaning::Join(group.clone()), || model.map(&mut converter));
     converter.result?;
     if converter.layers == 0 {
@@ -76,9 +72,7 @@ impl ModuleMapper for Converter {
         if self.path.0.last().is_some_and(|(name, _)| name == JOINING) {
             self.layers += usize::from(self.is_batch_norm(1));
         } else if self.is_batch_norm(0) && self.result.is_ok() {
-            self.result = Err(TrainError::NotConvertible {
-                layer: self.layer(),
-            });
+            self.result = Err(TrainError::NotConvertible { layer: self.layer() });
         }
         param
     }

@@ -47,9 +47,7 @@ pub(super) fn batch_norm<const D: usize>(
             let sums = norm.backward_parameters(values(&x), values(&gradient));
             let mut found = Vec::new();
             if of_x {
-                let target = gradient
-                    .try_storage_mut()
-                    .expect("its memory is not shared");
+                let target = gradient.try_storage_mut().expect("its memory is not shared");
                 norm.backward(values(&x), values(&gamma), &sums, target);
                 found.push(Tensor::<D>::from_primitive::<Flex>(gradient).into_dispatch());
             }

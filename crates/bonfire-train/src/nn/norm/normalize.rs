@@ -75,11 +75,7 @@ pub(crate) fn normalized(
         dtype,
     };
     // Every rank takes part in the backward pass, whether or not its input wants a gradient there.
-    custom_gradient(
-        x,
-        |_| normalized.cast(dtype),
-        move |gradient| operation.gradient(gradient),
-    )
+    custom_gradient(x, |_| normalized.cast(dtype), move |gradient| operation.gradient(gradient))
 }
 
 #[derive(Debug)]

@@ -76,10 +76,7 @@ impl RunningStatistic {
 
     fn with_value(&self, value: Tensor<1>) -> Self {
         let value = value.set_require_grad(false).without_autodiff();
-        Self {
-            value: Arc::new(Mutex::new(value)),
-            ..self.clone()
-        }
+        Self { value: Arc::new(Mutex::new(value)), ..self.clone() }
     }
 }
 
@@ -104,19 +101,11 @@ impl Module for RunningStatistic {
                 self.update(value.set_require_grad(false).without_autodiff());
                 self
             }
-            Meaning::Join(group) => Self {
-                exchange: Some(group),
-                ..self.with_value(value)
-            },
-            Meaning::Record => Self {
-                recorded: Some(Tape::default()),
-                ..self
-            },
-            Meaning::Replay => Self {
-                recorded: None,
-                replayed: self.recorded.clone(),
-                ..self.with_value(value)
-            },
+            Meaning::Join(group) => Self { exchange: Some(group), ..self.with_value(value) },
+            Meaning::Record => Self { recorded: Some(Tape::default()), ..self },
+            Meaning::Replay => {
+                Self { recorded: None, replayed: self.recorded.clone(), ..self.with_value(value) }
+            }
         }
     }
 
@@ -158,9 +147,7 @@ impl std::fmt::Display for RunningStatistic {
 
 impl ModuleDisplayDefault for RunningStatistic {
     fn content(&self, content: Content) -> Option<Content> {
-        content
-            .add_formatted(&"RunningStatistic".to_owned())
-            .optional()
+        content.add_formatted(&"RunningStatistic".to_owned()).optional()
     }
 }
 

@@ -26,14 +26,8 @@ fn alone_it_computes_what_burns_layer_computes() {
         let [left, right] = outputs.map(values);
         assert_near(&left, &right);
     }
-    assert_near(
-        &values(own.running_mean.value()),
-        &values(burns.running_mean.value_sync()),
-    );
-    assert_near(
-        &values(own.running_var.value()),
-        &values(burns.running_var.value_sync()),
-    );
+    assert_near(&values(own.running_mean.value()), &values(burns.running_mean.value_sync()));
+    assert_near(&values(own.running_var.value()), &values(burns.running_var.value_sync()));
     let plain = Device::flex();
     assert_near(
         &values(own.valid().forward(input(&plain))),
@@ -57,10 +51,7 @@ fn gradients_are_those_of_burns_layer() {
     let mut own = BatchNormConfig::new(3).init(&device);
     own.gamma = burn::module::Param::from_tensor(gamma);
     let gradients = |output: Tensor<3>, input: &Tensor<3>| {
-        let slopes = Tensor::arange(0..24, &device)
-            .float()
-            .sin()
-            .reshape([2, 3, 4]);
+        let slopes = Tensor::arange(0..24, &device).float().sin().reshape([2, 3, 4]);
         let gradients = (output * slopes).sum().backward();
         [
             values(input.grad(&gradients).unwrap()),
@@ -85,16 +76,10 @@ fn records_of_burns_layer_and_of_this_one_load_into_each_other() {
     let _output = own.forward(input(&device));
     let burns = nn::BatchNormConfig::new(3).init(&device);
     let burns = burns.load_record(own.clone().into_record());
-    assert_eq!(
-        values(burns.running_var.value()),
-        values(own.running_var.value())
-    );
+    assert_eq!(values(burns.running_var.value()), values(own.running_var.value()));
     let back = BatchNormConfig::new(3).init(&device);
     let back = back.load_record(burns.into_record());
-    assert_eq!(
-        values(back.running_mean.value()),
-        values(own.running_mean.value())
-    );
+    assert_eq!(values(back.running_mean.value()), values(own.running_mean.value()));
     assert_ne!(values(back.running_mean.value()), [0.0; 3]);
 }
 
@@ -105,21 +90,14 @@ fn a_single_feature_survives_records_too() {
     let _output = own.forward(input(&device).reshape([24, 1]));
     let back = BatchNormConfig::new(1).init(&device);
     let back = back.load_record(own.clone().into_record());
-    assert_eq!(
-        values(back.running_mean.value()),
-        values(own.running_mean.value())
-    );
+    assert_eq!(values(back.running_mean.value()), values(own.running_mean.value()));
 }
 
 #[test]
 fn a_frozen_layer_learns_nothing_though_its_device_trains() {
     for checkpointing in [false, true] {
         let device = Device::flex().autodiff();
-        let device = if checkpointing {
-            device.gradient_checkpointing()
-        } else {
-            device
-        };
+        let device = if checkpointing { device.gradient_checkpointing() } else { device };
         let own = BatchNormConfig::new(3).init(&device).freeze();
         let output = values(own.forward(input(&device)));
         assert_eq!(values(own.running_mean.value()), [0.0; 3]);
@@ -146,10 +124,7 @@ fn a_batch_of_one_value_for_each_feature_is_refused_as_pytorch_refuses_it() {
     let device = Device::flex().autodiff();
     let layer = BatchNormConfig::new(3).init(&device);
     // Without autodiff the running statistics are used.
-    layer
-        .clone()
-        .valid()
-        .forward(Tensor::<2>::ones([1, 3], &Device::flex()));
+    layer.clone().valid().forward(Tensor::<2>::ones([1, 3], &Device::flex()));
     layer.forward(Tensor::<4>::ones([1, 3, 1, 2], &device));
     layer.forward(Tensor::<2>::ones([1, 3], &device));
 }
@@ -158,15 +133,11 @@ fn a_batch_of_one_value_for_each_feature_is_refused_as_pytorch_refuses_it() {
 #[should_panic(expected = "features of the input and of the layer")]
 fn another_number_of_features_is_a_mistake() {
     let device = Device::flex();
-    let _output = BatchNormConfig::new(2)
-        .init(&device)
-        .forward(input(&device));
+    let _output = BatchNormConfig::new(2).init(&device).forward(input(&device));
 }
 
 #[test]
 #[should_panic(expected = "momentum must be from 0 to 1, got 1.5")]
 fn a_momentum_out_of_range_is_a_mistake() {
-    let _layer = BatchNormConfig::new(2)
-        .with_momentum(1.5)
-        .init(&Device::flex());
+    let _layer = BatchNormConfig::new(2).with_momentum(1.5).init(&Device::flex());
 }

@@ -22,17 +22,9 @@ impl Seeds {
         let range = Distribution::Uniform(0.0, f64::from(1 << BITS));
         let drawn = Tensor::<1>::random([2 * NUMBERS], range, (&device, DType::F32)).into_data();
         let drawn: Vec<u64> = drawn.iter::<f32>().map(|number| number as u64).collect();
-        let seed = |numbers: &[u64]| {
-            numbers
-                .iter()
-                .fold(0, |seed, number| (seed << BITS) ^ number)
-        };
+        let seed = |numbers: &[u64]| numbers.iter().fold(0, |seed, number| (seed << BITS) ^ number);
         let (run, after) = drawn.split_at(NUMBERS);
-        let seeds = Self {
-            device,
-            run: seed(run),
-            after: seed(after),
-        };
+        let seeds = Self { device, run: seed(run), after: seed(after) };
         seeds.device.seed(seeds.run);
         seeds
     }

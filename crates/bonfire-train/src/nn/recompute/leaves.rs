@@ -45,11 +45,7 @@ impl Detacher {
         let used = used.filter(|tracked| tracked.used.load(Ordering::Relaxed));
         let (places, nodes): (Vec<_>, _) =
             used.map(|tracked| (tracked.place, tracked.node)).unzip();
-        (!places.is_empty()).then_some(Found {
-            places,
-            nodes,
-            has_constants,
-        })
+        (!places.is_empty()).then_some(Found { places, nodes, has_constants })
     }
 }
 
@@ -65,11 +61,7 @@ impl ModuleMapper for Detacher {
         }
         let node = node_of(value.clone());
         let used = Arc::new(AtomicBool::new(false));
-        self.tracked.push(Tracked {
-            place,
-            node,
-            used: Arc::clone(&used),
-        });
+        self.tracked.push(Tracked { place, node, used: Arc::clone(&used) });
         let (shape, constant) = (value.shape(), value.set_require_grad(false));
         let first_use = move |_: &Device, _: bool| {
             used.store(true, Ordering::Relaxed);
@@ -106,11 +98,7 @@ type Leaf = Box<dyn Fn(Option<&mut Gradients>) -> Gradient>;
 
 impl Leaves {
     pub(super) fn at(places: Vec<usize>) -> Self {
-        Self {
-            places,
-            place: 0,
-            leaves: Vec::new(),
-        }
+        Self { places, place: 0, leaves: Vec::new() }
     }
 
     /// The gradients of all leaves, in their order, given those of a backward pass, if there was one.
@@ -133,10 +121,7 @@ impl ModuleMapper for Leaves {
             let found = gradients.and_then(|gradients| known.grad_remove(gradients));
             let depends = found.is_some();
             let values = found.unwrap_or_else(|| known.zeros_like().without_autodiff());
-            Gradient {
-                values: values.into_dispatch(),
-                depends,
-            }
+            Gradient { values: values.into_dispatch(), depends }
         }));
         Param::initialized(param.id, leaf)
     }

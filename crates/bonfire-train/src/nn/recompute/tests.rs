@@ -102,11 +102,7 @@ fn residual_blocks_have_the_bits_of_the_pass_without_segments() {
             &blocks(&device),
             &values([ROWS, WIDTH], &device),
             |blocks, x| blocks.iter().fold(x, |x, block| block.forward(x)),
-            |blocks, x| {
-                blocks
-                    .iter()
-                    .fold(x, |x, block| recompute(block, x, Residual::forward))
-            },
+            |blocks, x| blocks.iter().fold(x, |x, block| recompute(block, x, Residual::forward)),
         );
         assert!(gradients.iter().all(Option::is_some));
     }
@@ -123,16 +119,10 @@ fn transformer_blocks_of_burn_do_too() {
         check(
             &vec![layers(), layers(), layers()],
             &values([2, ROWS, WIDTH], &device),
-            |layers, x| {
-                layers
-                    .iter()
-                    .fold(x, |x, layer| layer.forward(x, None, None))
-            },
+            |layers, x| layers.iter().fold(x, |x, layer| layer.forward(x, None, None)),
             |layers, x| {
                 let forward = |layer: &TransformerEncoderLayer, x| layer.forward(x, None, None);
-                layers
-                    .iter()
-                    .fold(x, |x, layer| recompute(layer, x, forward))
+                layers.iter().fold(x, |x, layer| recompute(layer, x, forward))
             },
         );
     }
@@ -150,9 +140,7 @@ fn segments_may_be_nested_and_share_blocks() {
         },
         |blocks, x| {
             let inner = |blocks: &Vec<Residual>, x| {
-                blocks
-                    .iter()
-                    .fold(x, |x, block| recompute(block, x, Residual::forward))
+                blocks.iter().fold(x, |x, block| recompute(block, x, Residual::forward))
             };
             recompute(blocks, recompute(blocks, x, inner), inner)
         },
@@ -167,9 +155,7 @@ fn a_block_needs_no_parameters_and_an_output_may_have_another_rank() {
         &values([ROWS, WIDTH], &device),
         |(linear, gelu), x| gelu.forward(linear.forward(x)).reshape([ROWS, 4, WIDTH]),
         |(linear, gelu), x| {
-            recompute(gelu, linear.forward(x), |gelu, x| {
-                gelu.forward(x).reshape([ROWS, 4, WIDTH])
-            })
+            recompute(gelu, linear.forward(x), |gelu, x| gelu.forward(x).reshape([ROWS, 4, WIDTH]))
         },
     );
 }
@@ -220,12 +206,10 @@ fn nor_has_what_it_uses_without_need() {
         let detached = blocks[1].forward(x.clone()).detach();
         blocks[0].forward(x) + detached
     };
-    let gradients = check(
-        &blocks(&device),
-        &values([ROWS, WIDTH], &device),
-        first,
-        move |blocks, x| recompute(blocks, x, first),
-    );
+    let gradients =
+        check(&blocks(&device), &values([ROWS, WIDTH], &device), first, move |blocks, x| {
+            recompute(blocks, x, first)
+        });
     assert!(gradients[0].is_some() && gradients[6].is_none());
 }
 
@@ -240,11 +224,7 @@ fn frozen_and_adapted_parameters_are_as_ever() {
             &model,
             &values([ROWS, WIDTH], &device),
             |blocks, x| blocks.iter().fold(x, |x, block| block.forward(x)),
-            |blocks, x| {
-                blocks
-                    .iter()
-                    .fold(x, |x, block| recompute(block, x, Residual::forward))
-            },
+            |blocks, x| blocks.iter().fold(x, |x, block| recompute(block, x, Residual::forward)),
         );
         assert_eq!(gradients.iter().flatten().count(), trained);
     }
@@ -253,9 +233,8 @@ fn frozen_and_adapted_parameters_are_as_ever() {
 #[test]
 fn inputs_come_back_from_host_memory_with_their_bits() {
     let device = device();
-    let options = Recompute::default()
-        .with_inputs_in(InputPlacement::Host)
-        .with_rng_replay(RngReplay::None);
+    let options =
+        Recompute::default().with_inputs_in(InputPlacement::Host).with_rng_replay(RngReplay::None);
     for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::BF16] {
         let gradient = |forward: &dyn Fn(Tensor<2>) -> Tensor<2>| {
             let x = Param::from_tensor(values([ROWS, WIDTH], &device).cast(dtype));
@@ -289,26 +268,20 @@ fn a_tensor_from_outside_that_needs_a_gradient_is_refused() {
     let device = device();
     let blocks = blocks(&device);
     let other = blocks[1].clone();
-    recompute(
-        &blocks[0],
-        values([ROWS, WIDTH], &device),
-        move |block, x| block.forward(x.clone()) + other.forward(x),
-    );
+    recompute(&blocks[0], values([ROWS, WIDTH], &device), move |block, x| {
+        block.forward(x.clone()) + other.forward(x)
+    });
 }
 
 /// A segment whose second run adds `surplus`.
 fn changed(surplus: f32) {
     let device = device();
     let runs = AtomicUsize::new(0);
-    let output = recompute(
-        &blocks(&device)[0],
-        values([ROWS, WIDTH], &device),
-        move |block, x| {
-            let again = runs.fetch_add(1, Ordering::Relaxed) > 0;
-            let surplus = if again { surplus } else { 0.0 };
-            block.forward(x).add_scalar(surplus)
-        },
-    );
+    let output = recompute(&blocks(&device)[0], values([ROWS, WIDTH], &device), move |block, x| {
+        let again = runs.fetch_add(1, Ordering::Relaxed) > 0;
+        let surplus = if again { surplus } else { 0.0 };
+        block.forward(x).add_scalar(surplus)
+    });
     output.sum().backward();
 }
 
@@ -373,19 +346,14 @@ fn running_statistics_learn_from_a_batch_once() {
     let expected = trained(&Normed::forward);
     let nested = |model: &Normed, x| recompute(model, x, Normed::forward);
     assert_eq!(trained(&nested), expected);
-    assert_eq!(
-        trained(&move |model, x| recompute(model, x, nested)),
-        expected
-    );
+    assert_eq!(trained(&move |model, x| recompute(model, x, nested)), expected);
     assert_ne!(expected.1[0], expected.1[2]);
 }
 
 #[test]
 fn inputs_in_16_bits_stay_in_16_bits() {
     let device = device();
-    let x = values([ROWS, WIDTH], &device)
-        .cast(FloatDType::BF16)
-        .require_grad();
+    let x = values([ROWS, WIDTH], &device).cast(FloatDType::BF16).require_grad();
     let output = recompute(&Gelu::new(), x.clone(), Gelu::forward);
     assert_eq!(output.dtype(), DType::BF16);
     let gradients = output.sum().backward();

@@ -5,16 +5,7 @@ use super::*;
 #[test]
 fn bits_and_derivatives_are_those_of_burn() {
     let device = Device::flex().autodiff();
-    let values = [
-        -1.5,
-        -0.0,
-        0.0,
-        1e-40,
-        2.5,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        f32::NAN,
-    ];
+    let values = [-1.5, -0.0, 0.0, 1e-40, 2.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     let found = |of: fn(Tensor<1>) -> Tensor<1>| {
         let x = Tensor::<1>::from_data(values, &device).require_grad();
         let y = of(x.clone());

@@ -98,11 +98,7 @@ fn gradients_are_scaled_all_alike() {
 
 #[test]
 fn gradients_of_other_types_together_are_clipped_in_their_own() {
-    for dtypes in [
-        [DType::F16, DType::F32],
-        [DType::F64, DType::BF16],
-        [DType::F32, DType::F64],
-    ] {
+    for dtypes in [[DType::F16, DType::F32], [DType::F64, DType::BF16], [DType::F32, DType::F64]] {
         let (module, gradients) = three_and_four(dtypes);
         assert_eq!(gradients.norm().unwrap().unwrap().into_scalar::<f32>(), 5.0);
         let clipped = gradients.clip(Clip::Norm(2.5)).unwrap();
@@ -124,14 +120,8 @@ fn gradients_of_16_bits_may_have_a_norm_over_256() {
     let module = Three::new();
     let half = DType::F16;
     let gradients = module.gradients(([300.0, 0.0], half), (-400.0, half));
-    assert_eq!(
-        gradients.norm().unwrap().unwrap().into_scalar::<f32>(),
-        500.0
-    );
-    assert_eq!(
-        values(&module, &gradients.clip(Clip::Norm(250.0)).unwrap()),
-        (150.0, -200.0)
-    );
+    assert_eq!(gradients.norm().unwrap().unwrap().into_scalar::<f32>(), 500.0);
+    assert_eq!(values(&module, &gradients.clip(Clip::Norm(250.0)).unwrap()), (150.0, -200.0));
     // A factor that is nothing in f16.
     let gradients = module.gradients(([60000.0, 0.0], half), (-30000.0, half));
     let scaled = gradients.scaled(2.0_f64.powi(-26));

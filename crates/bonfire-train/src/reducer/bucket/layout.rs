@@ -51,11 +51,7 @@ impl BucketLayout {
                 let elems = elems.clone();
                 Piece { place, elems }
             });
-            Slot {
-                parameter,
-                pieces: pieces.collect(),
-                own: shards.own_piece(parameter),
-            }
+            Slot { parameter, pieces: pieces.collect(), own: shards.own_piece(parameter) }
         });
         Self {
             dtype: assignment.dtype,
@@ -77,10 +73,8 @@ impl BucketLayout {
     }
 
     pub(crate) fn block(&self) -> Range<usize> {
-        let Some((pieces, own)) = self
-            .slots
-            .first()
-            .and_then(|slot| Some((slot.pieces.len(), slot.own?)))
+        let Some((pieces, own)) =
+            self.slots.first().and_then(|slot| Some((slot.pieces.len(), slot.own?)))
         else {
             return 0..0;
         };

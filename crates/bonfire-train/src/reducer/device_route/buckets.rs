@@ -52,13 +52,7 @@ enum Mend {
 impl DeviceBuckets {
     /// Makes no buckets yet: parameters are [assigned](Self::deal) next.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
-        Self {
-            engine,
-            buckets: Vec::new(),
-            held: Vec::new(),
-            readers: Vec::new(),
-            busy: false,
-        }
+        Self { engine, buckets: Vec::new(), held: Vec::new(), readers: Vec::new(), busy: false }
     }
 
     /// Assigns the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
@@ -76,11 +70,7 @@ impl DeviceBuckets {
                 slots: room
                     .slots
                     .into_iter()
-                    .map(|range| Slot {
-                        range,
-                        gradient: None,
-                        kept: false,
-                    })
+                    .map(|range| Slot { range, gradient: None, kept: false })
                     .collect(),
             })
             .collect();
@@ -283,11 +273,7 @@ impl DeviceBuckets {
 impl Slot {
     fn fill(&mut self, gradient: Option<DeviceTensor>) {
         if let Some(gradient) = &gradient {
-            assert_eq!(
-                self.range.len(),
-                gradient.elems,
-                "a gradient must fill its slot"
-            );
+            assert_eq!(self.range.len(), gradient.elems, "a gradient must fill its slot");
         }
         self.gradient = gradient;
     }
@@ -326,8 +312,5 @@ fn room(assignment: &Assignment, extents: &[Extent]) -> Room {
             start..end
         })
         .collect();
-    Room {
-        dtype: assignment.dtype,
-        slots,
-    }
+    Room { dtype: assignment.dtype, slots }
 }

@@ -38,11 +38,7 @@ pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusa
 /// [`TrainError::NoDeviceRoute`] on all ranks if the configuration selects a route over devices that is not available;
 /// [`TrainError::Collective`] if a rank fails.
 pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
-    let Ways {
-        config,
-        device,
-        group,
-    } = ways;
+    let Ways { config, device, group } = ways;
     let found = match forbidden(config) {
         Some(reason) => Err(reason.to_owned()),
         None => over_devices(config.route, device, group)?,
@@ -125,10 +121,7 @@ fn agreed<T>(
     let failed = reasons.iter().position(|reason| !reason.is_empty());
     Ok(match failed {
         None => mine,
-        Some(rank) => Err(format!(
-            "rank {rank}: {}",
-            String::from_utf8_lossy(&reasons[rank])
-        )),
+        Some(rank) => Err(format!("rank {rank}: {}", String::from_utf8_lossy(&reasons[rank]))),
     })
 }
 
@@ -201,17 +194,10 @@ mod tests {
     #[test]
     fn a_model_without_a_device_takes_the_way_through_the_host() {
         let chosen = |route: GradientRoute| {
-            let config = DdpConfig {
-                route,
-                ..DdpConfig::default()
-            };
+            let config = DdpConfig { route, ..DdpConfig::default() };
             local(2, GroupOptions::default(), |group| {
                 let group = &world(group).warm_up();
-                choose(Ways {
-                    config: &config,
-                    device: None,
-                    group,
-                })
+                choose(Ways { config: &config, device: None, group })
             })
         };
         for route in [GradientRoute::Auto, GradientRoute::Host] {
@@ -234,10 +220,7 @@ mod tests {
         };
         assert_eq!(with(|_| ()), None);
         for route in [GradientRoute::Device, GradientRoute::Nccl] {
-            let config = DdpConfig {
-                route,
-                ..DdpConfig::default()
-            };
+            let config = DdpConfig { route, ..DdpConfig::default() };
             assert_eq!(forbidden(&config), None);
         }
         let host = with(|config| config.route = GradientRoute::Host).unwrap();

@@ -54,11 +54,7 @@ pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, Str
         Ok((Context::retain(&device)?, Nvrtc::load()?))
     };
     let (context, nvrtc) = ready().map_err(|error| error.to_string())?;
-    let own = Own {
-        context,
-        nvrtc,
-        client: cube.client(),
-    };
+    let own = Own { context, nvrtc, client: cube.client() };
     Ok(Box::new(move |ranks: &WarmUp| match route {
         GradientRoute::Nccl => nccl::form(ranks, own),
         GradientRoute::Auto if ranks.topology().host_count() > 1 => nccl::between_hosts(ranks, own),
@@ -91,22 +87,14 @@ impl std::fmt::Debug for Quiet {
 
 impl<G: GpuGroup> CudaEngine<G> {
     fn new(group: G, own: Own) -> Result<Self, Refusal> {
-        let Own {
-            context,
-            nvrtc,
-            client,
-        } = own;
+        let Own { context, nvrtc, client } = own;
         let place = group.place();
         let apart = place.shares_a_process || !context.has_context_events();
         Ok(Self {
             flight: Flight::default(),
             buckets: Vec::new(),
             kernels: HashMap::new(),
-            timing: if apart {
-                Timing::Apart
-            } else {
-                Timing::Overlapped
-            },
+            timing: if apart { Timing::Apart } else { Timing::Overlapped },
             computed: Event::new(&context).map_err(|error| Refusal::Failed(error.into()))?,
             client: Quiet(client),
             nvrtc,
@@ -197,11 +185,7 @@ impl<G: GpuGroup> CudaEngine<G> {
     ) -> Result<(), TrainError> {
         let bucket = &self.buckets[index];
         let buffers = order([bucket.part(range)?, bucket.kept_part(range)?]);
-        let launch = ReduceLaunch {
-            buffers: &buffers,
-            divisor: 1,
-            cubes_max: self.cubes_max(),
-        };
+        let launch = ReduceLaunch { buffers: &buffers, divisor: 1, cubes_max: self.cubes_max() };
         let kernels = self.kernels.get_mut(&bucket.dtype);
         let kernels = kernels.expect("loaded when the bucket was made");
         Ok(kernels.add.launch(&self.place.stream, &launch)?)
@@ -219,8 +203,7 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
         // The others wait in a separate group, which does not end with that of the caller.
-        self.open_all(rooms)
-            .inspect_err(|error| self.group.abort(&error.to_string()))
+        self.open_all(rooms).inspect_err(|error| self.group.abort(&error.to_string()))
     }
 
     fn queue(&mut self, action: Action) -> Result<(), TrainError> {
@@ -272,8 +255,7 @@ impl<G: GpuGroup> Drop for CudaEngine<G> {
         // Memory is freed when the device is idle, which it never is while it waits for ranks that have
         // failed or gone.
         if !self.flight.is_empty() {
-            self.group
-                .abort("this rank failed while its gradients were sent");
+            self.group.abort("this rank failed while its gradients were sent");
         }
     }
 }

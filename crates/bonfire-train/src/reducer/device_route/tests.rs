@@ -21,10 +21,7 @@ pub(crate) mod double;
 const SIZES: [usize; 4] = [3, 4, 1, 2];
 
 fn extents() -> Vec<Extent> {
-    let extent = |&elems| Extent {
-        dtype: DType::F32,
-        elems,
-    };
+    let extent = |&elems| Extent { dtype: DType::F32, elems };
     SIZES.iter().map(extent).collect()
 }
 
@@ -89,9 +86,7 @@ fn target(slot: usize) -> (DeviceTensor, Arc<Memory>) {
 
 fn values(memory: &Memory) -> Vec<f32> {
     let values = memory.lock().unwrap();
-    let data = values
-        .slice(0..values.len())
-        .to_tensor_data(&[values.len()]);
+    let data = values.slice(0..values.len()).to_tensor_data(&[values.len()]);
     data.as_slice::<f32>().unwrap().to_vec()
 }
 
@@ -115,9 +110,7 @@ fn deliver(buckets: &mut DeviceBuckets) -> Vec<Arc<Memory>> {
         })
         .unzip();
     let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
-    buckets
-        .deliver(Scale::One, targets, &mut computing, &mut waiting)
-        .unwrap();
+    buckets.deliver(Scale::One, targets, &mut computing, &mut waiting).unwrap();
     seen
 }
 
@@ -127,14 +120,7 @@ fn a_bucket_is_one_launch_there_and_one_back_behind_what_the_model_does() {
         step(&mut buckets);
         drain(&log)
     });
-    let first = [
-        "Behind",
-        "Pack 0",
-        "Average 0",
-        "Behind",
-        "Pack 1",
-        "Average 1",
-    ];
+    let first = ["Behind", "Pack 0", "Average 0", "Behind", "Pack 1", "Average 1"];
     let last = ["Behind", "Unpack 0", "Unpack 1", "Computed", "settle"];
     assert_eq!(log, [&first[..], &last[..]].concat());
 }
@@ -180,11 +166,7 @@ fn slots_without_a_gradient_are_cleared_together_and_averages_are_those_of_all_r
     });
     let sent = ["Behind", "Pack 0", "Clear 0 4..9", "Average 0"];
     assert_eq!(log[..4], sent, "{log:?}");
-    assert_eq!(
-        log[4..7],
-        ["Behind", "Clear 1 0..2", "Average 1"],
-        "{log:?}"
-    );
+    assert_eq!(log[4..7], ["Behind", "Clear 1 0..2", "Average 1"], "{log:?}");
 }
 
 /// What is kept is added slot by slot: what one micro-batch lacks is what the others had.
@@ -199,13 +181,7 @@ fn earlier_micro_batches_are_added_where_they_had_a_gradient() {
         buckets.accumulate(0, 1, ones(4));
         buckets.accumulate(0, 2, ones(1));
         buckets.keep(Scale::One).unwrap();
-        let second = [
-            "Behind",
-            "Pack 0",
-            "KeepMore 0 4..8",
-            "Keep 0 8..9",
-            "settle",
-        ];
+        let second = ["Behind", "Pack 0", "KeepMore 0 4..8", "Keep 0 8..9", "settle"];
         assert_eq!(drain(&log), second);
 
         buckets.reopen().unwrap();
@@ -248,9 +224,7 @@ fn what_a_rank_computes_itself_is_not_taken_for_communication() {
             let mut buckets = DeviceBuckets::new(engine);
             buckets.deal(&assignments(), &extents()).unwrap();
             let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
-            buckets
-                .deliver(Scale::One, Vec::new(), &mut computing, &mut waiting)
-                .unwrap();
+            buckets.deliver(Scale::One, Vec::new(), &mut computing, &mut waiting).unwrap();
             assert!(computing.total() >= COMPUTING, "{computing:?}");
         });
     }

@@ -48,13 +48,9 @@ fn fresh<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
     // In one dimension, where no backend leaves gaps.
     let flat = Tensor::<1>::empty([elems], (&shell.device, shell.tensor_dtype));
     let memory = on_device(flat.clone())?;
-    let shape: [usize; D] = shell.shape[..]
-        .try_into()
-        .expect("a parameter has as many dimensions as its gradient");
-    Ok(Claim {
-        memory,
-        finish: Box::new(move || flat.reshape(shape)),
-    })
+    let shape: [usize; D] =
+        shell.shape[..].try_into().expect("a parameter has as many dimensions as its gradient");
+    Ok(Claim { memory, finish: Box::new(move || flat.reshape(shape)) })
 }
 
 #[cfg(test)]
@@ -66,15 +62,9 @@ mod tests {
     use crate::{DeviceKind, LocalRank, Occupancy};
 
     fn device() -> Option<Device> {
-        let alone = LocalRank {
-            local_rank: 0,
-            local_world_size: 1,
-        };
+        let alone = LocalRank { local_rank: 0, local_world_size: 1 };
         let opened = open(DeviceKind::Cuda, Occupancy::Oversubscribed, alone);
-        opened
-            .inspect_err(|error| println!("skipped: {error}"))
-            .ok()
-            .map(|(device, _)| device)
+        opened.inspect_err(|error| println!("skipped: {error}")).ok().map(|(device, _)| device)
     }
 
     fn address<const D: usize>(tensor: &Tensor<D>) -> u64 {

@@ -29,11 +29,7 @@ struct RawMemory {
 
 impl fmt::Debug for RawMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "RawMemory({:#x}, {} bytes on device {})",
-            self.address, self.bytes, self.device
-        )
+        write!(f, "RawMemory({:#x}, {} bytes on device {})", self.address, self.bytes, self.device)
     }
 }
 
@@ -55,10 +51,7 @@ pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
         .map_err(|error| format!("{error:?}"))?;
     let found = resource.resource();
     let (address, size) = (found.ptr, found.size);
-    assert!(
-        size >= bytes as u64,
-        "{elems} elements of {dtype} in {size} bytes"
-    );
+    assert!(size >= bytes as u64, "{elems} elements of {dtype} in {size} bytes");
     assert!(
         address.is_multiple_of(dtype.size_bytes() as u64),
         "elements of {dtype} at {address:#x}"

@@ -12,10 +12,7 @@ fn memory_of_ones_own_is_overwritten() {
     let tensor = Tensor::<2>::zeros([2, 2], &Device::flex());
     let changed = overwritten(
         tensor,
-        &[
-            (1..4, HostSlice::F32(&[2.0, 3.0, 4.0])),
-            (0..1, HostSlice::F32(&[1.0])),
-        ],
+        &[(1..4, HostSlice::F32(&[2.0, 3.0, 4.0])), (0..1, HostSlice::F32(&[1.0]))],
     )
     .unwrap();
     assert_eq!(changed.dims(), [2, 2]);

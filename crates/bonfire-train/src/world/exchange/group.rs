@@ -62,17 +62,8 @@ impl NormGroup {
 
     fn new(group: &ProcessGroup, compiles: bool) -> Self {
         let group = group.named("batch norm");
-        let state = State {
-            weight: 1.0,
-            failure: None,
-            warm_up: WarmUp::new(&group, compiles),
-        };
-        Self {
-            shared: Arc::new(Shared {
-                group,
-                state: Mutex::new(state),
-            }),
-        }
+        let state = State { weight: 1.0, failure: None, warm_up: WarmUp::new(&group, compiles) };
+        Self { shared: Arc::new(Shared { group, state: Mutex::new(state) }) }
     }
 
     /// Exchanges a layer's message. In the backward pass a failure is kept for the end of the step, and the reply is
@@ -140,12 +131,7 @@ impl NormGroup {
 
     fn keep(&self, failure: Failure) -> Failure {
         self.shared.group.abort(&failure.to_string());
-        self.shared
-            .state
-            .lock()
-            .failure
-            .get_or_insert(failure)
-            .clone()
+        self.shared.state.lock().failure.get_or_insert(failure).clone()
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -154,9 +140,8 @@ impl NormGroup {
 }
 
 fn read<const D: usize>(message: Tensor<D>) -> Result<Message, Failure> {
-    let data = message
-        .try_into_data()
-        .map_err(|cause| Failure::Unreadable(format!("{cause:?}")))?;
+    let data =
+        message.try_into_data().map_err(|cause| Failure::Unreadable(format!("{cause:?}")))?;
     Ok(Message::parse(data.iter::<f64>().collect()))
 }
 
@@ -177,10 +162,7 @@ impl NormGroups {
         if let Some(whole) = &self.list.lock().whole {
             return Ok(whole.clone());
         }
-        let group = world
-            .group()
-            .split(Some(0), 0)?
-            .expect("every rank has a color");
+        let group = world.group().split(Some(0), 0)?.expect("every rank has a color");
         let whole = self.add(world, group);
         self.list.lock().whole = Some(whole.clone());
         Ok(whole)

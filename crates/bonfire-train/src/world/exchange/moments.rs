@@ -14,11 +14,7 @@ pub(crate) struct Moments {
 
 impl Moments {
     pub(crate) fn none(channels: usize) -> Self {
-        Self {
-            count: 0.0,
-            mean: vec![0.0; channels],
-            squares: vec![0.0; channels],
-        }
+        Self { count: 0.0, mean: vec![0.0; channels], squares: vec![0.0; channels] }
     }
 
     /// Adds the values of `other`, which has the same channels. Parts without values change nothing, whatever their
@@ -61,21 +57,13 @@ mod tests {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count.max(1.0);
         let squares = values.iter().map(|value| (value - mean).powi(2)).sum();
-        Moments {
-            count,
-            mean: vec![mean],
-            squares: vec![squares],
-        }
+        Moments { count, mean: vec![mean], squares: vec![squares] }
     }
 
     #[test]
     fn parts_without_values_change_nothing_even_if_they_hold_nonsense() {
         let some = defined(&[1.0, 2.0, 6.0]);
-        let nonsense = Moments {
-            count: 0.0,
-            mean: vec![f64::NAN],
-            squares: vec![f64::INFINITY],
-        };
+        let nonsense = Moments { count: 0.0, mean: vec![f64::NAN], squares: vec![f64::INFINITY] };
         let mut merged = Moments::none(1);
         merged.merge(&nonsense);
         assert_eq!(merged, Moments::none(1));

@@ -50,10 +50,7 @@ fn trained_by(file: &Value, config: &Config) -> String {
 
 /// Large enough to be cut, with a bias, which Muon leaves to Adam.
 fn linear(device: &Device) -> Linear {
-    Linear {
-        bias: Some(Param::from_tensor(Tensor::zeros([700], device))),
-        ..model(device)
-    }
+    Linear { bias: Some(Param::from_tensor(Tensor::zeros([700], device))), ..model(device) }
 }
 
 /// Values that a key may have beside the one that it has.
@@ -61,25 +58,12 @@ fn others(value: &Value) -> Vec<Value> {
     let numbers = |number: f64| {
         let all = [2.0 * number, number + 1.0, 0.5 * number, 2.0, 1e9];
         let whole = |number: f64| {
-            if number.fract() == 0.0 {
-                json!(number as i64)
-            } else {
-                json!(number)
-            }
+            if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
         };
         all.map(whole).to_vec()
     };
-    let texts = [
-        "cpu",
-        "nvme",
-        "linear",
-        "fp16",
-        "bf16",
-        "SGD",
-        "Lion",
-        "LRRangeTest",
-        "FOLDER/other",
-    ];
+    let texts =
+        ["cpu", "nvme", "linear", "fp16", "bf16", "SGD", "Lion", "LRRangeTest", "FOLDER/other"];
     match value {
         Value::Bool(is_on) => vec![json!(!is_on)],
         Value::Number(number) => numbers(number.as_f64().unwrap()),
@@ -94,9 +78,7 @@ fn others(value: &Value) -> Vec<Value> {
 /// The file with another value at a path.
 fn with(file: &Value, path: &str, value: Value) -> Value {
     let mut changed = file.clone();
-    let place = path
-        .split('.')
-        .fold(&mut changed, |place, name| &mut place[name]);
+    let place = path.split('.').fold(&mut changed, |place, name| &mut place[name]);
     *place = value;
     changed
 }
@@ -193,10 +175,7 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
         let resolved = read.resolve(&Program::default()).unwrap().resolved;
         let config = config_of(&file, &folder).unwrap();
         let training = trained_by(&file, &config);
-        assert!(
-            training.contains("Some(9)"),
-            "it does not train: {training}"
-        );
+        assert!(training.contains("Some(9)"), "it does not train: {training}");
         for value in resolved {
             let path = value.path;
             if proven.contains(&path) {
@@ -223,9 +202,7 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
     let idle: Vec<_> = idle.difference(&proven).collect();
     assert!(idle.is_empty(), "taken, but for nothing: {idle:?}");
     let used = KEYS.iter().filter(|key| key.treatment == Treatment::Used);
-    let used = used
-        .map(|key| key.path)
-        .filter(|path| !path.ends_with(".params"));
+    let used = used.map(|key| key.path).filter(|path| !path.ends_with(".params"));
     let untried: Vec<_> = used.filter(|path| !proven.contains(*path)).collect();
     assert!(untried.is_empty(), "not tried: {untried:?}");
 }

@@ -22,23 +22,13 @@ fn diverging(folder: &Path, words: &[&str], from: u64) -> Result<Vec<u64>> {
         let device = world.device().autodiff();
         let data = Data::stream(move |pass| {
             let (x, y) = batch(&[pass as usize, 1, 2, 3], &device);
-            if pass < from {
-                (x, y)
-            } else {
-                (x * f32::NAN, y)
-            }
+            if pass < from { (x, y) } else { (x * f32::NAN, y) }
         });
         let words = [&[&*folder, "steps=8", "report.every=100"], words].concat();
         let mut trainer = prepare(&world, &config(&words), (model(&world.device()), data))?;
         let first = trainer.steps();
-        let weights: Vec<f32> = trainer
-            .ddp()
-            .whole()?
-            .weight
-            .val()
-            .into_data()
-            .try_to_vec()
-            .unwrap();
+        let weights: Vec<f32> =
+            trainer.ddp().whole()?.weight.val().into_data().try_to_vec().unwrap();
         assert!(weights.iter().all(|weight| weight.is_finite()));
         while let Some(batch) = trainer.next_batch()? {
             trainer.step(batch, loss)?;
@@ -51,24 +41,13 @@ fn diverging(folder: &Path, words: &[&str], from: u64) -> Result<Vec<u64>> {
 #[test]
 fn a_training_that_has_diverged_is_not_saved_and_the_last_good_checkpoint_stays() {
     for placement in ["placement=replicated", "placement=zero3"] {
-        for background in [
-            "checkpoints.background=false",
-            "checkpoints.background=true",
-        ] {
+        for background in ["checkpoints.background=false", "checkpoints.background=true"] {
             let place = tempfile::tempdir().unwrap();
             let folder = place.path().join("c");
-            let words = [
-                placement,
-                background,
-                "checkpoints.every=1",
-                "checkpoints.keep=1",
-            ];
+            let words = [placement, background, "checkpoints.every=1", "checkpoints.keep=1"];
             // Two passes are a step.
             let error = format!("{:?}", diverging(&folder, &words, 10).unwrap_err());
-            assert!(
-                error.contains("parameter weight is not finite on rank"),
-                "{error}"
-            );
+            assert!(error.contains("parameter weight is not finite on rank"), "{error}");
             assert_eq!(names(&folder), ["step-000000005"]);
             // At the end alone, too, and with what was there before.
             let words = [placement, background];
@@ -118,10 +97,7 @@ fn a_training_that_does_not_resume_keeps_its_own_checkpoints() {
     let words = [&*folder, "checkpoints.every=2", "checkpoints.keep=2"];
     let anew = [&words[..], &["checkpoints.resume=false", "steps=5"]].concat();
     assert_eq!(trained(2, &anew).unwrap()[0].1, 5);
-    assert_eq!(
-        names(place.path()),
-        ["earlier-1", "step-000000004", "step-000000005"]
-    );
+    assert_eq!(names(place.path()), ["earlier-1", "step-000000004", "step-000000005"]);
     let earlier = names(&place.path().join("earlier-1"));
     assert_eq!(earlier, ["step-000000008", "step-000000009"]);
     let resumed = trained(2, &[&words[..], &["steps=7"]].concat()).unwrap();
@@ -162,17 +138,11 @@ fn a_program_may_leave_its_loop_in_the_middle_of_an_accumulation() {
             let batch = trainer.next_batch()?.unwrap();
             trainer.step(batch, |model: &Normed, (x, y): Batch| {
                 let wide = model.norm.forward(x.unsqueeze_dim::<3>(2));
-                (wide.mean_dim(1).squeeze_dim::<2>(2) - y.mean_dim(1))
-                    .powi_scalar(2)
-                    .mean()
+                (wide.mean_dim(1).squeeze_dim::<2>(2) - y.mean_dim(1)).powi_scalar(2).mean()
             })?;
         }
         let report = trainer.finish()?;
         Ok::<_, Error>(report.facts)
     });
-    assert!(
-        digests.unwrap()[0]
-            .iter()
-            .any(|(name, _)| name == "parameters")
-    );
+    assert!(digests.unwrap()[0].iter().any(|(name, _)| name == "parameters"));
 }

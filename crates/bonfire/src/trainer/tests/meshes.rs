@@ -25,10 +25,7 @@ pub(super) fn linear([inputs, outputs]: [usize; 2], device: &Device) -> Linear {
 impl Mlp {
     /// The same in every run, on one rank.
     fn whole(device: &Device) -> Self {
-        Self {
-            up: linear([3, 512], device).into(),
-            down: linear([512, 4], device).into(),
-        }
+        Self { up: linear([3, 512], device).into(), down: linear([512, 4], device).into() }
     }
 
     fn divided(self, tp: &World) -> Self {
@@ -59,13 +56,7 @@ impl Mlp {
 
 fn mesh_config(mesh: &str, words: &[&str]) -> Config {
     let mesh = format!("mesh={mesh}");
-    config(
-        &[
-            &[mesh.as_str(), "clip.norm=0.01", "schedule.decay=constant"],
-            words,
-        ]
-        .concat(),
-    )
+    config(&[&[mesh.as_str(), "clip.norm=0.01", "schedule.decay=constant"], words].concat())
 }
 
 /// The digest of each rank's part after a training, the last loss that is told, and an evaluation.
@@ -85,9 +76,8 @@ fn trained_on(mesh: &str, words: &[&str]) -> Vec<(String, u64, f64)> {
         }
         let device = world.device();
         let validation = Data::new(12, move |indices: &[usize]| batch(indices, &device));
-        let [loss, ones] = trainer.evaluate(&validation, |model, batch| {
-            [model.loss(batch, cp).value().unwrap(), 1.0]
-        })?;
+        let [loss, ones] = trainer
+            .evaluate(&validation, |model, batch| [model.loss(batch, cp).value().unwrap(), 1.0])?;
         assert_eq!(ones, 1.0);
         let digest = trainer.ddp().digest()?.to_string();
         let steps = trainer.steps() - begun;
@@ -173,11 +163,7 @@ fn a_training_goes_on_from_a_checkpoint_of_another_mesh() {
 
 #[test]
 fn a_step_that_overflows_on_one_part_is_skipped_on_all() {
-    let words = [
-        "precision.compute=f16",
-        "precision.initial_scale=1e12",
-        "precision.hysteresis=1",
-    ];
+    let words = ["precision.compute=f16", "precision.initial_scale=1e12", "precision.hysteresis=1"];
     let done = trained_on_f16(&[&words[..], &["steps=3"]].concat());
     assert!(done.iter().all(|steps| *steps == 3), "{done:?}");
 }
@@ -192,9 +178,7 @@ fn trained_on_f16(words: &[&str]) -> Vec<u64> {
         while let Some((x, y)) = trainer.next_batch()? {
             let cp = mesh.sub(Axis::Cp);
             let half = |x: Tensor<2>| x.cast(burn::tensor::DType::F16);
-            trainer.step((x, y), |model: &Mlp, (x, y)| {
-                model.loss((half(x), half(y)), cp)
-            })?;
+            trainer.step((x, y), |model: &Mlp, (x, y)| model.loss((half(x), half(y)), cp))?;
         }
         let steps = trainer.steps();
         trainer.finish()?;
@@ -219,26 +203,11 @@ fn parts_that_do_not_go_with_the_mesh_are_refused() {
         format!("{:?}", outcome.unwrap_err())
     };
     for (error, says) in [
-        (
-            refused("tp=2", &[], None),
-            "hand it over with Parts::with_mesh",
-        ),
-        (
-            refused("cp=2", &[], None),
-            "hand it over with Parts::with_mesh",
-        ),
-        (
-            refused("tp=2", &[], Some("dp=2")),
-            "make the mesh of config.mesh",
-        ),
-        (
-            refused("pp=2", &[], Some("pp=2")),
-            "hand over Stages in place of the model",
-        ),
-        (
-            refused("tp=2", &["optimizer.kind=lamb"], Some("tp=2")),
-            "choose adamw",
-        ),
+        (refused("tp=2", &[], None), "hand it over with Parts::with_mesh"),
+        (refused("cp=2", &[], None), "hand it over with Parts::with_mesh"),
+        (refused("tp=2", &[], Some("dp=2")), "make the mesh of config.mesh"),
+        (refused("pp=2", &[], Some("pp=2")), "hand over Stages in place of the model"),
+        (refused("tp=2", &["optimizer.kind=lamb"], Some("tp=2")), "choose adamw"),
     ] {
         assert!(error.contains(says), "{error}");
     }

@@ -79,14 +79,7 @@ fn to_the_end_of_stages(world: &World, config: &Config) -> Result<Trained> {
     let digest = trainer.pipeline().ddp().digest()?.to_string();
     let steps = trainer.steps() - begun;
     trainer.finish()?;
-    Ok(Trained {
-        digest,
-        steps,
-        received: received.get(),
-        columns,
-        samples,
-        validation,
-    })
+    Ok(Trained { digest, steps, received: received.get(), columns, samples, validation })
 }
 
 fn trained_by_stages(ranks: u32, config: &Config) -> Vec<Trained> {
@@ -130,10 +123,7 @@ fn own_loop_of_stages(kind: Kind, chunks: u32, head: Head) -> Vec<String> {
         let numbers = schedule.stages_on(pp.rank()).into_iter();
         let stage = |number: u32| Stage::whole(&world.device()).part(&runs[number as usize], tp);
         let own = numbers.map(stage).collect::<Result<Vec<_>, _>>()?;
-        let axes = Axes {
-            stages: pp,
-            data: mesh.data(),
-        };
+        let axes = Axes { stages: pp, data: mesh.data() };
         let mut pipeline = Pipeline::with_config(own, schedule, axes, DdpConfig::default())?;
         if let Head::Tied = head {
             pipeline = pipeline.with_tied(Head::entry)?;
@@ -166,11 +156,7 @@ fn check_that_all_axes_took_part(trained: &[Trained]) {
     let steps = 2 * SAMPLES as u64 / 16;
     for (rank, found) in trained.iter().enumerate() {
         assert_eq!(found.steps, steps, "rank {rank}");
-        assert_eq!(
-            found.columns,
-            HIDDEN / 2,
-            "rank {rank} has a part of each block"
-        );
+        assert_eq!(found.columns, HIDDEN / 2, "rank {rank} has a part of each block");
         // Ranks 4 to 7 have the second stage, which takes an input for each micro-batch.
         let received = if rank < 4 { 0 } else { 4 * steps };
         assert_eq!(found.received, received, "rank {rank}");
@@ -179,18 +165,12 @@ fn check_that_all_axes_took_part(trained: &[Trained]) {
     for first in [0, 1, 4, 5] {
         let (one, other) = (&trained[first], &trained[first + 2]);
         let [one_epoch, others] = [one, other].map(|rank| &rank.samples[..SAMPLES / 2]);
-        assert!(
-            one_epoch.iter().all(|x| !others.contains(x)),
-            "dp divides samples"
-        );
+        assert!(one_epoch.iter().all(|x| !others.contains(x)), "dp divides samples");
         assert_eq!(one.digest, other.digest, "dp exchanges gradients");
     }
     for (one, other) in [(0, 1), (0, 4), (4, 5)] {
         assert_eq!(trained[one].samples, trained[other].samples);
-        assert_ne!(
-            trained[one].digest, trained[other].digest,
-            "they have other parts"
-        );
+        assert_ne!(trained[one].digest, trained[other].digest, "they have other parts");
     }
 }
 
@@ -242,12 +222,9 @@ fn one_file_with_dp_pp_and_tp_is_the_loop_that_one_would_write() {
 
 #[test]
 fn every_schedule_of_a_file_is_the_loop_that_one_would_write() {
-    for (kind, chunks) in [
-        (Kind::GPipe, 1),
-        (Kind::Interleaved, 2),
-        (Kind::ZeroBubbleH1, 1),
-        (Kind::ZeroBubbleV, 2),
-    ] {
+    for (kind, chunks) in
+        [(Kind::GPipe, 1), (Kind::Interleaved, 2), (Kind::ZeroBubbleH1, 1), (Kind::ZeroBubbleV, 2)]
+    {
         let schedule = format!("pipeline.schedule={kind}");
         let config = config_of_stages(&[&format!("mesh={MESH}"), &schedule]);
         let expected = own_loop_of_stages(kind, chunks, Head::Own);
@@ -273,11 +250,7 @@ fn a_tied_parameter_is_trained_as_in_the_loop_that_one_would_write() {
     let kind = Kind::OneForwardOneBackward;
     let trained = trained.unwrap();
     assert_eq!(trained, own_loop_of_stages(kind, 1, Head::Tied));
-    assert_ne!(
-        trained,
-        own_loop_of_stages(kind, 1, Head::Own),
-        "the last stage uses it"
-    );
+    assert_ne!(trained, own_loop_of_stages(kind, 1, Head::Own), "the last stage uses it");
 }
 
 /// Clipping acts in every step, so a norm that counts an element twice, or a sample that is trained on twice, shows.
@@ -312,10 +285,7 @@ fn stages_go_on_from_a_checkpoint_and_so_does_the_whole_model() {
     let straight = on(&["steps=5"]);
     assert_eq!(on(&["steps=3", &folder])[0].steps, 3);
     let resumed = on(&["steps=5", &folder]);
-    assert_eq!(
-        resumed[0].steps, 2,
-        "steps that were done are not done again"
-    );
+    assert_eq!(resumed[0].steps, 2, "steps that were done are not done again");
     assert_eq!(digests(&resumed), digests(&straight));
     let whole = spawn(1, |world| {
         let config = config_of_stages(&["steps=5", &folder]);
@@ -324,9 +294,8 @@ fn stages_go_on_from_a_checkpoint_and_so_does_the_whole_model() {
         assert_eq!(trainer.steps(), 5);
         let device = world.device();
         let validation = Data::new(13, move |indices: &[usize]| batch(indices, &device));
-        let [loss] = trainer.evaluate(&validation, |model, (x, y)| {
-            [model.loss(x, y).into_scalar::<f64>()]
-        })?;
+        let [loss] = trainer
+            .evaluate(&validation, |model, (x, y)| [model.loss(x, y).into_scalar::<f64>()])?;
         Ok::<_, Error>(loss)
     });
     let (whole, stages) = (whole.unwrap()[0], straight[0].validation);
@@ -373,27 +342,12 @@ fn stages_that_do_not_go_with_the_configuration_are_refused() {
         format!("{:?}", outcome.unwrap_err())
     };
     for (words, says) in [
-        (
-            &["mesh=dp=2,pp=2", "batch.micro=5"][..],
-            "data.drop_last=true",
-        ),
-        (
-            &["mesh=pp=4", "pipeline.stages_per_rank=2"],
-            "1f1b has 1 stage",
-        ),
-        (
-            &["mesh=pp=4", "pipeline.schedule=interleaved"],
-            "mesh=pp=4: ",
-        ),
+        (&["mesh=dp=2,pp=2", "batch.micro=5"][..], "data.drop_last=true"),
+        (&["mesh=pp=4", "pipeline.stages_per_rank=2"], "1f1b has 1 stage"),
+        (&["mesh=pp=4", "pipeline.schedule=interleaved"], "mesh=pp=4: "),
         (&["mesh=pp=2,cp=2"], "leave pp or cp out"),
-        (
-            &["mesh=dp=2,pp=2", "placement=zero3"],
-            "take zero1 or zero2",
-        ),
-        (
-            &["mesh=dp=2,pp=2", "precision.compute=bf16"],
-            "cast in the stages",
-        ),
+        (&["mesh=dp=2,pp=2", "placement=zero3"], "take zero1 or zero2"),
+        (&["mesh=dp=2,pp=2", "precision.compute=bf16"], "cast in the stages"),
         (&["mesh=pp=2,tp=2", "optimizer.kind=lamb"], "choose adamw"),
     ] {
         let error = refused(words);
@@ -409,10 +363,7 @@ fn stages_that_do_not_go_with_the_configuration_are_refused() {
         prepare(&world, &config, parts).map(drop)
     });
     let error = format!("{:?}", undivided.unwrap_err());
-    assert!(
-        error.contains("no layer of the model is divided"),
-        "{error}"
-    );
+    assert!(error.contains("no layer of the model is divided"), "{error}");
     // What is left over is left out.
     let config = config_of_stages(&["mesh=dp=2,pp=2", "batch.micro=5", "data.drop_last=true"]);
     let trained = trained_by_stages(4, &config);

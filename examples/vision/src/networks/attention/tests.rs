@@ -1,10 +1,6 @@
 use super::*;
 
-const SIZES: AttentionSizes = AttentionSizes {
-    channels: 6,
-    heads: 2,
-    map: [3, 4],
-};
+const SIZES: AttentionSizes = AttentionSizes { channels: 6, heads: 2, map: [3, 4] };
 
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
@@ -33,9 +29,7 @@ fn oracle(attention: &Attention, input: &Tensor<4>) -> Vec<f64> {
                 let down = to / width + height - 1 - from / width;
                 let right = to % width + width - 1 - from % width;
                 let place = |d| rel_height[down * depth + d] + rel_width[right * depth + d];
-                (0..depth)
-                    .map(|d| query(d, from) * (at(1, d, to) + place(d)))
-                    .sum()
+                (0..depth).map(|d| query(d, from) * (at(1, d, to) + place(d))).sum()
             };
             let scores: Vec<f64> = (0..pixels).map(score).collect();
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -64,10 +58,7 @@ fn pixels_attend_by_content_and_distance() {
     let tolerance = 100.0 * f64::from(f32::EPSILON);
     let expected = oracle(&attention, &input);
     for (index, (got, want)) in values(output).into_iter().zip(expected).enumerate() {
-        assert!(
-            (got - want).abs() < tolerance,
-            "{index}: {got} against {want}"
-        );
+        assert!((got - want).abs() < tolerance, "{index}: {got} against {want}");
     }
 }
 

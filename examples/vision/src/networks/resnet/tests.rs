@@ -85,9 +85,7 @@ impl ModuleVisitor for Paths {
 fn paths_and_shapes_are_torchvisions() {
     let device = Device::flex();
     let mut paths = Paths::default();
-    config(Depth::ResNet18, 1000)
-        .init(1, &device)
-        .visit(&mut paths);
+    config(Depth::ResNet18, 1000).init(1, &device).visit(&mut paths);
     let own: Vec<_> = paths.shapes.into_iter().collect();
 
     let mut expected: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -135,21 +133,14 @@ fn wide_bottlenecks_have_torchvisions_shapes() {
 }
 
 fn pictures(batch: usize, side: usize, device: &Device) -> Tensor<4> {
-    Draw::new(7, device)
-        .normal([batch, 3, side, side], 1.0)
-        .val()
+    Draw::new(7, device).normal([batch, 3, side, side], 1.0).val()
 }
 
 /// Pixels on a side after every stage.
 fn sides(network: &ResNet, side: usize, device: &Device) -> Vec<usize> {
     let mut x = network.begin(pictures(1, side, device));
     let mut sides = vec![x.dims()[3]];
-    for layer in [
-        &network.layer1,
-        &network.layer2,
-        &network.layer3,
-        &network.layer4,
-    ] {
+    for layer in [&network.layer1, &network.layer2, &network.layer3, &network.layer4] {
         x = layer.iter().fold(x, |x, block| block.forward(x));
         sides.push(x.dims()[3]);
     }
@@ -163,36 +154,22 @@ fn feature_maps_shrink_as_in_the_paper() {
     assert_eq!(sides(&large, 64, &device), [16, 16, 8, 4, 2]);
     let small = config(Depth::ResNet20, 5).init(1, &device);
     assert_eq!(sides(&small, 32, &device), [32, 32, 16, 8, 8]);
-    let stem = ResNetConfig {
-        stem: Stem::Small,
-        ..config(Depth::ResNet18, 5)
-    };
-    assert_eq!(
-        sides(&stem.init(1, &device), 32, &device),
-        [32, 32, 16, 8, 4]
-    );
+    let stem = ResNetConfig { stem: Stem::Small, ..config(Depth::ResNet18, 5) };
+    assert_eq!(sides(&stem.init(1, &device), 32, &device), [32, 32, 16, 8, 4]);
 }
 
 #[test]
 fn every_network_scores_every_picture() {
     let device = Device::flex();
-    for depth in [
-        Depth::ResNet18,
-        Depth::ResNet34,
-        Depth::ResNet50,
-        Depth::ResNext50,
-        Depth::ResNet8,
-    ] {
+    for depth in
+        [Depth::ResNet18, Depth::ResNet34, Depth::ResNet50, Depth::ResNext50, Depth::ResNet8]
+    {
         let network = config(depth, 7).init(1, &device);
         let scores = network.forward(pictures(2, 32, &device));
         assert_eq!(scores.dims(), [2, 7], "{depth:?}");
     }
-    let botnet = BotNetConfig {
-        classes: 7,
-        image_size: 40,
-        stem: Stem::Large,
-        zero_init_residual: true,
-    };
+    let botnet =
+        BotNetConfig { classes: 7, image_size: 40, stem: Stem::Large, zero_init_residual: true };
     let scores = botnet.init(1, &device).forward(pictures(2, 40, &device));
     assert_eq!(scores.dims(), [2, 7]);
 }
@@ -203,10 +180,7 @@ fn every_network_scores_every_picture() {
 fn zero_initialised_blocks_start_as_the_identity() {
     let device = Device::flex();
     let network = |zero_init_residual| {
-        let config = ResNetConfig {
-            zero_init_residual,
-            ..config(Depth::ResNet20, 4)
-        };
+        let config = ResNetConfig { zero_init_residual, ..config(Depth::ResNet20, 4) };
         config.init(3, &device)
     };
     let input = Draw::new(9, &device).normal([2, 16, 6, 6], 1.0).val();
@@ -224,10 +198,7 @@ fn zero_initialised_blocks_start_as_the_identity() {
 #[test]
 fn the_padded_shortcut_keeps_every_other_pixel() {
     let device = Device::flex();
-    let config = ResNetConfig {
-        zero_init_residual: true,
-        ..config(Depth::ResNet8, 4)
-    };
+    let config = ResNetConfig { zero_init_residual: true, ..config(Depth::ResNet8, 4) };
     let network = config.init(3, &device);
     let input = activation::relu(Draw::new(9, &device).normal([1, 16, 4, 4], 1.0).val());
     let output = network.layer2[0].forward(input.clone());
@@ -235,11 +206,7 @@ fn the_padded_shortcut_keeps_every_other_pixel() {
     let (input, output) = (values(input), values(output));
     for (index, value) in output.into_iter().enumerate() {
         let (channel, y, x) = (index / 4, index / 2 % 2, index % 2);
-        let expected = if channel < 16 {
-            input[channel * 16 + 2 * y * 4 + 2 * x]
-        } else {
-            0.0
-        };
+        let expected = if channel < 16 { input[channel * 16 + 2 * y * 4 + 2 * x] } else { 0.0 };
         assert_eq!(value, expected, "channel {channel}, pixel {y}, {x}");
     }
 }

@@ -22,18 +22,11 @@ impl State {
 /// Sleeps until one of them has something to read or to accept, or has failed, for `timeout` at most;
 /// the places of those that have.
 pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
-    let keys: Vec<Key> = handles
-        .iter()
-        .map(|handle| Key::Socket(handle.0.id))
-        .collect();
+    let keys: Vec<Key> = handles.iter().map(|handle| Key::Socket(handle.0.id)).collect();
     let news = here().wait(Some(timeout), |state| {
         let has_news = |index: &usize| state.has_news(handles[*index].0.id);
         let news: Vec<usize> = (0..handles.len()).filter(has_news).collect();
-        if news.is_empty() {
-            Look::Wait(keys.clone())
-        } else {
-            Look::Done(news)
-        }
+        if news.is_empty() { Look::Wait(keys.clone()) } else { Look::Done(news) }
     });
     news.unwrap_or_default()
 }
@@ -73,11 +66,7 @@ impl Edges {
     pub fn add(&self, number: u64, socket: &impl Socket) -> io::Result<()> {
         let descriptor = Arc::downgrade(socket.socket().0);
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.push(Watched {
-            number,
-            descriptor,
-            told: None,
-        });
+        watched.push(Watched { number, descriptor, told: None });
         Ok(())
     }
 
@@ -108,9 +97,7 @@ impl Edges {
             }
             let sockets = watched.iter().filter_map(|one| one.descriptor.upgrade());
             let mut keys: Vec<Key> = sockets.map(|socket| Key::Socket(socket.id)).collect();
-            let peers = writers
-                .iter()
-                .filter_map(|id| state.wires.endpoint(*id).peer);
+            let peers = writers.iter().filter_map(|id| state.wires.endpoint(*id).peer);
             keys.extend(peers.map(Key::Room));
             Look::Wait(keys)
         });

@@ -56,11 +56,7 @@ pub(crate) enum NetEvent {
 impl State {
     pub(crate) fn happen(&mut self, event: NetEvent) {
         match event {
-            NetEvent::Request {
-                client,
-                door,
-                tries,
-            } => self.request(client, &door, tries),
+            NetEvent::Request { client, door, tries } => self.request(client, &door, tries),
             NetEvent::Answer { client, phase } => {
                 let endpoint = self.wires.endpoint_mut(client);
                 if endpoint.phase == Phase::Connecting {
@@ -110,11 +106,7 @@ impl State {
         let hosts = [self.wires.endpoint(client).host, door.host()];
         let at = self.now + self.latency(hosts);
         let tries = 0;
-        let request = NetEvent::Request {
-            client,
-            door,
-            tries,
-        };
+        let request = NetEvent::Request { client, door, tries };
         self.plan(at, Event::Net(request));
     }
 
@@ -149,11 +141,7 @@ impl State {
 
     fn ask_again(&mut self, client: usize, door: &Door, tries: u32) {
         let pause = REQUEST_AGAIN * 2_u32.pow(tries.min(REQUESTS_MAX));
-        let request = NetEvent::Request {
-            client,
-            door: door.clone(),
-            tries: tries + 1,
-        };
+        let request = NetEvent::Request { client, door: door.clone(), tries: tries + 1 };
         self.plan(self.now + pause, Event::Net(request));
     }
 
@@ -264,10 +252,7 @@ impl State {
                 endpoint.is_closed = true;
                 let has_unread = !endpoint.inbox.is_empty();
                 let says_end = has_unread || !endpoint.is_write_shut;
-                endpoint
-                    .peer
-                    .filter(|_| says_end)
-                    .map(|peer| (peer, has_unread))
+                endpoint.peer.filter(|_| says_end).map(|peer| (peer, has_unread))
             }
             Entry::Listener(listener) => {
                 if listener.is_closed {
@@ -287,11 +272,7 @@ impl State {
             }
         };
         if let Some((peer, has_unread)) = unread {
-            let segment = if has_unread {
-                Segment::Reset
-            } else {
-                Segment::End
-            };
+            let segment = if has_unread { Segment::Reset } else { Segment::End };
             self.send(peer, segment);
         }
     }

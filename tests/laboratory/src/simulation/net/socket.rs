@@ -136,18 +136,8 @@ impl FromRemote for SocketAddr {
     }
 }
 
-listener!(
-    TcpListener,
-    TcpStream,
-    SocketAddr,
-    "Accepts connections from any host."
-);
-listener!(
-    UnixListener,
-    UnixStream,
-    Unnamed,
-    "Accepts connections from its own host."
-);
+listener!(TcpListener, TcpStream, SocketAddr, "Accepts connections from any host.");
+listener!(UnixListener, UnixStream, Unnamed, "Accepts connections from its own host.");
 
 /// A listener at an address of this host; port 0 is any that is free.
 ///
@@ -216,16 +206,9 @@ pub fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream>
         return Err(ErrorKind::HostUnreachable.into());
     };
     let port = place.lock().wires.free_port();
-    let from = if target == host {
-        address.ip()
-    } else {
-        address_of(host)
-    };
+    let from = if target == host { address.ip() } else { address_of(host) };
     let endpoint = Endpoint::new(place.process, host, [SocketAddr::new(from, port), *address]);
-    let door = Door::Tcp {
-        host: target,
-        port: address.port(),
-    };
+    let door = Door::Tcp { host: target, port: address.port() };
     reach(place, endpoint, door, Some(timeout)).map(TcpStream)
 }
 
@@ -259,10 +242,7 @@ fn reach(
         state.ask(id, door);
         id
     };
-    let descriptor = Arc::new(Descriptor {
-        place: place.clone(),
-        id,
-    });
+    let descriptor = Arc::new(Descriptor { place: place.clone(), id });
     let reached = place.wait(timeout, |state| match state.wires.endpoint(id).phase {
         Phase::Connecting => Look::Wait(vec![Key::Socket(id)]),
         phase => Look::Done(phase),

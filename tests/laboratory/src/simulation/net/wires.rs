@@ -91,8 +91,7 @@ impl Wires {
         let divides = |cut: &&Cut| ((cut.side >> one) ^ (cut.side >> other)) & 1 == 1;
         let is_there = |cut: &&Cut| cut.until.is_none_or(|until| until > now);
         let cuts = self.cuts.iter().filter(divides).filter(is_there);
-        cuts.copied()
-            .max_by_key(|cut| cut.until.unwrap_or(Duration::MAX))
+        cuts.copied().max_by_key(|cut| cut.until.unwrap_or(Duration::MAX))
     }
 
     pub(crate) fn flip_between(&mut self, hosts: [usize; 2]) {

@@ -30,12 +30,7 @@ pub(crate) struct Training<'a> {
 
 impl<'a> Training<'a> {
     pub(crate) fn new(group: &'a ProcessGroup, scenario: Scenario, folder: PathBuf) -> Self {
-        Self {
-            group,
-            scenario,
-            folder,
-            weights: model::start(),
-        }
+        Self { group, scenario, folder, weights: model::start() }
     }
 
     pub(crate) fn run(&mut self) -> Result<(), BoxError> {
@@ -102,9 +97,9 @@ impl<'a> Training<'a> {
         let gradient = batch.gradient(&self.weights);
         // The first half is sent while the second is computed, as buckets do.
         let (first, second) = gradient.split_at(gradient.len() / 2);
-        let under_way = self.group.background(first.to_vec(), |group, data| {
-            group.all_reduce(data, ReduceOp::Sum)
-        });
+        let under_way = self
+            .group
+            .background(first.to_vec(), |group, data| group.all_reduce(data, ReduceOp::Sum));
         thread::sleep(STEP_TIME);
         match mishap {
             Some(Misfortune::Panic) => panic!("the model is not finite"),

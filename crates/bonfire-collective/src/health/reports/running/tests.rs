@@ -58,10 +58,8 @@ fn report(records: &[FlightRecord]) -> GroupReport {
 #[test]
 fn the_one_that_is_waited_for_is_named_with_what_it_does() {
     let mut late = record(2, barrier(6, Some(58)));
-    late.progress.phase = Some(PhaseProgress {
-        name: "data loading".to_owned(),
-        began_ago: seconds(57),
-    });
+    late.progress.phase =
+        Some(PhaseProgress { name: "data loading".to_owned(), began_ago: seconds(57) });
     let waits = |rank| record(rank, barrier(7, None));
     let verdict = report(&[waits(0), waits(1), late, waits(3)]).verdict();
     assert_eq!(
@@ -91,10 +89,8 @@ fn ranks_that_stand_still_in_a_call_are_suspicious() {
     let verdict = |phase: &str| {
         let still = |rank| {
             let mut still = record(rank, barrier(6, Some(25)));
-            still.progress.phase = Some(PhaseProgress {
-                name: phase.to_owned(),
-                began_ago: seconds(26),
-            });
+            still.progress.phase =
+                Some(PhaseProgress { name: phase.to_owned(), began_ago: seconds(26) });
             still
         };
         report(&[0, 1, 2, 3].map(still)).verdict()
@@ -111,10 +107,7 @@ fn a_silent_rank_is_named_though_nobody_waits() {
     let mut report = report(&[busy(0), busy(1), busy(3)]);
     assert_eq!(report.silent(), [Rank::new(2)]);
     let verdict = report.verdict();
-    assert!(
-        verdict.starts_with("rank 2 gives no account of itself"),
-        "{verdict}"
-    );
+    assert!(verdict.starts_with("rank 2 gives no account of itself"), "{verdict}");
     report.departed = vec![Rank::new(2)];
     assert!(report.silent().is_empty());
     assert!(report.verdict().starts_with("it continues"));

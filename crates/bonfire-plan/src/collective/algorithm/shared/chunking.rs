@@ -82,11 +82,7 @@ impl Chunking {
 
 /// Waits for the next frame from `peer`, writes it to `target`, and frees its slot.
 pub(crate) fn receive(peer: Rank, target: ElemRange) -> [Step; 3] {
-    [
-        Step::Wait { peer },
-        Step::Copy { peer, target },
-        Step::Release { peer },
-    ]
+    [Step::Wait { peer }, Step::Copy { peer, target }, Step::Release { peer }]
 }
 
 /// Waits for the next frame from each of `peers`, folds `sources`, and frees the slots.
@@ -98,28 +94,16 @@ pub(crate) fn fold(
     steps: &mut Vec<Step>,
 ) {
     steps.extend(peers.clone().map(|peer| Step::Wait { peer }));
-    steps.push(Step::Reduce {
-        target,
-        sources,
-        stage,
-    });
+    steps.push(Step::Reduce { target, sources, stage });
     steps.extend(peers.map(|peer| Step::Release { peer }));
 }
 
 /// Where `rank` finds what `operand` contributes to a fold.
 pub(crate) fn source(rank: Rank, operand: Rank) -> Source {
-    if operand == rank {
-        Source::Own
-    } else {
-        Source::Inbox(operand)
-    }
+    if operand == rank { Source::Own } else { Source::Inbox(operand) }
 }
 
 /// Completes a fold of nothing but a rank's own data.
 pub(crate) fn finish_alone(target: ElemRange) -> Step {
-    Step::Reduce {
-        target,
-        sources: Box::new([Source::Own]),
-        stage: Stage::Final,
-    }
+    Step::Reduce { target, sources: Box::new([Source::Own]), stage: Stage::Final }
 }

@@ -16,12 +16,7 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     pub(crate) fn with(peer: Rank, outgoing: ElemRange, incoming: ElemRange) -> Self {
-        Self {
-            to: peer,
-            from: peer,
-            outgoing,
-            incoming,
-        }
+        Self { to: peer, from: peer, outgoing, incoming }
     }
 }
 
@@ -44,10 +39,7 @@ pub(crate) fn receive_all(
 /// equal length can be the same memory.
 pub(crate) fn exchange(chunking: &Chunking, meeting: Meeting, steps: &mut Vec<Step>) {
     let peer = meeting.from;
-    exchange_with(chunking, meeting, steps, |target| Step::Copy {
-        peer,
-        target,
-    });
+    exchange_with(chunking, meeting, steps, |target| Step::Copy { peer, target });
 }
 
 /// As [`exchange`], where `take` says what is done with each chunk that arrives. The ranges may differ in their number

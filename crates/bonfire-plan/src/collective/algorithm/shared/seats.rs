@@ -24,12 +24,7 @@ impl Seats {
             members[party].push(Rank::new(number));
         }
         let (party, _) = places[rank.index()];
-        Self {
-            rank,
-            party,
-            members,
-            places,
-        }
+        Self { rank, party, members, places }
     }
 
     /// Who handles the block of `owner` in `party`: the owner itself in its own, elsewhere the rank in
@@ -66,10 +61,7 @@ impl Seats {
 
     /// The owners in other parties whose agent this rank is.
     pub(crate) fn charges(&self) -> impl Iterator<Item = Rank> {
-        let owners = self
-            .other_parties()
-            .flat_map(|party| &self.members[party])
-            .copied();
+        let owners = self.other_parties().flat_map(|party| &self.members[party]).copied();
         owners.filter(|&owner| self.agent(owner, self.party) == self.rank)
     }
 

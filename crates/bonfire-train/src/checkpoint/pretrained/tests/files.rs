@@ -21,10 +21,7 @@ impl Stored {
 
     /// Under another name.
     pub(super) fn renamed(self, name: impl Fn(&str) -> String) -> Self {
-        Self {
-            name: name(&self.name),
-            ..self
-        }
+        Self { name: name(&self.name), ..self }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -99,10 +96,7 @@ fn pickle(tensors: &[Stored]) -> Vec<u8> {
         out.extend(b"tQ");
         out.extend(number(0));
         out.push(b'(');
-        tensor
-            .shape
-            .iter()
-            .for_each(|&side| out.extend(number(side)));
+        tensor.shape.iter().for_each(|&side| out.extend(number(side)));
         out.extend(b"t(");
         for place in 0..tensor.shape.len() {
             out.extend(number(tensor.shape[place + 1..].iter().product()));
@@ -155,7 +149,5 @@ fn zip(files: &[(String, Vec<u8>)]) -> Vec<u8> {
 /// The checksum of zip archives, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| (crc >> 1) ^ (0xEDB8_8320 & 0_u32.wrapping_sub(crc & 1));
-    !bytes.iter().fold(u32::MAX, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), step)
-    })
+    !bytes.iter().fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
 }

@@ -59,9 +59,7 @@ impl<S: ModuleMapper> Importer<'_, S> {
 
     fn receive(&self, own: Option<TensorData>) -> Result<Option<TensorData>, TrainError> {
         let own = own.map(TensorData::into_parts);
-        let about = own
-            .as_ref()
-            .map(|(_, shape, dtype)| (shape.to_vec(), *dtype));
+        let about = own.as_ref().map(|(_, shape, dtype)| (shape.to_vec(), *dtype));
         let Some((shape, dtype)) = broadcast_value(self.group, &about)? else {
             return Ok(None);
         };

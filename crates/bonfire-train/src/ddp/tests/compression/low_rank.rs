@@ -59,10 +59,7 @@ fn a_full_rank_is_the_mean() {
     for (full, plain) in full.iter().zip(&plain) {
         let pairs = full.0.iter().flatten().zip(plain.0.iter().flatten());
         for (full, plain) in pairs {
-            assert!(
-                f64::from((full - plain).abs()) <= allowed,
-                "{full}, not {plain}"
-            );
+            assert!(f64::from((full - plain).abs()) <= allowed, "{full}, not {plain}");
         }
     }
 }
@@ -76,10 +73,8 @@ fn left_behind(config: PowerSgdConfig, steps: usize) -> f64 {
     let sum =
         |index: usize| -> f64 { applied.iter().map(|step| f64::from(step.0[0][index])).sum() };
     let mean = &mean.0[0];
-    let apart = mean
-        .iter()
-        .enumerate()
-        .map(|(index, mean)| sum(index) - steps as f64 * f64::from(*mean));
+    let apart =
+        mean.iter().enumerate().map(|(index, mean)| sum(index) - steps as f64 * f64::from(*mean));
     norm(apart) / norm(mean.iter().map(|mean| f64::from(*mean)))
 }
 
@@ -112,9 +107,7 @@ fn a_cold_start_differs_and_feeds_back_too() {
 #[test]
 fn a_zero_gradient_does_not_end_a_parameter() {
     let gradients = |rank: usize, step: usize| match step {
-        0 => Gradients3::random(0, 1.0)
-            .map_ref(|v| vec![0.0; v.len()])
-            .into(),
+        0 => Gradients3::random(0, 1.0).map_ref(|v| vec![0.0; v.len()]).into(),
         _ => Gradients3::random(rank as u64, 1.0),
     };
     let found = averages(2, GradientCompression::PowerSgd(power_sgd(2)), 2, gradients);
@@ -145,13 +138,7 @@ fn an_overflow_on_one_rank_is_seen_by_all_and_forgotten() {
     assert!(found[2].0[0].iter().all(|value| value.is_nan()));
     assert!(found[2].0[2].iter().all(|value| value.is_finite()));
     for step in [3, 4] {
-        assert!(
-            found[step]
-                .0
-                .iter()
-                .flatten()
-                .all(|value| value.is_finite())
-        );
+        assert!(found[step].0.iter().flatten().all(|value| value.is_finite()));
     }
     // The parameter next to it does not notice.
     let expected = averages(3, GradientCompression::PowerSgd(power_sgd(1)), 5, clean);
@@ -232,10 +219,7 @@ fn unused_parameters_keep_their_errors() {
     assert_same(&half);
     let (always, half) = (behind(&always[0]), behind(&half[0]));
     let size = norm(expected.iter().copied());
-    assert!(
-        always < size && half < 1.5 * always,
-        "{half}, {always} of {size}"
-    );
+    assert!(always < size && half < 1.5 * always, "{half}, {always} of {size}");
 }
 
 #[test]
@@ -283,8 +267,5 @@ fn what_cannot_work_is_refused_on_all_ranks() {
     }
     let config = power_sgd(1).with_orthogonalization_epsilon(-1e-8);
     let epsilon = -1e-8;
-    assert_eq!(
-        refused(config),
-        CompressionError::UnusableEpsilon { epsilon }
-    );
+    assert_eq!(refused(config), CompressionError::UnusableEpsilon { epsilon });
 }

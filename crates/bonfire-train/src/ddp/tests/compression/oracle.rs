@@ -46,21 +46,13 @@ impl Oracle {
             .collect();
         orthonormal(&mut self.right);
         let times = |right: &Vec<f64>| -> Vec<f64> {
-            let row = |row: usize| {
-                (0..cols)
-                    .map(|col| mean[row * cols + col] * right[col])
-                    .sum()
-            };
+            let row = |row: usize| (0..cols).map(|col| mean[row * cols + col] * right[col]).sum();
             (0..rows).map(row).collect()
         };
         let mut left: Vec<Vec<f64>> = self.right.iter().map(times).collect();
         orthonormal(&mut left);
         let transposed = |left: &Vec<f64>| -> Vec<f64> {
-            let col = |col: usize| {
-                (0..rows)
-                    .map(|row| mean[row * cols + col] * left[row])
-                    .sum()
-            };
+            let col = |col: usize| (0..rows).map(|row| mean[row * cols + col] * left[row]).sum();
             (0..cols).map(col).collect()
         };
         self.right = left.iter().map(transposed).collect();
@@ -84,10 +76,7 @@ fn orthonormal(vectors: &mut [Vec<f64>]) {
         let vector = &mut rest[0];
         for other in before {
             let along: f64 = vector.iter().zip(&*other).map(|(v, o)| v * o).sum();
-            vector
-                .iter_mut()
-                .zip(other)
-                .for_each(|(v, o)| *v -= along * *o);
+            vector.iter_mut().zip(other).for_each(|(v, o)| *v -= along * *o);
         }
         let norm = vector.iter().map(|v| v * v).sum::<f64>().sqrt();
         vector.iter_mut().for_each(|v| *v /= norm);

@@ -5,9 +5,7 @@ use crate::{Checkpoints, CompressionError, CompressionState, Keep, Milestone};
 
 fn config() -> DdpConfig {
     let start_step = 2;
-    compressed(GradientCompression::PowerSgd(
-        power_sgd(1).with_start_step(start_step),
-    ))
+    compressed(GradientCompression::PowerSgd(power_sgd(1).with_start_step(start_step)))
 }
 
 /// Trains up to `steps` steps from the last checkpoint on, saving each.
@@ -23,15 +21,9 @@ fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, C
     }
     for step in resumed.map_or(0, |resumed| resumed.milestone.step)..steps {
         let indices = share(world, step as usize, 3);
-        let gradients = ddp
-            .backward(|model| model.loss(&indices, &device))
-            .unwrap()
-            .gradients;
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
         ddp.step(&mut optimizer, 0.01, gradients).unwrap();
-        let milestone = Milestone {
-            step: step + 1,
-            metric: None,
-        };
+        let milestone = Milestone { step: step + 1, metric: None };
         let state = ddp.compression_state().unwrap();
         let saved = checkpoints.save(milestone, &mut ddp, &optimizer, &state);
         saved.unwrap();
@@ -65,14 +57,9 @@ fn other_numbers_of_ranks_go_on_without_losing_what_was_left_out() {
         ddp.restore_compression(state).unwrap();
         let mut sum = vec![0.0_f64; ROWS * COLS];
         for _ in 0..steps {
-            let found = ddp
-                .backward(|model| model.loss(&gradients, &device))
-                .unwrap()
-                .gradients;
+            let found = ddp.backward(|model| model.loss(&gradients, &device)).unwrap().gradients;
             let found = gradient_values(ddp.module(), &found).remove(0).unwrap();
-            sum.iter_mut()
-                .zip(found)
-                .for_each(|(sum, value)| *sum += f64::from(value));
+            sum.iter_mut().zip(found).for_each(|(sum, value)| *sum += f64::from(value));
         }
         (sum, ddp.compression_state().unwrap())
     };
@@ -82,16 +69,11 @@ fn other_numbers_of_ranks_go_on_without_losing_what_was_left_out() {
     for ranks in [2, 3, 4] {
         let (second, _) = on_ranks(ranks, |world| steps(&world, &state, 3)).remove(0);
         // All ranks have equal gradients, so their number changes nothing but rounding.
-        let size = whole
-            .iter()
-            .fold(0.0_f64, |size, value| size.max(value.abs()));
+        let size = whole.iter().fold(0.0_f64, |size, value| size.max(value.abs()));
         let allowed = 6.0 * (ROWS + COLS) as f64 * f64::from(f32::EPSILON) * size;
         for (index, whole) in whole.iter().enumerate() {
             let found = first[index] + second[index];
-            assert!(
-                (found - whole).abs() <= allowed,
-                "{ranks} ranks: {found}, not {whole}"
-            );
+            assert!((found - whole).abs() <= allowed, "{ranks} ranks: {found}, not {whole}");
         }
     }
 }
@@ -110,18 +92,12 @@ fn a_state_that_does_not_fit_is_refused() {
             other => panic!("{other}"),
         };
         let other = refused(low_rank(2));
-        assert!(
-            other.to_string().contains("at rank 1 with error"),
-            "{other}"
-        );
+        assert!(other.to_string().contains("at rank 1 with error"), "{other}");
         low_rank(1).restore_compression(&state).unwrap();
         (other, refused(with(GradientCompression::None)))
     });
     for (other, none) in results {
-        assert!(
-            matches!(other, CompressionError::OtherMatrix { .. }),
-            "{other}"
-        );
+        assert!(matches!(other, CompressionError::OtherMatrix { .. }), "{other}");
         assert_eq!(none, CompressionError::NothingToRestore);
     }
 }

@@ -20,9 +20,8 @@ fn half_precision_averages_are_rounded_as_defined() {
         };
         let found = averages(ranks, GradientCompression::Fp16, 3, gradients);
         for (step, found) in found.iter().enumerate() {
-            let own: Vec<Gradients3> = (0..ranks as usize)
-                .map(|rank| gradients(rank, step))
-                .collect();
+            let own: Vec<Gradients3> =
+                (0..ranks as usize).map(|rank| gradients(rank, step)).collect();
             for (parameter, found) in found.0.iter().enumerate() {
                 for (index, found) in found.iter().enumerate() {
                     let shares: Vec<f32> = own.iter().map(|own| own.0[parameter][index]).collect();
@@ -33,10 +32,7 @@ fn half_precision_averages_are_rounded_as_defined() {
                     let unit = f64::powi(2.0, -11) + f64::from(f32::EPSILON);
                     let smallest = f64::powi(2.0, -24);
                     let bound = 2.0 * unit * (1.0 + unit) * sizes + (count + 1.0) * smallest;
-                    assert!(
-                        (f64::from(*found) - mean).abs() <= bound,
-                        "{found} is not {mean}"
-                    );
+                    assert!((f64::from(*found) - mean).abs() <= bound, "{found} is not {mean}");
                 }
             }
         }
@@ -61,9 +57,7 @@ fn buckets_of_sixteen_bits_give_the_bits_of_single_parameters() {
     for compression in [GradientCompression::Fp16, GradientCompression::Bf16] {
         for ranks in [2, 3] {
             let with = |averaging: Averaging| {
-                on_ranks(ranks, |world| {
-                    bits(&train(&world, averaging.clone(), 5, 3, 0.05))
-                })
+                on_ranks(ranks, |world| bits(&train(&world, averaging.clone(), 5, 3, 0.05)))
             };
             let config = DdpConfig::default().with_compression(compression);
             let reference = with(Averaging::per_parameter(config));
@@ -86,10 +80,7 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
                 Loss::mean_over(model.loss(&indices, &device), size)
             };
             ddp.no_sync(|model| loss(model, sizes[0])).unwrap();
-            let gradients = ddp
-                .backward(|model| loss(model, sizes[1]))
-                .unwrap()
-                .gradients;
+            let gradients = ddp.backward(|model| loss(model, sizes[1])).unwrap().gradients;
             gradient_values(ddp.module(), &gradients)
         })
     };
@@ -135,10 +126,7 @@ fn the_bytes_on_the_wire_are_as_few_as_promised() {
     for (compression, saved) in [
         (GradientCompression::Fp16, 2 * all),
         (GradientCompression::Bf16, 2 * all),
-        (
-            GradientCompression::PowerSgd(power_sgd(1)),
-            4 * (weights - factors),
-        ),
+        (GradientCompression::PowerSgd(power_sgd(1)), 4 * (weights - factors)),
     ] {
         let expected = plain.map(|plain| plain - 2 * (saved + flags - verdict) as u64);
         assert_eq!(bytes_sent(compression), expected, "{compression:?}");

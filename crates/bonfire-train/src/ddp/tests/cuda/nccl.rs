@@ -67,10 +67,7 @@ fn mean(values: &[f32], precision: Precision, roundings: usize) -> (f64, f64) {
     let ku = roundings as f64 * f64::powi(2.0, -digits);
     let size = all().map(f64::abs).sum::<f64>() / count;
     let underflow = (count + 1.0) * f64::powi(2.0, smallest - 1);
-    (
-        all().sum::<f64>() / count,
-        ku / (1.0 - ku) * size + underflow,
-    )
+    (all().sum::<f64>() / count, ku / (1.0 - ku) * size + underflow)
 }
 
 /// NCCL rounds the reciprocal of the number of ranks, each share and each addition to 16 bits, or fewer of them;
@@ -101,10 +98,8 @@ fn assert_means(ranks: u32, precision: Precision) {
         on_devices(1, run).expect("it is there").remove(0)
     };
     let own: Vec<Vec<f32>> = (0..ranks as usize).map(alone).collect();
-    for (route, roundings) in [
-        (GradientRoute::Nccl, ranks as usize + 1),
-        (GradientRoute::Host, 2),
-    ] {
+    for (route, roundings) in [(GradientRoute::Nccl, ranks as usize + 1), (GradientRoute::Host, 2)]
+    {
         for (index, found) in averages(route).into_iter().enumerate() {
             let values: Vec<f32> = own.iter().map(|own| own[index]).collect();
             let (exact, allowed) = mean(&values, precision, roundings);
@@ -133,11 +128,7 @@ fn cuda_gradients_of_three_ranks_differ_by_rounding_over_nccl() {
         let samples = ranks as usize * batch;
         let magnitude = largest_sample_gradient(steps * samples);
         let allowed = tolerance(steps, lr, terms(samples) + 2 * ranks as usize, magnitude);
-        assert_close(
-            &with(GradientRoute::Nccl),
-            &with(GradientRoute::Host),
-            allowed,
-        );
+        assert_close(&with(GradientRoute::Nccl), &with(GradientRoute::Host), allowed);
     }
 }
 
@@ -183,9 +174,6 @@ fn cuda_ranks_that_share_a_device_are_refused_by_nccl_unless_it_is_told_otherwis
         );
         let text = error.to_string();
         let who = format!("rank {devices} is on the device of rank 0");
-        assert!(
-            text.contains(&who) && text.contains("GradientRoute::Nccl"),
-            "{text}"
-        );
+        assert!(text.contains(&who) && text.contains("GradientRoute::Nccl"), "{text}");
     }
 }

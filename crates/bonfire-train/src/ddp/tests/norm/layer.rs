@@ -75,9 +75,8 @@ fn oracle(whole: &Whole) -> Outcome {
         ..Outcome::default()
     };
     for feature in 0..whole.features {
-        let own: Vec<usize> = (0..x.len())
-            .filter(|i| i / positions % whole.features == feature)
-            .collect();
+        let own: Vec<usize> =
+            (0..x.len()).filter(|i| i / positions % whole.features == feature).collect();
         let m = own.len().max(1) as f64;
         let sum = |f: &dyn Fn(usize) -> f64| own.iter().map(|&i| f(i)).sum::<f64>();
         let mean = sum(&|i| x[i]) / m;
@@ -180,10 +179,7 @@ fn assert_near(what: &str, found: &[f64], expected: &[f64], allowed: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
         let apart = (found - expected).abs();
-        assert!(
-            apart <= allowed,
-            "{what}: {found}, not {expected} (± {allowed})"
-        );
+        assert!(apart <= allowed, "{what}: {found}, not {expected} (± {allowed})");
     }
 }
 
@@ -197,36 +193,17 @@ fn assert_is(found: &Outcome, expected: &Outcome, allowed: &Allowed) {
         allowed.input_gradient,
     );
     let gradient = &found.gamma_gradient;
-    assert_near(
-        "gradient of gamma",
-        gradient,
-        &expected.gamma_gradient,
-        allowed.gradient,
-    );
+    assert_near("gradient of gamma", gradient, &expected.gamma_gradient, allowed.gradient);
     let gradient = &found.beta_gradient;
-    assert_near(
-        "gradient of beta",
-        gradient,
-        &expected.beta_gradient,
-        allowed.gradient,
-    );
+    assert_near("gradient of beta", gradient, &expected.beta_gradient, allowed.gradient);
     assert_near("mean", &found.mean, &expected.mean, allowed.mean);
-    assert_near(
-        "variance",
-        &found.variance,
-        &expected.variance,
-        allowed.variance,
-    );
+    assert_near("variance", &found.variance, &expected.variance, allowed.variance);
 }
 
 /// Ranks with so many samples each compute what one rank does with all of them.
 fn check<const D: usize>(parts: &[usize], features: usize, positions: &[usize]) {
     assert_eq!(D, 2 + positions.len());
-    let whole = Whole {
-        samples: parts.iter().sum(),
-        features,
-        positions: positions.to_vec(),
-    };
+    let whole = Whole { samples: parts.iter().sum(), features, positions: positions.to_vec() };
     let results = on_ranks(parts.len() as u32, |world| {
         let device = world.device().autodiff();
         let group = NormGroup::of_world(&world).unwrap();
@@ -330,14 +307,9 @@ fn evaluation_and_frozen_layers_ask_nobody() {
 fn the_ranks_of_a_group_have_statistics_of_their_own() {
     let means = on_ranks(4, |world| {
         let device = world.device().autodiff();
-        let pair = world
-            .group()
-            .split(Some(world.rank().get() / 2), 0)
-            .unwrap();
+        let pair = world.group().split(Some(world.rank().get() / 2), 0).unwrap();
         let group = NormGroup::of_ranks(&world, pair.unwrap());
-        let layer = BatchNormConfig::new(1)
-            .with_momentum(1.0)
-            .init_synchronized(&device, &group);
+        let layer = BatchNormConfig::new(1).with_momentum(1.0).init_synchronized(&device, &group);
         let own = world.rank().get() as f32;
         let _output = layer.forward(Tensor::<2>::full([2, 1], own, &device));
         floats(layer.running_mean.value())[0]
@@ -366,9 +338,6 @@ fn a_layer_of_f64_is_exact_to_f64() {
     let expected = 2.0_f64.powi(-40) / deviation;
     for (found, expected) in means.iter().zip([expected, -expected]) {
         let apart = (found - expected).abs();
-        assert!(
-            apart <= 4.0 * f64::EPSILON / deviation,
-            "{found}, not {expected}"
-        );
+        assert!(apart <= 4.0 * f64::EPSILON / deviation, "{found}, not {expected}");
     }
 }

@@ -40,8 +40,7 @@ impl Net {
     fn forward(&self, x: Tensor<4>) -> Tensor<2> {
         let x = activation::tanh(self.norm.forward(self.conv.forward(x)));
         let x = self.hidden.forward(x.flatten(1, 3));
-        self.head
-            .forward(activation::tanh(self.last_norm.forward(x)))
+        self.head.forward(activation::tanh(self.last_norm.forward(x)))
     }
 
     /// The mean over samples `start` to `end` of a step.
@@ -98,8 +97,7 @@ fn train_together(
                 };
                 Loss::mean_over(loss, samples)
             });
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients)
-                .unwrap();
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients).unwrap();
         }
         ddp.into_module()
     })
@@ -122,9 +120,7 @@ fn largest_distance(left: &[(String, Vec<f64>)], right: &[(String, Vec<f64>)]) -
     let pairs = left.iter().zip(right);
     let apart = pairs.flat_map(|((_, left), (_, right))| {
         assert_eq!(left.len(), right.len());
-        left.iter()
-            .zip(right)
-            .map(|(left, right)| (left - right).abs())
+        left.iter().zip(right).map(|(left, right)| (left - right).abs())
     });
     apart.fold(0.0, f64::max)
 }
@@ -142,10 +138,7 @@ fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
     let allowed =
         AS_EXACT_AS_ONE * largest_distance(&named_values(&train_alone(DType::F32)), &exact);
     let moved = largest_distance(&named_values(&Net::new(&Device::flex())), &exact);
-    assert!(
-        allowed < moved / 1000.0,
-        "{allowed} would hide errors in {moved}"
-    );
+    assert!(allowed < moved / 1000.0, "{allowed} would hide errors in {moved}");
     let uneven: Parts = |step| match step % 3 {
         0 => vec![5, 3],
         1 => vec![1, 7],
@@ -155,22 +148,13 @@ fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
         (2, |_| vec![4, 4]),
         (4, |_| vec![2, 2, 2, 2]),
         (2, uneven),
-        (3, |step| {
-            if step < 10 {
-                vec![3, 3, 2]
-            } else {
-                vec![0, 8, 0]
-            }
-        }),
+        (3, |step| if step < 10 { vec![3, 3, 2] } else { vec![0, 8, 0] }),
     ];
     for (run, (ranks, parts)) in runs.into_iter().enumerate() {
         let models = train_together(ranks, small_buckets(), Without::Nothing, parts);
         assert_same(&models.iter().map(bits).collect::<Vec<_>>());
         let apart = largest_distance(&named_values(&models[0]), &exact);
-        assert!(
-            apart <= allowed,
-            "run {run}: {apart} from the exact run, not {allowed}"
-        );
+        assert!(apart <= allowed, "run {run}: {apart} from the exact run, not {allowed}");
     }
 }
 
@@ -184,8 +168,7 @@ fn without_the_exchange_several_ranks_train_something_else() {
         for step in 0..STEPS {
             let part = part(&[4, 4], world.rank().index());
             let gradients = ddp.backward(|model| model.loss(step, part, (&device, DType::F32)));
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients)
-                .unwrap();
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients).unwrap();
         }
         named_values(ddp.module())
     });
@@ -196,26 +179,16 @@ fn without_the_exchange_several_ranks_train_something_else() {
 #[test]
 fn buckets_and_single_parameters_and_empty_batches_give_the_same_bits() {
     let parts = |step: usize| {
-        if step.is_multiple_of(2) {
-            vec![6, 2]
-        } else {
-            vec![0, 8]
-        }
+        if step.is_multiple_of(2) { vec![6, 2] } else { vec![0, 8] }
     };
     let with =
         |averaging: Averaging, without| bits(&train_together(2, averaging, without, parts)[0]);
     let reference = with(small_buckets().into(), Without::Nothing);
     assert!(
-        with(
-            Averaging::per_parameter(DdpConfig::default()),
-            Without::Nothing
-        ) == reference,
+        with(Averaging::per_parameter(DdpConfig::default()), Without::Nothing) == reference,
         "single parameters"
     );
-    assert!(
-        with(small_buckets().into(), Without::Empty) == reference,
-        "empty batches"
-    );
+    assert!(with(small_buckets().into(), Without::Empty) == reference, "empty batches");
 }
 
 #[test]
@@ -235,10 +208,7 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
                 ddp.no_sync(|model| weighted(model, (0, 2))).unwrap();
                 ddp.no_sync(|model| weighted(model, (2, 4))).unwrap();
             }
-            let gradients = ddp
-                .backward(|model| weighted(model, (4, 8)))
-                .unwrap()
-                .gradients;
+            let gradients = ddp.backward(|model| weighted(model, (4, 8))).unwrap().gradients;
             ddp.step(&mut optimizer, RATE, gradients).unwrap();
         }
         bits(ddp.module())
@@ -307,15 +277,9 @@ fn a_layer_of_burn_is_refused_by_name() {
     }
     on_ranks(2, |world| {
         let device = world.device();
-        let model = Backbone {
-            norms: vec![nn::BatchNormConfig::new(2).init(&device)],
-        };
+        let model = Backbone { norms: vec![nn::BatchNormConfig::new(2).init(&device)] };
         let error = convert_sync_batch_norm(model, &world).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("layer \"norms.0\" is burn::nn::BatchNorm")
-        );
+        assert!(error.to_string().starts_with("layer \"norms.0\" is burn::nn::BatchNorm"));
     });
 }
 

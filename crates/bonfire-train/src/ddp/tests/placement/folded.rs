@@ -35,12 +35,7 @@ fn folded(world: &World, config: DdpConfig, is_folded: bool) -> (Bits, Vec<f32>)
         let gradients = gradients.clip(Clip::Norm(norm_max)).unwrap();
         let gradients = gradients.defer_scale(factor.as_ref());
         let bias = &ddp.module().second.bias;
-        gradient = gradients
-            .get(bias.as_ref().unwrap())
-            .unwrap()
-            .to_data()
-            .try_to_vec()
-            .unwrap();
+        gradient = gradients.get(bias.as_ref().unwrap()).unwrap().to_data().try_to_vec().unwrap();
         ddp.step(&mut optimizer, 0.01, gradients).unwrap();
     }
     (bits(&ddp.whole().unwrap()), gradient)
@@ -86,16 +81,12 @@ fn an_optimizer_without_the_handle_is_refused_and_so_is_clipping_of_its_own() {
             optimizer.with_group(first(), SgdConfig::new().build(), None)
         });
         for error in errors {
-            assert!(
-                error.contains("the optimizers multiplied only"),
-                "{placement}: {error}"
-            );
+            assert!(error.contains("the optimizers multiplied only"), "{placement}: {error}");
         }
     }
     let clipping = || GradientClippingConfig::Norm(1.0).init();
-    let errors = refused(Placement::replicated(), |optimizer| {
-        optimizer.with_grad_clipping(clipping())
-    });
+    let errors =
+        refused(Placement::replicated(), |optimizer| optimizer.with_grad_clipping(clipping()));
     for error in errors {
         assert!(error.contains("only 0 of 8"), "{error}");
     }

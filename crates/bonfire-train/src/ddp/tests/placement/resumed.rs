@@ -15,18 +15,13 @@ fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, st
     assert_cut(&ddp);
     let resumed = checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer);
     assert_eq!(resumed.unwrap().is_some(), steps.start > 0);
-    let milestone = Milestone {
-        step: steps.end as u64,
-        metric: None,
-    };
+    let milestone = Milestone { step: steps.end as u64, metric: None };
     for step in steps {
         let indices = share(world, step, 2);
         let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
         ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
     }
-    checkpoints
-        .save(milestone, &mut ddp, &optimizer, &())
-        .unwrap();
+    checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
 }
 
 /// A training that has not begun.
@@ -50,11 +45,7 @@ fn saved(folder: &Path, step: u64) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
-    let placements = [
-        Placement::replicated(),
-        Placement::zero1(),
-        Placement::zero3(),
-    ];
+    let placements = [Placement::replicated(), Placement::zero1(), Placement::zero3()];
     goes_on_in_any_of(placements, &optimizer(), &[2, 1, 3, 4]);
     let [zero1, zero2] = WHOLE;
     let placements = [Placement::replicated(), zero1, zero2];

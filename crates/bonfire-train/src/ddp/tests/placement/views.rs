@@ -6,12 +6,8 @@ use super::*;
 use crate::reducer::timing::Stopwatch;
 use crate::reducer::trace::Event;
 
-const PLACEMENTS: [Placement; 4] = [
-    Placement::replicated(),
-    Placement::zero1(),
-    Placement::zero2(),
-    Placement::zero3(),
-];
+const PLACEMENTS: [Placement; 4] =
+    [Placement::replicated(), Placement::zero1(), Placement::zero2(), Placement::zero3()];
 
 /// The gradients of a model's parameters, each in one dimension, in the memory that it has.
 fn flat(model: &Uneven, gradients: &Gradients) -> Vec<Tensor<1>> {

@@ -117,18 +117,11 @@ fn check(ranks: u32, config: DdpConfig, offload: Option<&Offload>) {
         assert!(found == expected, "{what}");
         let cut = |name: &str| gathers.iter().find(|(found, _)| found == name);
         // Each use gathers forwards, and a second run gathers again; so does a backward step that needs the weight.
-        for (name, fewest) in [
-            ("first.weight", 1),
-            ("blocks.0.weight", 2),
-            ("blocks.1.weight", 2),
-        ] {
+        for (name, fewest) in [("first.weight", 1), ("blocks.0.weight", 2), ("blocks.1.weight", 2)]
+        {
             let found = cut(name).map(|(_, count)| *count);
             // A plain block keeps what is cast.
-            let fewest = if blocks == Blocks::Segments {
-                fewest
-            } else {
-                1
-            };
+            let fewest = if blocks == Blocks::Segments { fewest } else { 1 };
             assert!(found >= Some(fewest), "{what}: {name} of {gathers:?}");
         }
     }

@@ -30,8 +30,7 @@ impl<G: GpuGroup> CudaBucket<G> {
 
     pub(super) fn kept_part(&self, range: &Range<usize>) -> Result<Span, CudaError> {
         let kept = self.kept.as_ref();
-        kept.expect("something was kept before")
-            .part(self.bytes_of(range))
+        kept.expect("something was kept before").part(self.bytes_of(range))
     }
 
     pub(super) fn make_kept(&mut self, context: &Context) -> Result<(), CudaError> {

@@ -24,12 +24,7 @@ impl Kernels {
             DType::BF16 => (Element::Bf16, FloatElement::Bf16),
             other => panic!("gradients are never of type {other}"),
         };
-        let sum = Reduce::new(
-            element,
-            Fold::Sum,
-            &[Role::Both, Role::Source],
-            Width::Vector,
-        );
+        let sum = Reduce::new(element, Fold::Sum, &[Role::Both, Role::Source], Width::Vector);
         let sum = sum.expect("floats have a sum of two buffers");
         Ok(Self {
             pack: PackKernel::load(context, nvrtc, dtype.size_bytes())?,

@@ -52,12 +52,7 @@ pub(crate) fn zeros(dtype: DType, elems: usize) -> (DeviceTensor, Arc<Memory>) {
 fn of_values(values: BucketBuffer) -> (DeviceTensor, Arc<Memory>) {
     let (dtype, elems) = (values.dtype(), values.len());
     let memory = Arc::new(Mutex::new(values));
-    let tensor = DeviceTensor {
-        dtype,
-        elems,
-        memory: memory.clone(),
-        reader: None,
-    };
+    let tensor = DeviceTensor { dtype, elems, memory: memory.clone(), reader: None };
     (tensor, memory)
 }
 
@@ -159,10 +154,7 @@ impl Bucket {
         if let Some(work) = self.work.take() {
             self.values = Some(work.wait()?);
         }
-        Ok(self
-            .values
-            .as_mut()
-            .expect("values are here or on their way"))
+        Ok(self.values.as_mut().expect("values are here or on their way"))
     }
 
     fn both(

@@ -68,9 +68,7 @@ impl Stage {
             None => x,
         };
         let blocks = self.blocks.iter();
-        blocks.fold(x, |x, block| {
-            x.clone() + block.down.forward(block.up.forward(x).tanh())
-        })
+        blocks.fold(x, |x, block| x.clone() + block.down.forward(block.up.forward(x).tanh()))
     }
 
     pub(super) fn loss(&self, x: Tensor<2>, y: Tensor<2>) -> Tensor<1> {
@@ -81,11 +79,7 @@ impl Stage {
     pub(super) fn forward(&self, pass: &mut Pass<'_, Batch>) -> Result<Output, PipelineError> {
         let (x, y) = pass.micro_batch().clone();
         let x = if pass.is_first() { x } else { pass.input()? };
-        Ok(if pass.is_last() {
-            self.loss(x, y).into()
-        } else {
-            self.stream(x).into()
-        })
+        Ok(if pass.is_last() { self.loss(x, y).into() } else { self.stream(x).into() })
     }
 }
 
@@ -111,10 +105,7 @@ impl Head {
                 let stream = stage.stream(x);
                 let said = stream.clone().matmul(entry.transpose()).sum_dim(1);
                 let exit = stage.exit.as_ref().expect("the last stage has the exit");
-                Ok((exit.forward(stream) + said - y)
-                    .powi_scalar(2)
-                    .mean()
-                    .into())
+                Ok((exit.forward(stream) + said - y).powi_scalar(2).mean().into())
             }
             Self::Own | Self::Tied => stage.forward(pass),
         }
