@@ -72,9 +72,15 @@ fn main() -> ExitCode {
         Command::Config(args) => Ok(config::run(&args)),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::write(&args).map(success),
-        Command::Doctor(args) => Ok(success(doctor::run(args))),
+        Command::Doctor(args) => {
+            doctor::run(args);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Inspect(args) => inspect::inspect(&args).map(success),
-        Command::Completions(args) => Ok(success(completions::run::<Cli>(&args))),
+        Command::Completions(args) => {
+            completions::run::<Cli>(&args);
+            Ok(ExitCode::SUCCESS)
+        }
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => Ok(selftest::run(args)),
     };

@@ -140,7 +140,7 @@ fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     // All bars to one scale.
     let longest = all.fold(Duration::ZERO, Duration::max);
     let percent = 100.0 / longest.as_secs_f64().max(1e-9);
-    write!(page, "<div class=\"wide\"><table class=\"times\">\n")?;
+    writeln!(page, "<div class=\"wide\"><table class=\"times\">")?;
     write!(page, "<tr><th>rank</th><th></th>")?;
     for (place, (name, _)) in TimeSplit::default().parts().into_iter().enumerate() {
         write_heading(page, place, &format!("{name} (s)"))?;
