@@ -1,4 +1,4 @@
-//! What the page "From one GPU to many" adds to a program is in listings, which are compiled and run.
+//! What pages add to a program is in listings, which are compiled and run.
 
 use std::fs;
 use std::path::Path;
@@ -37,11 +37,12 @@ fn assert_in_listing(lines: &[&str], listing: &str) {
 
 #[test]
 fn what_the_differences_lead_to_is_in_the_listings() {
-    let page = read("../src/from-one-gpu-to-many.md");
-    let blocks: Vec<&str> =
-        page.split("```diff\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    let [own, learner] = blocks[..] else { panic!("the page has {} differences", blocks.len()) };
-    for (difference, listing) in [(own, "data_loader"), (learner, "learner")] {
+    let pages = [("from-one-gpu-to-many", "data_loader"), ("before-and-after", "learner")];
+    for (page, listing) in pages {
+        let text = read(&format!("../src/{page}.md"));
+        let rest = text.split_once("```diff\n").expect("the page has a difference").1;
+        let (difference, _) = rest.split_once("```").expect("which has an end");
+        assert!(!rest.contains("```diff"), "{page}.md has another difference");
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);
     }

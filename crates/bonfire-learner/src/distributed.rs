@@ -9,27 +9,15 @@ use burn_train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
 };
-use burn_train::{InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep};
+use burn_train::{LearnerSummary, SupervisedTraining};
 use tracing::dispatcher::get_default;
 use tracing::subscriber::NoSubscriber;
 
 use crate::config::LearnerConfig;
-use crate::output::StepOutput;
+use crate::model::DistributedModel;
 use crate::records::{FromMain, Restoring};
 use crate::strategy::strategy_of;
 use bonfire_train::World;
-
-/// A model of Burn's learner whose outputs rank 0 can see from all ranks, implemented for every [`LearnerModel`]
-/// whose training and validation steps return a [`StepOutput`].
-pub trait DistributedModel:
-    LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
-{
-}
-
-impl<M> DistributedModel for M where
-    M: LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
-{
-}
 
 /// Lets `burn::train::SupervisedTraining` train on several ranks.
 pub trait DistributedTraining: Sized {

@@ -13,6 +13,7 @@ mod config;
 mod distributed;
 mod error;
 mod local_batches;
+mod model;
 mod output;
 mod records;
 mod run;
@@ -21,8 +22,9 @@ mod timings;
 
 pub use compression_checkpoints::CompressionCheckpoints;
 pub use config::{GradientCheck, LearnerConfig};
-pub use distributed::{DistributedModel, DistributedTraining};
+pub use distributed::DistributedTraining;
 pub use error::LearnerError;
+pub use model::DistributedModel;
 pub use output::{Outputs, StepOutput, TensorMessage, counted};
 pub use strategy::{strategy, strategy_with};
 pub use timings::{StepTimeMetric, StepTimings};

@@ -14,11 +14,11 @@ use burn_train::{
 };
 
 use crate::config::{GradientCheck, LearnerConfig};
-use crate::distributed::DistributedModel;
 use crate::error::LearnerError;
 use crate::local_batches::LocalBatches;
 use crate::local_batches::batches::{Split, Turn};
 use crate::local_batches::step_agreement::{OwnStep, StepAgreement};
+use crate::model::DistributedModel;
 use crate::output::{Sent, StepOutput, gathered};
 use crate::records::Restoring;
 

@@ -13,7 +13,7 @@ use burn_train::{
 };
 
 use crate::config::LearnerConfig;
-use crate::distributed::DistributedModel;
+use crate::model::DistributedModel;
 use crate::records::Restoring;
 use crate::run::Run;
 

@@ -1,7 +1,7 @@
 //! The work of a training before its first epoch.
 
-use crate::distributed::DistributedModel;
 use crate::error::LearnerError;
+use crate::model::DistributedModel;
 use crate::records::{self, Restoring};
 use crate::run::Run;
 use bonfire_train::{Ddp, GradientCompression, Precision, with_file_timeout};
