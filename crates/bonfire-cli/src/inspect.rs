@@ -12,7 +12,7 @@ use clap::Args;
 
 /// Show what the ranks of a job do, or did last.
 ///
-/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as before. Of a
+/// A running job of this user is asked, all its hosts through the processes on this one; it continues unchanged. Of a
 /// failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR named when their group
 /// failed, those of all hosts if they are in one folder. Without an argument, lists the running jobs.
 #[derive(Debug, Args)]

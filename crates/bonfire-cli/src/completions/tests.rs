@@ -1,6 +1,6 @@
 //! The page "The command bonfire" of the book: below a mark it is what clap says of every command.
 //!
-//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire completions` writes it anew. The commands of other builds
+//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire completions` writes it again. The commands of other builds
 //! stay as they are.
 
 use std::fs;
@@ -119,9 +119,9 @@ fn the_page_is_what_clap_says() {
         return;
     }
     for (written, said) in written.iter().zip(&all) {
-        assert_eq!(written, said, "write the page anew with {WRITE}=1");
+        assert_eq!(written, said, "write the page again with {WRITE}=1");
     }
-    assert_eq!(written.len(), all.len(), "write the page anew with {WRITE}=1");
+    assert_eq!(written.len(), all.len(), "write the page again with {WRITE}=1");
 }
 
 /// What the pages show the reader to type.
