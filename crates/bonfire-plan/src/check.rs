@@ -34,11 +34,12 @@ pub use error::{Blocked, CheckError, Fault, Flaw, Obstacle};
 use crate::{Order, Plan, Schedule};
 
 /// What is known of a plan that passed.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
+    /// The weakest of all elements and ranks; [`Order::Canonical`] where nothing is folded.
     pub order: Order,
+    /// Frames, elements and rounds of all ranks, without times.
     pub cost: Cost,
 }
 

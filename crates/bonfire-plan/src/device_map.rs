@@ -63,22 +63,32 @@ impl fmt::Display for Place {
 }
 
 /// An error that prevents a device map.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
+    /// Holds the text that is neither a device number, `cpu` nor `disk`.
     #[error("{0:?} is not a place: use a device number, `cpu` or `disk`")]
     UnknownPlace(String),
+    /// Holds the text that is not the name of a [`Strategy`].
     #[error("{0:?} is not a strategy; choose auto, balanced, balanced_low_0 or sequential")]
     UnknownStrategy(String),
+    /// A budget that is not a number of bytes.
     #[error("the memory of {place}: {cause}")]
-    BadBytes { place: String, cause: crate::UnknownBytes },
+    BadBytes {
+        /// The place that the budget was given for, as written.
+        place: String,
+        /// The error of its text, which it quotes.
+        cause: crate::UnknownBytes,
+    },
+    /// Classes that no module has, in [`Inference::with_no_split`].
     #[error("no module of the model is a {}; its classes are {}", .classes.join(" or a "), .known.join(", "))]
     UnknownClasses {
         /// Those that were to stay whole.
         classes: Vec<String>,
+        /// The classes of the model's modules, sorted, each once.
         known: Vec<String>,
     },
+    /// A map that leaves out, adds or separates parts of the model.
     #[error("the device map does not fit the model:{}", listed(.unknown, .uncovered, .apart))]
     Unfit {
         /// Paths that the model does not have.

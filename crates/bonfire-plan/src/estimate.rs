@@ -44,10 +44,11 @@ pub struct LinkCosts {
 }
 
 /// What communication and folding cost.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkFigures {
+    /// Of a message between two ranks of one host.
     pub intra_host: LinkCosts,
+    /// Of a message between ranks of two hosts; unused on one host.
     pub inter_host: LinkCosts,
     /// Seconds to fold one byte into another.
     pub gamma_s_per_byte: f64,

@@ -19,12 +19,13 @@ pub use held::{Held, Phase, RankMemory};
 pub use table::MemoryTable;
 
 /// A parameter of a model.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Its path, such as `blocks.0.attention.query.weight`.
     pub name: String,
+    /// Elements along each dimension, before it is sharded; empty for a scalar.
     pub shape: Vec<usize>,
+    /// The type of its elements and of those of its gradient.
     pub dtype: DType,
     /// How many moments the optimizer keeps for each element: 2 for AdamW and Adam, 1 for Lion and for SGD with
     /// momentum, 0 for SGD. Nothing where the parameter is frozen: it has no gradient and is never cut.
@@ -110,16 +111,17 @@ pub enum Evaluation {
 /// println!("{} while {phase}", held.total());
 /// # Ok::<(), bonfire_plan::PlanError>(())
 /// ```
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Training {
     /// Those of the whole model, in the order of its definition.
     pub parameters: Vec<Parameter>,
+    /// Ranks that average their gradients with one another.
     pub ranks: WorldSize,
     /// How many of them are on each host: for placements within hosts, and for what ranks see of each other's
     /// memory. All of them in [`new`](Self::new).
     pub ranks_per_host: WorldSize,
+    /// The largest buckets of gradients, in bytes.
     pub caps: Caps,
     /// Forward and backward passes of a step on each rank. With more than one, gradients are added up first.
     pub micro_batches: u64,
@@ -128,6 +130,7 @@ pub struct Training {
     /// What a process has before there is a model: its code, threads, data. None in [`new`](Self::new). Where there
     /// are several ranks, each has 6 MiB more for threads, connections and the code of both.
     pub program: Bytes,
+    /// Whether a rank first has all parameters, also those that are sharded later.
     pub start: Start,
     /// Whether the whole model is ever on one rank.
     pub evaluation: Evaluation,

@@ -80,7 +80,6 @@ pub enum Detail {
 }
 
 /// What one rank did, in sums.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct RankTotals {
@@ -88,19 +87,23 @@ pub struct RankTotals {
     pub end_s: f64,
     /// How long it was blocked, in seconds.
     pub blocked_s: f64,
+    /// Frames that it put, empty ones included.
     pub frames_sent: u64,
     /// Bytes that left it: in frames, and in direct steps of its own and of others.
     pub bytes_sent: u64,
+    /// Bytes that reached it: in frames, and in direct steps of its own and of others.
     pub bytes_received: u64,
 }
 
 /// What one host's network card did.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct NicTotals {
+    /// Frames of the host's ranks to ranks of other hosts.
     pub frames_sent: u64,
+    /// Bytes of elements in those frames, without headers.
     pub bytes_sent: u64,
+    /// Bytes of elements in frames from ranks of other hosts.
     pub bytes_received: u64,
 }
 

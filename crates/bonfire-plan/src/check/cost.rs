@@ -5,13 +5,16 @@ use std::fmt;
 use crate::{Bytes, DType};
 
 /// What one rank sends, receives and folds.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RankCost {
+    /// Frames put into the inboxes of peers, empty ones included.
     pub frames_sent: u64,
+    /// Frames awaited from peers, empty ones included.
     pub frames_received: u64,
+    /// Elements in the frames that it puts; none of direct steps.
     pub elems_sent: u64,
+    /// Elements in the frames that it waits for; none of direct steps.
     pub elems_received: u64,
     /// Elements read from the buffers of peers, without a frame.
     pub elems_read_direct: u64,

@@ -16,16 +16,20 @@ use crate::{Algorithm, Collective, ElemRange, Hosts, NamedRanks, Partition};
 use crate::{PlanError, Rank, Step, WorldSize};
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScheduleShape {
+    /// What the ranks do together, with its root or pair.
     pub collective: Collective,
+    /// One of [`Algorithm::candidates`] of the collective.
     pub algorithm: Algorithm,
+    /// All ranks of the group, those that a transfer leaves idle included.
     pub world_size: WorldSize,
     /// The elements of every rank's buffer; 0 for a barrier. What [`Collective`] says otherwise
     /// of its space of elements holds.
     pub count: usize,
+    /// The most elements of one frame; longer ranges are sent in several.
     pub chunk_elems_max: NonZeroUsize,
+    /// The length of each rank's block, where a collective has blocks.
     pub partition: Partition,
     /// Which ranks share a host; only [`Algorithm::Hierarchical`] and [`Algorithm::Chain`] look at it.
     pub hosts: Hosts,

@@ -17,16 +17,23 @@ use crate::types::joined;
 use crate::{ElemRange, Rank};
 
 /// One step of a rank's list. Steps run one after the other, in order.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Copies `source` of this rank's data into the next free slot of this rank's inbox at
     /// `peer`, and publishes it. Blocks while no slot is free. An empty range publishes an empty
     /// frame. When it returns, `source` may be written again.
-    Put { peer: Rank, source: ElemRange },
+    Put {
+        /// The rank that the frame is sent to.
+        peer: Rank,
+        /// At most `chunk_elems_max` elements of this rank's data.
+        source: ElemRange,
+    },
     /// Blocks until the oldest unreleased frame from `peer` is there. It stays readable until
     /// [`Step::Release`]; there is exactly one `Wait` for each `Release`.
-    Wait { peer: Rank },
+    Wait {
+        /// The rank that puts the frame; never this one.
+        peer: Rank,
+    },
     /// Folds `sources` from left to right and writes the result to `target` of this rank's data.
     /// The fold runs in the accumulation type and is rounded once, at the end.
     Reduce {
@@ -34,21 +41,32 @@ pub enum Step {
         target: ElemRange,
         /// At least one.
         sources: Box<[Source]>,
+        /// Whether this step completes the fold.
         stage: Stage,
     },
     /// Copies the frame awaited from `peer` to `target` of this rank's data, which is as long as the frame.
-    Copy { peer: Rank, target: ElemRange },
+    Copy {
+        /// The rank that put the frame.
+        peer: Rank,
+        /// The same elements that the frame was put from.
+        target: ElemRange,
+    },
     /// Frees the slot of the frame awaited from `peer`.
-    Release { peer: Rank },
+    Release {
+        /// The rank that may use the slot for another frame.
+        peer: Rank,
+    },
     /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and writes the result
     /// to the same range of the buffers of `targets`. This rank may be among both; one source of a partial fold makes
     /// it a copy. No frame is involved: the plan orders this step against every other that touches the same elements.
     ReduceDirect {
+        /// The same elements in the buffers of all sources and targets.
         range: ElemRange,
         /// At least one.
         sources: Box<[Rank]>,
         /// At least one.
         targets: Box<[Rank]>,
+        /// Whether this step completes the fold.
         stage: Stage,
     },
 }

@@ -18,10 +18,11 @@ pub fn lent_bytes_max(bucket_bytes: &[u64]) -> u64 {
 }
 
 /// What assignment needs to know about a parameter.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
+    /// The type of its elements; a bucket has one type only.
     pub dtype: DType,
+    /// Elements of the parameter before a placement shards it.
     pub elems: usize,
 }
 

@@ -7,13 +7,14 @@ use crate::{Bytes, WorldSize};
 
 /// The memory of a training in several placements. It prints as a line for each: what a rank holds when that is the
 /// most, and what the operating system counts for its process, which is more where it sees memory of other ranks.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryTable {
+    /// Ranks that average their gradients, the same for all rows.
     pub ranks: WorldSize,
     /// How many elements all parameters have.
     pub parameters: usize,
+    /// The fullest rank in each placement, in the order in which placements were given.
     pub rows: Vec<RankMemory>,
     /// What a rank may take, if somebody has said it.
     pub limit: Option<Bytes>,

@@ -128,7 +128,6 @@ impl fmt::Display for MeshShape {
 }
 
 /// A mesh that cannot exist.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeshError {
@@ -137,11 +136,24 @@ pub enum MeshError {
         "`{part}` is not an axis of a mesh: write name=ranks, such as dp=4, with one of the names pp, dp (the same as \
          dp_shard), dp_replicate, dp_shard, cp and tp; ranks are 1 or more, or -1 for those that are left"
     )]
-    Unreadable { part: String },
+    Unreadable {
+        /// The text between two commas, without spaces around it.
+        part: String,
+    },
+    /// Two sizes for one axis.
     #[error("the mesh names the axis {axis} twice; give it one size (dp is the same as dp_shard)")]
-    NamedTwice { axis: Axis },
+    NamedTwice {
+        /// The axis of both sizes; `dp` counts as `dp_shard`.
+        axis: Axis,
+    },
+    /// Two axes whose size would have to be inferred.
     #[error("both {axis} and {again} have the size -1; give one of them a number of ranks")]
-    InferredTwice { axis: Axis, again: Axis },
+    InferredTwice {
+        /// The first of them, in the order of [`Axis::ALL`].
+        axis: Axis,
+        /// The second of them, in the same order.
+        again: Axis,
+    },
     /// The sizes do not multiply to the number of ranks.
     #[error(
         "the mesh {shape} needs {}{known} ranks, and there are {world_size}; {}",
@@ -149,9 +161,11 @@ pub enum MeshError {
         change(shape, *known, *world_size)
     )]
     DoesNotFit {
+        /// The sizes that were asked for, with -1 for an inferred one.
         shape: MeshShape,
         /// The product of the sizes that are given.
         known: u64,
+        /// The number of ranks that the mesh has to have.
         world_size: WorldSize,
     },
 }

@@ -27,10 +27,11 @@ impl Pass {
 }
 
 /// The seconds of the passes over some layers, for one micro-batch.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
+    /// Seconds of a forward pass, from input to output.
     pub forward_s: f64,
+    /// Seconds of an input gradient, without the weight gradient.
     pub input_gradient_s: f64,
     /// Of a weight gradient. A whole backward pass takes both.
     pub weight_gradient_s: f64,
@@ -49,11 +50,13 @@ impl PassTimes {
 }
 
 /// A pass over one stage for one micro-batch. Both are counted from 0, stages in the order of the layers.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Compute {
+    /// Forward, or which part of the backward pass.
     pub pass: Pass,
+    /// The stage that is computed; stage 0 has the first layers.
     pub stage: u32,
+    /// The part of the batch, counted from 0 in each step.
     pub micro_batch: u32,
 }
 
@@ -67,12 +70,13 @@ pub enum Payload {
 }
 
 /// A message between two stages that follow one another. Sender and receiver name it alike.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
+    /// An activation, for the next stage, or a gradient, for the one before.
     pub payload: Payload,
     /// The stage in front of the boundary that it crosses; the other is the next one.
     pub boundary: u32,
+    /// The micro-batch whose activation or gradient it carries, from 0.
     pub micro_batch: u32,
 }
 
@@ -91,7 +95,6 @@ impl Message {
 }
 
 /// One entry of a rank's list. Stages are counted from 0.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// `F`, `B`, `I` or `W`: compute.
@@ -101,11 +104,20 @@ pub enum Action {
     /// `RECV_F` or `RECV_B`: receive what a pass needs.
     Receive(Message),
     /// `REDUCE_GRAD`: sum the gradients of a stage's parameters over its data-parallel ranks.
-    ReduceGradients { stage: u32 },
+    ReduceGradients {
+        /// The stage whose gradients all micro-batches have added to.
+        stage: u32,
+    },
     /// `UNSHARD`: gather the sharded parameters of a stage.
-    Gather { stage: u32 },
+    Gather {
+        /// The stage whose parameters are complete on this rank afterwards.
+        stage: u32,
+    },
     /// `RESHARD`: free the gathered parameters of a stage.
-    Release { stage: u32 },
+    Release {
+        /// The stage of whose parameters the rank keeps only its shard.
+        stage: u32,
+    },
 }
 
 impl Action {

@@ -10,10 +10,11 @@ use super::simulate::{Costs, CostsError, simulate};
 use crate::{Bytes, WorldSize};
 
 /// What a schedule is chosen for.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
+    /// The ranks of one pipeline, among which the layers are divided.
     pub ranks: WorldSize,
+    /// The micro-batches of a step, each for every stage.
     pub micro_batches: NonZeroU32,
     /// The most stages on a rank; at most the layers of a rank.
     pub chunks_max: NonZeroU32,

@@ -13,20 +13,37 @@ use crate::types::joined;
 use crate::{PlanError, Rank, WorldSize};
 
 /// A text that is not a schedule. Its author is at fault. Lines and fields are counted from 1.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
+    /// A field that is not an action.
     #[error("line {line}, field {field}: {source}")]
-    Action { line: usize, field: usize, source: UnknownAction },
+    Action {
+        /// The line of the field, from 1; line 1 is of rank 0.
+        line: usize,
+        /// The place of the field in its line, from 1.
+        field: usize,
+        /// The error of the field's text, which it quotes.
+        source: UnknownAction,
+    },
     /// A rank with nothing to do.
     #[error("line {line} has no pass; give every rank a stage, or remove the line")]
-    EmptyRank { line: usize },
+    EmptyRank {
+        /// The line without a pass, counted from 1.
+        line: usize,
+    },
     /// A stage that nobody computes, in front of one that somebody does.
     #[error("no rank computes stage {stage}, but one computes stage {last}; count stages from 0")]
-    MissingStage { stage: u32, last: u32 },
+    MissingStage {
+        /// The lowest stage that no rank computes.
+        stage: u32,
+        /// The highest stage that a rank computes.
+        last: u32,
+    },
+    /// A text without lines, and so without ranks.
     #[error(transparent)]
     Ranks(#[from] PlanError),
+    /// Actions that can be read, but that [`verify`] refuses.
     #[error(transparent)]
     Broken(#[from] Broken),
 }

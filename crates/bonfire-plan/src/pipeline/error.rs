@@ -1,7 +1,5 @@
 //! Why a schedule cannot be made, and what is wrong with one that was.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::fmt;
 
 use super::action::Action;
@@ -13,20 +11,31 @@ use crate::types::joined;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
+    /// A number of stages on each rank that the kind does not have.
     #[error("{kind} has {} on each rank, not {chunks}", stages_of(*kind))]
-    Chunks { kind: Kind, chunks: u32 },
+    Chunks {
+        /// The schedule that was asked for.
+        kind: Kind,
+        /// Stages on each rank that the shape asks for.
+        chunks: u32,
+    },
     /// Micro-batches that an interleaved schedule cannot deal into equal rounds.
     #[error(
         "{micro_batches} micro-batches are not {rounds} equal rounds; take a multiple of the number of \
          ranks, or fewer than twice as many"
     )]
     UnevenRounds {
+        /// Micro-batches of a step that the shape asks for.
         micro_batches: u32,
         /// The rounds, as many as whole times the ranks go into the micro-batches.
         rounds: u32,
     },
+    /// More passes than any training needs.
     #[error("the schedule has more than {limit} passes; take fewer micro-batches, ranks or stages")]
-    TooLong { limit: u64 },
+    TooLong {
+        /// The most passes of all ranks, at three for each stage and micro-batch.
+        limit: u64,
+    },
 }
 
 fn stages_of(kind: Kind) -> &'static str {
@@ -44,21 +53,38 @@ pub enum Broken {
     /// An action that may not be where it is.
     #[error("rank {rank}, action {index} ({action}): {rule}")]
     Action {
+        /// The rank whose list has the action.
         rank: Rank,
         /// Its place in the rank's list.
         index: usize,
+        /// A copy of the action, for the message.
         action: Action,
+        /// The rule that it breaks at that place.
         rule: Rule,
     },
     /// An action that is nowhere, or a release that is nowhere behind the last gather of its stage.
     #[error("rank {rank} never does {action}; add it to the rank's list")]
-    Missing { rank: Rank, action: Action },
+    Missing {
+        /// The rank that holds the stage of the action.
+        rank: Rank,
+        /// The action that its list must have.
+        action: Action,
+    },
     /// Messages between two ranks that are not received in the order in which they are sent.
     #[error(
         "rank {source_rank} does {sent} where rank {target_rank} does {received}; \
          let both be in the same order"
     )]
-    MessageOrder { source_rank: Rank, target_rank: Rank, sent: Action, received: Action },
+    MessageOrder {
+        /// The rank that sends these messages.
+        source_rank: Rank,
+        /// The rank that receives them in another order.
+        target_rank: Rank,
+        /// The first send that the receiver expects at another place.
+        sent: Action,
+        /// The receive that the receiver does at that place.
+        received: Action,
+    },
     /// Ranks that wait for each other.
     #[error("deadlock: {}; move what is waited for to the front", joined(blocked, "; "))]
     Deadlock {
@@ -71,8 +97,11 @@ pub enum Broken {
          let forward passes come {}", if live > promised { "later" } else { "earlier" }
     )]
     Live {
+        /// The lowest rank with another number than promised.
         rank: Rank,
+        /// The schedule whose closed form gives the promise.
         kind: Kind,
+        /// The most activations that the rank's list holds at a time.
         live: u32,
         /// Those of the closed form.
         promised: u32,
@@ -83,20 +112,40 @@ pub enum Broken {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rule {
+    /// A stage that the schedule does not have.
     #[error("there are {stages} stages, counted from 0")]
-    UnknownStage { stages: u32 },
+    UnknownStage {
+        /// Stages of the schedule, on all ranks together.
+        stages: u32,
+    },
+    /// A micro-batch that a step does not have.
     #[error("there are {micro_batches} micro-batches, counted from 0")]
-    UnknownMicroBatch { micro_batches: u32 },
+    UnknownMicroBatch {
+        /// Micro-batches of a step, the same for all stages.
+        micro_batches: u32,
+    },
+    /// An action in the list of a rank that does not hold its stage.
     #[error("the stage is on rank {owner}; let that rank do it")]
-    NotTheOwner { owner: Rank },
+    NotTheOwner {
+        /// The rank that holds the stage of the action.
+        owner: Rank,
+    },
+    /// The same action twice, other than a gather or a release.
     #[error("it is done already in action {first}; remove one of them")]
-    Repeated { first: usize },
+    Repeated {
+        /// The place of the first one in the list, from 0.
+        first: usize,
+    },
     /// A whole backward pass beside a split one.
     #[error("{other} is there, too; let the backward pass be B, or I and W")]
-    TwoBackwards { other: Action },
+    TwoBackwards {
+        /// The whole backward pass; the action itself is a half.
+        other: Action,
+    },
     /// A backward pass, whole or of the input, in front of its forward pass.
     #[error("it must come after the forward pass {0}")]
     BeforeForward(Action),
+    /// A weight gradient in front of its input gradient.
     #[error("it must come after the input gradient {0}")]
     BeforeInputGradient(Action),
     /// A pass in front of that of the neighbouring stage on the same rank, from which it has its input.
@@ -117,6 +166,7 @@ pub enum Rule {
     /// A pass over a stage whose parameters are not there.
     #[error("the stage is not gathered; gather it first")]
     NotGathered,
+    /// A second gather of a stage without a release in between.
     #[error("the stage is gathered already; release it first, or remove this")]
     AlreadyGathered,
 }
@@ -124,10 +174,13 @@ pub enum Rule {
 /// A rank that cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
+    /// The rank whose list is not finished.
     pub rank: Rank,
     /// The place in its list of the action that blocks.
     pub index: usize,
+    /// The action at that place, which cannot begin.
     pub action: Action,
+    /// The pass that makes its input, or the other end of its message.
     pub needs: Action,
 }
 

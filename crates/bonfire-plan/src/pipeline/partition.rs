@@ -3,18 +3,23 @@
 use std::ops::Range;
 
 /// Layers that cannot be divided into stages. The caller is at fault.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// Fewer layers than stages, or no stage at all.
     #[error("{layers} layers are not {stages} stages of at least one layer each")]
-    Stages { layers: usize, stages: usize },
+    Stages {
+        /// Layers to divide: one for each weight.
+        layers: usize,
+        /// Stages asked for, of at least one layer each.
+        stages: usize,
+    },
     /// A weight that is negative, infinite or not a number.
     #[error("layer {layer} has the weight {weight}; give a finite number that is 0 or more")]
     Weight {
         /// The layer, counted from 0.
         layer: usize,
+        /// The number given: negative, infinite or not a number.
         weight: f64,
     },
 }

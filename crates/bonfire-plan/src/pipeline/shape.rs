@@ -10,13 +10,15 @@ use crate::{Rank, WorldSize};
 const PASSES_MAX: u64 = 1 << 24;
 
 /// What a schedule is made for.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
+    /// The order of the passes, and the placement of the stages.
     pub kind: Kind,
+    /// The ranks of one pipeline, without its data-parallel copies.
     pub ranks: WorldSize,
     /// The stages on each rank.
     pub chunks: NonZeroU32,
+    /// The micro-batches of a step, each for every stage.
     pub micro_batches: NonZeroU32,
 }
 

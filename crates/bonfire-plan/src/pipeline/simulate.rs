@@ -14,11 +14,12 @@ pub struct Costs {
 }
 
 /// A cost that is negative, infinite or not a number.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{figure} is {value}; give a number of seconds that is 0 or more")]
 pub struct CostsError {
+    /// The name of the cost, such as `forward_s`.
     pub figure: &'static str,
+    /// The seconds given: negative, infinite or not a number.
     pub value: f64,
 }
 
@@ -61,11 +62,13 @@ impl Costs {
 }
 
 /// A pass, and when it ran, in seconds from the start of the first.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
+    /// The pass, its stage and its micro-batch.
     pub compute: Compute,
+    /// When its rank was free and its input had arrived.
     pub start_s: f64,
+    /// When its result existed; a message with it leaves then.
     pub end_s: f64,
 }
 

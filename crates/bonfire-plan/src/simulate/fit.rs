@@ -39,13 +39,15 @@ const SHORT_BYTES: u64 = 64 - 8 - Operation::AGREED_BYTES as u64;
 const LONG_SHARES: u32 = 20;
 
 /// A plan between ranks of one host, and how long it really took.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitSample {
+    /// The plan that was run; all its ranks were on one host.
     pub schedule: Schedule,
+    /// The type of the elements that it moved.
     pub dtype: DType,
     /// The size of the operation, as its user counts it; what [`LinkModel::at`] is asked for.
     pub bytes: Bytes,
+    /// The measured time in seconds, above 0.
     pub time_s: f64,
 }
 

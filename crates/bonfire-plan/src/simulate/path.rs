@@ -34,28 +34,32 @@ pub enum Activity {
 }
 
 /// A stretch of the critical path, in seconds from the start.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Segment {
+    /// What took the time; never [`Activity::Blocked`].
     pub activity: Activity,
     /// The rank that was busy, or that sent what was awaited.
     pub rank: Rank,
     /// The rank it was sent to, and over which link; none where a rank was busy.
     pub to: Option<(Rank, Class)>,
+    /// The end of the segment before; 0 for the first one.
     pub start_s: f64,
+    /// The start of the next one; for the last, the simulated time.
     pub end_s: f64,
 }
 
 /// All segments of one activity over one class of links.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PathPart {
+    /// What took the time; never [`Activity::Blocked`].
     pub activity: Activity,
     /// Over which link; none where a rank was busy.
     pub class: Option<Class>,
+    /// Segments of the path that are added up here.
     pub count: usize,
+    /// Seconds that these segments take together.
     pub total_s: f64,
 }
 

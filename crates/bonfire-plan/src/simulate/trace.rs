@@ -57,16 +57,19 @@ pub enum Lane {
 }
 
 /// A stretch of time in a timeline, in seconds from the start.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
+    /// The rank, or the direction of a network card, that was busy.
     pub lane: Lane,
+    /// What it did; of a network card always [`Activity::Transfer`].
     pub activity: Activity,
     /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
     /// The bytes that were sent, copied or folded; of a network card, of all frames that passed; 0 for a wait.
     pub bytes: u64,
+    /// When it began; spans of one lane do not overlap.
     pub start_s: f64,
+    /// When it ended, always after it began.
     pub end_s: f64,
 }

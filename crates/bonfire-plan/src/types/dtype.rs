@@ -4,21 +4,30 @@ use super::names::named_codes;
 
 named_codes! {
     /// The type of one element.
-    #[allow(missing_docs, reason = "the names say it")]
     pub enum DType as "dtype" {
+        /// 32-bit IEEE float; folded in its own type.
         F32 = 1, "f32";
+        /// 64-bit IEEE float; folded in its own type.
         F64 = 2, "f64";
         /// 16-bit IEEE float; folded in `f32`.
         F16 = 3, "f16";
         /// 16-bit brain float; folded in `f32`.
         BF16 = 4, "bf16";
+        /// 32-bit signed integer; sums and products wrap.
         I32 = 5, "i32";
+        /// 64-bit signed integer; sums and products wrap.
         I64 = 6, "i64";
+        /// 8-bit unsigned integer; sums and products wrap.
         U8 = 7, "u8";
+        /// 32-bit unsigned integer; sums and products wrap.
         U32 = 8, "u32";
+        /// 8-bit signed integer; sums and products wrap.
         I8 = 9, "i8";
+        /// 16-bit signed integer; sums and products wrap.
         I16 = 10, "i16";
+        /// 16-bit unsigned integer; sums and products wrap.
         U16 = 11, "u16";
+        /// 64-bit unsigned integer; sums and products wrap.
         U64 = 12, "u64";
         /// A truth value; one byte, 0 or 1.
         Bool = 13, "bool";

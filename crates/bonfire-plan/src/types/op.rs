@@ -9,13 +9,16 @@ use crate::{DType, PlanError, Rank};
 
 named_codes! {
     /// How the values of all ranks become one.
-    #[allow(missing_docs, reason = "the names say it")]
     pub enum ReduceOp as "reduce op" {
+        /// Adds the values of all ranks; integers wrap, and truth values have no sum.
         Sum = 1, "sum";
         /// The sum, divided by the world size once the fold is complete.
         Mean = 2, "mean";
+        /// The lowest value of all ranks; of truth values, whether all are true.
         Min = 3, "min";
+        /// The highest value of all ranks; of truth values, whether any is true.
         Max = 4, "max";
+        /// Multiplies the values of all ranks; integers wrap; of truth values, whether all are true.
         Product = 5, "product";
         /// Bits that are set everywhere; of truth values, whether all are true.
         And = 6, "and";
@@ -210,7 +213,6 @@ impl Algorithm {
 /// A plan addresses one space of elements for all ranks; [`Schedule::extent`](crate::Schedule::extent)
 /// says which part of it a rank has. Unless said otherwise every rank has all of it, `count`
 /// elements, worked on in place. Blocks are those of the [`Partition`](crate::Partition).
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
@@ -221,23 +223,45 @@ pub enum Collective {
     /// Rank r brings block r; every rank ends with all blocks.
     AllGather,
     /// Every rank ends with the root's buffer.
-    Broadcast { root: Rank },
+    Broadcast {
+        /// The rank whose buffer all others receive.
+        root: Rank,
+    },
     /// No rank leaves before every rank has entered.
     Barrier,
     /// The root ends with the fold of all ranks' buffers; the other buffers are unspecified.
-    Reduce { root: Rank },
+    Reduce {
+        /// The only rank that ends with the result.
+        root: Rank,
+    },
     /// Rank r brings block r and has no other; the root ends with all blocks.
-    Gather { root: Rank },
+    Gather {
+        /// The only rank that ends with all blocks.
+        root: Rank,
+    },
     /// The root brings all blocks; rank r ends with block r and has no other.
-    Scatter { root: Rank },
+    Scatter {
+        /// The only rank that brings data.
+        root: Rank,
+    },
     /// Every rank brings one block for every rank, and ends with one from every rank. The space is the matrix of
     /// blocks, row by row: rank r brings row r and ends with column r. `count` is the sum of all n * n blocks.
     AllToAll,
     /// One rank sends its buffer to another; no other rank takes part.
-    Transfer { source: Rank, target: Rank },
+    Transfer {
+        /// The rank that sends, in the group of the schedule.
+        source: Rank,
+        /// The rank that receives; a schedule refuses the source itself.
+        target: Rank,
+    },
     /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The space has `2 *
     /// count` elements: first what `first` brings, then what `second` brings. `first` is the lower of the two ranks.
-    Exchange { first: Rank, second: Rank },
+    Exchange {
+        /// The rank whose elements are the first half of the space.
+        first: Rank,
+        /// The rank whose elements are the second half of the space.
+        second: Rank,
+    },
 }
 
 /// The ranks that a collective names, in the order in which they are sent.

@@ -10,7 +10,6 @@ use super::fnv::fnv_1a;
 use crate::{Algorithm, Collective, DType, ReduceOp};
 
 /// One collective operation as one rank sees it.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// Number of the group, the same on all its ranks.
@@ -20,8 +19,11 @@ pub struct Operation {
     /// The step of the program that it is part of, where ranks compare that.
     #[serde(default)]
     pub step: Option<u32>,
+    /// The collective and the ranks that it names; compared between ranks.
     pub collective: Collective,
+    /// The algorithm of the schedule; compared between ranks.
     pub algorithm: Algorithm,
+    /// The type of the elements in the buffers; compared between ranks.
     pub dtype: DType,
     /// How elements are combined; `None` where nothing is reduced.
     pub reduce: Option<ReduceOp>,
@@ -30,6 +32,7 @@ pub struct Operation {
     /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts. Where call-sites
     /// are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or a hash of the name.
     pub layout: u32,
+    /// The line of this rank's program, for people; see [`Operation::matches`].
     pub call_site: CallSite,
 }
 

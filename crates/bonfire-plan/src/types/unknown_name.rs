@@ -3,14 +3,15 @@
 use std::fmt::Display;
 
 /// A name that is none of the choices.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{given}`; choose {}{}", listed(.choices), hint(.given, .choices))]
 #[non_exhaustive]
 pub struct UnknownName {
     /// What it would name, such as `dtype`.
     pub what: &'static str,
+    /// The text that was read, as the message quotes it.
     pub given: String,
+    /// What can be given instead, in the order of the message.
     pub choices: Vec<String>,
 }
 
