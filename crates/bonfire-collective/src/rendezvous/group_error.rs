@@ -1,7 +1,5 @@
 //! What can go wrong with a process group, and whose fault it is.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::sync::Arc;
 
 use bonfire_plan::{PlanError, Rank};

@@ -12,13 +12,17 @@ use crate::error::unwritable;
 use crate::utc::Utc;
 
 /// The folder of a run's files.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunFolder {
     /// This folder. Files of an earlier run are moved to a folder in it.
     Told(PathBuf),
     /// A new folder below `parent`, named by the time in UTC and `name`.
-    New { parent: PathBuf, name: String },
+    New {
+        /// The folder for the folders of all runs, made if it is missing.
+        parent: PathBuf,
+        /// The end of its name; spaces, slashes and the like become `-`.
+        name: String,
+    },
 }
 
 impl RunFolder {
