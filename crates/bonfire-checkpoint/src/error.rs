@@ -81,7 +81,7 @@ pub enum CheckpointError {
     /// The checkpoint is intact, but belongs to another program.
     #[error(
         "checkpoint {path} is of another {what}: {cause}; build what it was made with, or start \
-         anew in another folder"
+         again in another folder"
     )]
     Other {
         /// The folder of the checkpoint, or of all checkpoints of compression.

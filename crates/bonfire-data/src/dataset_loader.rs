@@ -18,7 +18,7 @@ use crate::{
     DataError, DistributedSampler, EpochBatches, Loader, Order, Prefetch, Remainder, SamplerState,
 };
 
-/// Burn's `DataLoader` over a `Dataset` that the ranks share anew in every epoch, as with a
+/// Burn's `DataLoader` over a `Dataset` whose elements are distributed to the ranks again in every epoch, as with a
 /// [`Loader`]: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
 ///
 /// Each call of [`iter`](Self::iter) is the next epoch of this rank's share, so make the loader before the
@@ -63,7 +63,7 @@ impl<I, O> DatasetLoader<I, O> {
         }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Shuffles the samples again in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })

@@ -14,7 +14,7 @@ pub enum DataError {
     /// A checkpoint was made with other data, or with the data in another order.
     #[error(
         "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
-         seed, or start anew"
+         seed, or start again"
     )]
     OtherData {
         /// The number of samples and their order in the checkpoint.

@@ -47,7 +47,7 @@ impl Loader {
         Self { sampler, batch_size, last_batch: LastBatch::Keep, epoch: 0, offset: 0 }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Shuffles the samples again in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })

@@ -68,7 +68,7 @@ pub struct LaunchFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     pub standalone: bool,
 
-    /// Start all ranks anew up to N times when one fails; the program resumes from its last checkpoint
+    /// Start all ranks again up to N times when one fails; the program resumes from its last checkpoint
     #[arg(
         long,
         alias = "max_restarts",

@@ -62,7 +62,7 @@ fn a_lost_host_0_ends_the_others_though_restarts_are_left() {
     for end in ends(jobs) {
         assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
         says(&end, "node 0 is lost");
-        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+        assert!(!end.stderr.join("\n").contains("starting all ranks again"));
     }
 }
 
@@ -100,7 +100,7 @@ fn an_interrupt_after_a_failure_on_one_host_ends_the_job_on_all() {
     fs::write(format!("{folder}/end"), "").unwrap();
     for end in ends(jobs) {
         assert_eq!(end.status.code(), Some(3), "{:?}", end.stderr);
-        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+        assert!(!end.stderr.join("\n").contains("starting all ranks again"));
     }
 }
 

@@ -109,7 +109,7 @@ fn all_ranks_start_anew_until_the_job_succeeds() {
     }
     assert_eq!(end.stdout.len(), 6);
     says(&end, "root cause: rank 1");
-    says(&end, "starting all ranks anew: restart 2 of 3");
+    says(&end, "starting all ranks again: restart 2 of 3");
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub enum ConnectError {
     /// The rank is left over from an earlier attempt of the job.
     #[error(
         "this is rank {rank} of attempt {restart_count}, but the job is at attempt {current}: all \
-         ranks were started anew, and this one must end"
+         ranks were started again, and this one must end"
     )]
     StaleAttempt {
         /// The rank of this process in both attempts.

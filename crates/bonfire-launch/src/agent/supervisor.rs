@@ -50,14 +50,14 @@ enum Event {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) result: Result<(), LaunchError>,
-    /// Whether starting anew would not help, or nobody wants it.
+    /// Whether starting again would not help, or nobody wants it.
     pub(super) is_last: bool,
     /// What the ranks left that took part, if it failed: of this host, or of all once they agree.
     pub(super) flights: Vec<FlightRecord>,
 }
 
 impl End {
-    /// An end after which nothing is started anew.
+    /// An end after which nothing is started again.
     pub(super) fn last(error: LaunchError) -> Self {
         Self { result: Err(error), is_last: true, flights: Vec::new() }
     }

@@ -173,7 +173,7 @@ mod tests {
             scaler.succeeded();
             assert_eq!(scaler.scale_factor(), expected);
         }
-        // An overflow starts the window anew, though it does not change the scale yet.
+        // An overflow starts the window again, though it does not change the scale yet.
         overflow(&mut scaler);
         scaler.succeeded();
         scaler.succeeded();

@@ -15,7 +15,7 @@ pub struct Data<B> {
 }
 
 pub(super) enum Source<B> {
-    /// A number of samples, distributed to the ranks anew in each epoch.
+    /// A number of samples, distributed to the ranks again in each epoch.
     Samples(usize, Make<[usize], B>),
     /// The number of a forward pass.
     Passes(Make<u64, B>),

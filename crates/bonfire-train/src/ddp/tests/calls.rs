@@ -25,7 +25,7 @@ const CALLS: &str = "CUDA_STAND_IN_CALLS";
 /// Of this module's test, to run it again.
 const TEST: &str = "ddp::tests::calls::cuda_a_step_launches_two_copies_for_each_bucket";
 
-/// Buckets are dealt anew after the second step, and kernels may be tuned in some more.
+/// Buckets are assigned again after the second step, and kernels may be tuned in some more.
 const STEPS_BEFORE: usize = 8;
 const STEPS_COUNTED: usize = 5;
 

@@ -451,7 +451,7 @@ fn workers_leave_and_join_between_rounds() {
             }
             results.push(net.all());
         } else {
-            // It comes anew, with other parameters and without a state.
+            // It joins again, with other parameters and without a state.
             let (mut diloco, mut net) =
                 Diloco::resume(Net::new(9), &mesh(&world, 3), config(2), None).unwrap();
             assert_eq!(diloco.steps(), 8);
