@@ -130,7 +130,7 @@ impl<I, O> DatasetLoader<I, O> {
             loader,
             batches: None,
             items,
-            dealt: 0,
+            done: 0,
             ahead: None,
         }
     }
@@ -198,7 +198,7 @@ pub struct DatasetBatches<'a, I, O> {
     /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,
     items: usize,
-    dealt: usize,
+    done: usize,
     /// The progress of all ranks after the batches that were given.
     state: SamplerState,
     ahead: Option<Ahead<(usize, SamplerState), O>>,
@@ -251,7 +251,7 @@ impl<I: 'static, O: Send + 'static> DatasetBatches<'_, I, O> {
         let Some(((samples, state), batch)) = next else {
             return Ok(None);
         };
-        self.dealt += samples;
+        self.done += samples;
         self.state = state;
         batch.map(Some).map_err(io::Error::other)
     }
@@ -265,7 +265,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
             return self.prepared(prefetch).map_err(DatasetError::new).transpose();
         }
         let (batch, state) = self.order()?;
-        self.dealt += batch.len();
+        self.done += batch.len();
         self.state = state;
         let source = &self.of.source;
         let items = source.dataset.get_many(batch);
@@ -276,7 +276,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
 impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DatasetBatches<'_, I, O> {
     fn progress(&self) -> Progress {
         let unit = Some("items".to_owned());
-        Progress::new(self.dealt, self.items, unit)
+        Progress::new(self.done, self.items, unit)
     }
 }
 

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ended_is_told_from_one_that_sent_something_else() {
+    fn a_connection_that_ended_is_distinguished_from_one_that_sent_something_else() {
         let (near, far) = UnixStream::pair().unwrap();
         drop(near);
         let error = receive_descriptor(&far, b'A').unwrap_err();

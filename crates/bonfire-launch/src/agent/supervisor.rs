@@ -246,7 +246,7 @@ impl Supervisor {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env(OUTPUT, self.screen.kind().variable());
         }
-        if let Some(folder) = flights.to_be_told() {
+        if let Some(folder) = flights.to_pass_on() {
             command.env(FLIGHT_DIR_VARIABLE, folder);
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));

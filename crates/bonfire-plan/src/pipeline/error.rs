@@ -15,7 +15,7 @@ use crate::types::joined;
 pub enum ShapeError {
     #[error("{kind} has {} on each rank, not {chunks}", stages_of(*kind))]
     Chunks { kind: Kind, chunks: u32 },
-    /// Micro-batches that an interleaved schedule cannot deal into equal rounds.
+    /// Micro-batches that an interleaved schedule cannot divide into equal rounds.
     #[error(
         "{micro_batches} micro-batches are not {rounds} equal rounds; take a multiple of the number of \
          ranks, or fewer than twice as many"

@@ -15,7 +15,7 @@ use crate::utc::Utc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunFolder {
     /// This folder. Files of an earlier run are moved to a folder in it.
-    Told(PathBuf),
+    Given(PathBuf),
     /// A new folder below `parent`, named by the time in UTC and `name`.
     New {
         /// The folder for the folders of all runs, made if it is missing.
@@ -29,7 +29,7 @@ impl RunFolder {
     /// Checks that the folder is writable. A new one is made, so that no other process takes it.
     pub(super) fn claim(&self, now: SystemTime) -> Result<PathBuf, ReportError> {
         match self {
-            Self::Told(folder) => {
+            Self::Given(folder) => {
                 is_writable(folder).map_err(|source| unwritable(folder, source))?;
                 Ok(folder.clone())
             }

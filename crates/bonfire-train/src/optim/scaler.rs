@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaler_of_another_configuration_begins_anew() {
+    fn a_scaler_of_another_configuration_begins_again() {
         let mut saved = LossScaler::default();
         assert_eq!(overflow(&mut saved), 65536.0);
         assert_eq!(LossScaler::default().or_resumed(saved.clone()), saved);
