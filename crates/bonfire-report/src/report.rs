@@ -124,7 +124,7 @@ impl Report {
         self
     }
 
-    /// Returns the points of one name; empty if there are none.
+    /// Returns the points of one name; empty without any.
     pub fn curve(&self, tag: &str) -> &[Point] {
         let curve = self.curves.iter().find(|curve| curve.tag == tag);
         curve.map_or(&[], |curve| &curve.points)
