@@ -53,7 +53,7 @@ pub enum TrainError {
     UnsupportedDtype {
         /// The path of the parameter in the model.
         parameter: String,
-        /// The type of its elements, as Burn prints it.
+        /// The type of its elements, or `none that gradients have`.
         dtype: String,
     },
     /// A model holds a trainable parameter in two places. Burn's optimizers would update the first
