@@ -72,7 +72,7 @@ fn cuda_processes_end_with_the_same_parameters() {
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_processes_end_with_the_same_parameters_over_nccl() {
-    // Before 2.30.3 NCCL takes no ranks that share a device, whatever it is told.
+    // Before 2.30.3 NCCL takes no ranks that share a device, however it is set.
     let missing = ["no NCCL (", "is on the device of rank"];
     // What runs while Burn measures which kernels are the fastest may round otherwise than those.
     if trained_on_cuda(2, "nccl", &missing).is_none() {
@@ -102,7 +102,7 @@ fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
             ("MASTER_ADDR", "127.0.0.1"),
             ("MASTER_PORT", &port),
             ("BONFIRE_DEVICE", "cuda"),
-            // Both are on one device, which NCCL refuses unless it is told otherwise.
+            // Both are on one device, which NCCL refuses unless it is set otherwise.
             ("NCCL_MULTI_RANK_GPU_ENABLE", if may_nccl_share { "1" } else { "0" }),
         ]);
         Job::start_for(&mut command, LIMIT)
@@ -122,7 +122,7 @@ fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
     Some(ends)
 }
 
-/// Nothing is asked for. Real NCCL before 2.30.3 takes no ranks that share a device, whatever it is told.
+/// Nothing is asked for. Real NCCL before 2.30.3 takes no ranks that share a device, however it is set.
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_processes_of_two_hosts_take_nccl_by_themselves() {

@@ -1,6 +1,6 @@
 //! The names that a user reaches from `bonfire` are listed in one file, so that a change of the interface is seen.
 //!
-//! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test interface` writes `crates/bonfire/interface.txt` anew.
+//! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test interface` writes `crates/bonfire/interface.txt` again.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -61,11 +61,11 @@ fn fails(role: &str, how: &str, last: &str) {
 fn refused(command: &mut Command, code: i32, expected: &str) {
     let end = Job::start(command).end();
     assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
-    let told: Vec<_> =
+    let errors: Vec<_> =
         end.stderr.iter().filter(|line| line.to_lowercase().contains("error")).collect();
-    assert_eq!(told.len(), 1, "{:?}", end.stderr);
-    assert!(told[0].contains(expected), "{:?} lacks {expected:?}", told[0]);
-    assert_eq!(end.stderr.last(), Some(told[0]), "the error comes last");
+    assert_eq!(errors.len(), 1, "{:?}", end.stderr);
+    assert!(errors[0].contains(expected), "{:?} lacks {expected:?}", errors[0]);
+    assert_eq!(end.stderr.last(), Some(errors[0]), "the error comes last");
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn workers_of_another_launcher_say_who_failed() {
     let own = "[rank 1] error: step 20: no more data";
     assert_eq!(ends[1].stderr.last().unwrap(), own);
     for (rank, end) in [(0, &ends[0]), (2, &ends[2])] {
-        let told = format!("[rank {rank}] error: rank 1 failed: step 20: no more data");
-        assert_eq!(*end.stderr.last().unwrap(), told);
+        let expected = format!("[rank {rank}] error: rank 1 failed: step 20: no more data");
+        assert_eq!(*end.stderr.last().unwrap(), expected);
     }
 }
 
@@ -124,10 +124,10 @@ fn an_error_of_one_rank_ends_all() {
 
 /// Without the launcher's verdict, which says it again.
 #[test]
-fn an_error_that_ranks_agree_on_is_told_by_one() {
-    for (role, teller) in [("told-by-one", 1), ("told-by-all", 0)] {
+fn an_error_that_ranks_agree_on_is_said_by_one() {
+    for (role, speaker) in [("said-by-one", 1), ("said-by-all", 0)] {
         for (rank, end) in workers(role).iter().enumerate() {
-            let (code, said) = if rank == teller {
+            let (code, said) = if rank == speaker {
                 let line = format!("[rank {rank}] error: the options contradict each other");
                 (1, vec![line])
             } else {

@@ -160,7 +160,7 @@ const LIBRARIES: &[&str] = &[
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
 
-/// What programs train on: these crates deal it in their tests, and know nothing of it elsewhere.
+/// What programs train on: these crates use it in their tests, and know nothing of it elsewhere.
 const DATA: &str = "bonfire-data";
 const TESTED_WITH_DATA: [&str; 2] = ["bonfire-train", "bonfire-learner"];
 

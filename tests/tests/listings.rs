@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A part is what lies between `ANCHOR: NAME` and `ANCHOR_END: NAME`; without one the block is the whole file.
-//! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test listings` writes the blocks anew.
+//! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test listings` writes the blocks again.
 //!
 //! A call in a table is looked for in the sources of programs, which are compiled; `fragments.rs` of the listings has those
 //! that no other program has.

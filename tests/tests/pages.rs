@@ -13,7 +13,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const TESTS: [&str; 3] = ["bonfire-testkit", "bonfire-laboratory", "cuda-stand-in"];
 
 /// Between parts of one program, or for its build and its tests: for nobody to set.
-const INTERNAL: [&str; 3] = ["BONFIRE_SELFTEST_TOLD", "BONFIRE_VERSION", "BONFIRE_WRITE"];
+const INTERNAL: [&str; 3] = ["BONFIRE_SELFTEST_NOTICES", "BONFIRE_VERSION", "BONFIRE_WRITE"];
 
 fn workspace() -> Metadata {
     let metadata = MetadataCommand::new().manifest_path("Cargo.toml").no_deps().exec();
@@ -63,10 +63,10 @@ fn the_variables_of_the_page_are_those_of_the_sources() {
         }
     }
     read.retain(|name| !INTERNAL.contains(&name.as_str()));
-    let told = variables(&page("launching.md"));
-    let missing: Vec<_> = read.difference(&told).collect();
+    let listed = variables(&page("launching.md"));
+    let missing: Vec<_> = read.difference(&listed).collect();
     assert!(missing.is_empty(), "launching.md does not explain {missing:?}");
-    let stale: Vec<_> = told.difference(&read).collect();
+    let stale: Vec<_> = listed.difference(&read).collect();
     assert!(stale.is_empty(), "no crate reads {stale:?} of launching.md");
 }
 
@@ -80,13 +80,13 @@ fn the_features_of_the_page_are_those_of_the_crate() {
     let text = page("own-crate.md");
     let table = text.split("## Features").nth(1).expect("the page has the table");
     let rows = table.split("\n## ").next().unwrap_or_default().lines();
-    let told: BTreeSet<&str> = rows
+    let listed: BTreeSet<&str> = rows
         .filter_map(|row| row.strip_prefix("| `"))
         .filter_map(|row| row.split(" | ").next())
         .flat_map(|cell| cell.split(", "))
         .map(|name| name.trim_matches('`'))
         .collect();
-    assert_eq!(told, real);
+    assert_eq!(listed, real);
 }
 
 #[test]

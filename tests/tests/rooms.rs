@@ -265,7 +265,7 @@ fn kept(items: &[Item]) -> impl Iterator<Item = &Item> {
 
 /// Where the code of a module is; `None` where a build does not have it.
 fn file_of(module: &ItemMod, folder: &Path) -> Option<PathBuf> {
-    let told = module.attrs.iter().find_map(|attribute| {
+    let named = module.attrs.iter().find_map(|attribute| {
         let value = attribute.meta.require_name_value().ok()?;
         let syn::Expr::Lit(literal) = &value.value else {
             return None;
@@ -277,7 +277,7 @@ fn file_of(module: &ItemMod, folder: &Path) -> Option<PathBuf> {
     });
     let name = module.ident.to_string();
     let candidates =
-        [told, Some(folder.join(format!("{name}.rs"))), Some(folder.join(&name).join("mod.rs"))];
+        [named, Some(folder.join(format!("{name}.rs"))), Some(folder.join(&name).join("mod.rs"))];
     candidates.into_iter().flatten().find(|path| path.exists())
 }
 

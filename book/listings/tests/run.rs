@@ -140,8 +140,8 @@ fn the_prepared_listing_learns_from_a_file_of_either_kind_and_goes_on() {
             let arguments = ["--nproc", "2", "--device", "cpu", flag, file.to_str().unwrap()];
             let printed =
                 run(env!("CARGO_BIN_EXE_prepare"), &[&arguments[..], &[&kept, epochs]].concat());
-            let told = printed.split("error ").nth(1).unwrap();
-            let words: Vec<&str> = told.split_whitespace().collect();
+            let error = printed.split("error ").nth(1).unwrap();
+            let words: Vec<&str> = error.split_whitespace().collect();
             (words[0].parse::<f64>().unwrap(), words[2].parse::<u64>().unwrap())
         };
         let (first, steps) = train("epochs=1");
@@ -174,7 +174,7 @@ fn the_listing_on_routes_says_why_it_is_not_nccl_and_trains() {
 #[test]
 fn the_listing_on_errors_tells_once_what_is_wrong() {
     let program = env!("CARGO_BIN_EXE_all_or_none");
-    let path = std::env::temp_dir().join(format!("told-{}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("error-{}", std::process::id()));
     fs::write(&path, "1\n2\n3\n").expect("the file can be written");
     let file = path.to_str().expect("a plain path");
     let printed = run(program, &[file, "--nproc", "3", "--device", "cpu"]);

@@ -185,7 +185,7 @@ impl Folder {
         self.set_aside(all.iter().map(PathBuf::as_path))
     }
 
-    /// Replaces the metric of the checkpoint of a step that was saved last; does nothing if there is none.
+    /// Replaces the metric of the checkpoint of a step that was saved last; does nothing without one.
     ///
     /// # Errors
     /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
@@ -202,7 +202,7 @@ impl Folder {
         sync(&saved.path)
     }
 
-    /// Returns the last intact checkpoint, or `None` if there is none at all. Every file of it is read once, a piece
+    /// Returns the last intact checkpoint, or `None` if the folder has none. Every file of it is read once, a piece
     /// at a time.
     ///
     /// # Errors

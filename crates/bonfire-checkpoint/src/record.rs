@@ -47,7 +47,6 @@ pub const WRITER: Rank = Rank::new(0);
 /// Ranks could not write or read a record together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 pub enum RecordError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
@@ -60,7 +59,12 @@ pub enum RecordError {
         "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
-    OtherProgram { rank: Rank, cause: String },
+    OtherProgram {
+        /// The rank that sent the value, in numbers of the group.
+        rank: Rank,
+        /// The message of the deserializer on this rank.
+        cause: String,
+    },
 }
 
 /// Tensors for a file, with an optimizer's other values.

@@ -35,8 +35,8 @@ fn the_file_of_the_page_is_right() {
     };
     let end = check_named(name, file, arguments);
     assert!(end.status.success(), "{:?}", end.stderr);
-    let told = end.stdout.join("\n");
-    assert!(told.contains("optimizer.lr"), "{told}");
+    let printed = end.stdout.join("\n");
+    assert!(printed.contains("optimizer.lr"), "{printed}");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_file_that_is_right_is_explained() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn everything_that_is_wrong_is_reported_at_once() {
     let end = check(r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#, &[]);
     assert_eq!(end.status.code(), Some(1));
     assert_eq!(end.stderr.len(), 2, "{:?}", end.stderr);

@@ -60,7 +60,7 @@ fn launchers_of_three_hosts_start_one_job_over_tls() {
 }
 
 #[test]
-fn a_launcher_without_the_tls_of_host_0_is_told_so() {
+fn a_launcher_without_the_tls_of_host_0_is_notified() {
     let Some(network) = network("hosts that differ in TLS", 2) else {
         return;
     };
@@ -232,7 +232,7 @@ fn ssh_servers(network: &Network, folder: &Path) -> Option<Vec<Job>> {
             command.args(["-o", option]);
         }
         let job = Job::start(&mut command);
-        job.until_told("Server listening");
+        job.until_printed("Server listening");
         job
     };
     Some((0..2).map(start).collect())
@@ -297,7 +297,7 @@ fn the_first_process_of_a_container_ends_when_it_is_asked_to_while_hosts_meet() 
         return;
     }
     let job = Job::start(&mut command);
-    job.until_told("waiting for the store");
+    job.until_printed("waiting for the store");
     let children = format!("/proc/{id}/task/{id}/children", id = job.id());
     let first = std::fs::read_to_string(children).unwrap();
     bonfire_testkit::signal_process(first.trim().parse().unwrap(), Signal::TERM);

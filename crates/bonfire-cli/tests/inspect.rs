@@ -71,7 +71,7 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
 }
 
 #[test]
-fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
+fn time_in_the_queue_is_shown_apart_from_time_in_the_operation() {
     const LATE: Duration = Duration::from_millis(100);
     let folder = tempfile::tempdir().unwrap();
     let options = GroupOptions::default().with_flight_dir(Some(folder.path().to_owned()));

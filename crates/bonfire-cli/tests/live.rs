@@ -223,15 +223,15 @@ fn sigusr1_of_one_rank_tells_what_all_ranks_do() {
     let end = inspect(&[folder.to_str().unwrap()]);
     assert!(end.stdout[0].contains("running"), "{:?}", end.stdout);
     let end = waiting.end();
-    // The whole job, as whoever inspects it is told.
+    // The whole job, as an inspection shows it.
     for part in [
         "Group 0 of 3 ranks, running: ",
         "rank 2 has not entered it: its last call, all_reduce #0",
         "\"data loading\"",
         "Flight record of rank 2: ",
     ] {
-        let told = end.stderr.iter().any(|line| line.contains(part));
-        assert!(told, "nobody says {part:?}: {:?}", end.stderr);
+        let printed = end.stderr.iter().any(|line| line.contains(part));
+        assert!(printed, "nobody says {part:?}: {:?}", end.stderr);
     }
     for rank in 0..2 {
         let line = |line: &&String| line.contains("in it for ") && line.contains("barrier #1");
@@ -241,7 +241,7 @@ fn sigusr1_of_one_rank_tells_what_all_ranks_do() {
 }
 
 /// The lines of the launcher between its heading and its verdict.
-fn told_of_ranks(end: &JobEnd) -> &[String] {
+fn report_of_ranks(end: &JobEnd) -> &[String] {
     let heading = "what the ranks did when the job failed:";
     let lines = &end.stderr[..];
     let from = lines.iter().position(|line| line == heading);
@@ -254,9 +254,9 @@ fn told_of_ranks(end: &JobEnd) -> &[String] {
 
 /// What the launchers say after a rank was killed that all others waited for.
 #[track_caller]
-fn says_who_was_killed(told: &[String], waiting: &str, killed: &str) {
-    let [failure, waited, gone, more] = told else {
-        panic!("four lines, got {told:?}");
+fn says_who_was_killed(report: &[String], waiting: &str, killed: &str) {
+    let [failure, waited, gone, more] = report else {
+        panic!("four lines, got {report:?}");
     };
     assert!(failure.contains(&format!("{killed} failed: its process ended")), "{failure}");
     let prefix = format!("  {waiting} in barrier #1 ");
@@ -274,9 +274,9 @@ fn a_failed_job_ends_with_what_all_ranks_did_and_the_culprit() {
     let Waiting { job, folder: _kept, .. } = waiting;
     let end = job.end();
     assert!(!end.status.success());
-    let told = told_of_ranks(&end);
-    says_who_was_killed(told, "ranks 0 and 1 were", "rank 2");
-    let (_, named) = told[3].rsplit_once(' ').unwrap();
+    let report = report_of_ranks(&end);
+    says_who_was_killed(report, "ranks 0 and 1 were", "rank 2");
+    let (_, named) = report[3].rsplit_once(' ').unwrap();
     assert_eq!(Path::new(named), folder);
     let end = inspect(&[named]);
     assert!(end.stdout[0].starts_with("Group 0 of 3 ranks: rank 2 failed"), "{:?}", end.stdout);
@@ -315,7 +315,7 @@ fn a_question_to_the_socket_of_a_rank() {
 }
 
 #[test]
-fn another_user_is_told_nothing() {
+fn another_user_learns_nothing() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user for once");
         return;
@@ -416,7 +416,7 @@ fn the_launchers_of_all_hosts_tell_of_the_ranks_of_all_hosts() {
     for (host, job) in jobs.into_iter().enumerate() {
         let end = job.end();
         assert!(!end.status.success(), "host {host}: {:?}", end.stderr);
-        says_who_was_killed(told_of_ranks(&end), "rank 0 was", "rank 1");
+        says_who_was_killed(report_of_ranks(&end), "rank 0 was", "rank 1");
     }
     assert!(!folder.path().join("1").exists(), "the killed rank's host");
 }

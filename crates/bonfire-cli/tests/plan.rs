@@ -71,7 +71,7 @@ fn an_index_is_all_its_files() {
 }
 
 #[test]
-fn what_is_no_model_is_told_in_one_line() {
+fn what_is_no_model_is_reported_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("words.safetensors");
     fs::write(&file, "not a description of tensors").unwrap();

@@ -219,8 +219,8 @@ fn a_guard_that_is_killed_is_replaced_and_said() {
         }
     };
     signal_process(guard(), Signal::KILL);
-    // By then the next one has been told of the ranks.
-    job.until_told("guard process was killed; another takes its place");
+    // By then the next one has been notified of the ranks.
+    job.until_printed("guard process was killed; another takes its place");
     let second = guard();
     job.signal(Signal::KILL);
     wait_until_gone(&ids);

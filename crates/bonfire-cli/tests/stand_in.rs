@@ -46,7 +46,7 @@ fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd>
 /// Instead of a fault: devices with little memory.
 const FULL: &str = "full";
 
-/// Instead of a fault: as many queues as a driver has that nobody has told of more.
+/// Instead of a fault: as many queues as a driver has that was asked for no more.
 const FEW_QUEUES: &str = "few-queues";
 
 /// The parts of the self-test with these numbers of ranks; everything that it said.
@@ -322,7 +322,7 @@ fn ranks_of_one_process_that_share_a_device_have_queues_or_use_the_host() {
     arguments.extend(["--min-bytes", "64K", "--max-bytes", "256K"]);
     let refused = "data go through host memory, because 5 ranks of one process need 17 queues on a device, \
                    and the driver has 8: set CUDA_DEVICE_MAX_CONNECTIONS=17";
-    // The program itself asks for more, unless it is told not to.
+    // The program itself asks for more, unless it must not.
     for (queues, is_refused) in [("", false), (FEW_QUEUES, true)] {
         let Some(end) = on_stand_in(1, queues, &arguments) else {
             return;

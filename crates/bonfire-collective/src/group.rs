@@ -140,7 +140,7 @@ impl ProcessGroup {
     /// environment asks for goes before the options: see [`EnvSettings`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the environment are bad.
+    /// [`CollectiveError::Connect`] if the links get no memory, or the options or the environment are bad.
     pub fn local(world_size: WorldSize, options: GroupOptions) -> Result<Vec<Self>> {
         let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
         let options = options.with(&settings);
@@ -300,7 +300,7 @@ impl ProcessGroup {
     /// without copies. Any part of it may be passed to an operation.
     ///
     /// # Errors
-    /// [`CollectiveError::Buffer`] if there is no memory for it. The group continues.
+    /// [`CollectiveError::Buffer`] if it gets no memory. The group continues.
     pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>> {
         match &self.core.arena {
             Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),

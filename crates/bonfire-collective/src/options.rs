@@ -26,14 +26,21 @@ pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// An option is out of range.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
+    /// The payload of a frame is too small or too large.
     #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
-    ChunkBytes { found: usize },
+    ChunkBytes {
+        /// The value of [`GroupOptions::chunk_bytes`], in bytes.
+        found: usize,
+    },
+    /// A link has no connection, or more than it can have.
     #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
-    Streams { found: u32 },
+    Streams {
+        /// The number of connections that was asked for each link.
+        found: u32,
+    },
 }
 
 /// In which orders the ranks' values may be folded.

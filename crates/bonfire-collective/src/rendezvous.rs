@@ -53,9 +53,9 @@ use error::Result;
 use store_client::connect_to_store;
 use watch::Watch;
 
-/// The counter in the store of how often the launcher has started all ranks anew.
+/// The counter in the store of how often the launcher has started all ranks again.
 pub const RESTARTS_KEY: &str = "restarts";
-/// How often a rank that waits for others looks whether they have begun anew without it.
+/// How often a rank that waits for others looks whether they have begun again without it.
 const STALE_LOOK: Duration = Duration::from_secs(2);
 /// How long a rank that serves the store stays after its own failure.
 const LINGER: Duration = Duration::from_secs(3);
@@ -229,7 +229,7 @@ fn publish(
                 Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => {
                     return Err(deadline.missed(missing(), env.world_size));
                 }
-                // The others may have begun anew without this rank, which then waits for nobody.
+                // The others may have begun again without this rank, which then waits for nobody.
                 Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
                 Err(error) => return Err(error.into()),
             }

@@ -102,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told_with_its_numbers() {
+    fn what_does_not_go_together_is_reported_with_its_numbers() {
         assert!(sizes(0, 0, 2).unwrap_err().contains("missing"));
-        let told = |result: Result<_, String>, part: &str| {
+        let assert_error = |result: Result<_, String>, part: &str| {
             let error = result.unwrap_err();
             assert!(error.contains(part), "{error}");
         };
-        told(sizes(64, 8, 3), "64 is not 8 samples x 3 forward passes x 4 ranks = 96");
-        told(sizes(30, 8, 0), "30 samples do not divide by 32");
-        told(sizes(66, 0, 0), "66 samples do not divide by 4");
-        told(sizes(2, 0, 1), "2 samples do not divide by 4");
+        assert_error(sizes(64, 8, 3), "64 is not 8 samples x 3 forward passes x 4 ranks = 96");
+        assert_error(sizes(30, 8, 0), "30 samples do not divide by 32");
+        assert_error(sizes(66, 0, 0), "66 samples do not divide by 4");
+        assert_error(sizes(2, 0, 1), "2 samples do not divide by 4");
         for (train, micro, accumulation) in [(0, u64::MAX, 2), (8, u64::MAX, 0), (8, 0, u64::MAX)] {
-            told(sizes(train, micro, accumulation), "too many to count");
+            assert_error(sizes(train, micro, accumulation), "too many to count");
         }
-        told(sizes(8, u64::MAX / 2, u64::MAX / 2), "too many to count");
+        assert_error(sizes(8, u64::MAX / 2, u64::MAX / 2), "too many to count");
     }
 }

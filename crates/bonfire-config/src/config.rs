@@ -202,7 +202,7 @@ impl Config {
     /// Returns all three batch sizes for `ranks` ranks.
     ///
     /// # Errors
-    /// [`ConfigError::Batch`] if they do not multiply, [`ConfigError::Missing`] if there is none.
+    /// [`ConfigError::Batch`] if they do not multiply, [`ConfigError::Missing`] if none is set.
     pub fn batches(&self, ranks: u64) -> Result<Batches, ConfigErrors> {
         let BatchSection { total, micro, accumulation } = self.batch;
         let sizes = BatchSizes { train: total, micro, accumulation };

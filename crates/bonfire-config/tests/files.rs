@@ -163,7 +163,7 @@ fn what_is_auto_comes_from_the_program() {
 }
 
 #[test]
-fn all_that_the_program_has_otherwise_is_told_at_once() {
+fn all_that_the_program_has_otherwise_is_reported_at_once() {
     let file = DeepSpeedFile::parse(TUTORIAL).unwrap();
     let mut program = Program::default();
     program.learning_rate = Some(1e-4);
@@ -178,73 +178,73 @@ fn all_that_the_program_has_otherwise_is_told_at_once() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_path() {
-    let told = |text: &str, expected: &str| {
+fn what_is_wrong_is_reported_with_its_path() {
+    let assert_error = |text: &str, expected: &str| {
         let lines: Vec<String> = errors(text).iter().map(ToString::to_string).collect();
         assert_eq!(lines, [expected]);
     };
-    told(
+    assert_error(
         r#"{ "fp16": { "enabled": "yes" } }"#,
         "fp16.enabled: \"yes\" is not true or false, nor \"auto\"",
     );
-    told(
+    assert_error(
         r#"{ "zero_optimization": { "stage": 3, "offload_param": { "device": "cpuu" } } }"#,
         "zero_optimization.offload_param.device: \"cpuu\" is not one of none, cpu, nvme, nor \"auto\"; cpu is the nearest",
     );
-    told(
+    assert_error(
         r#"{ "optimizer": { "type": "OneBitAdam", "params": { "lr": 1 } } }"#,
         "optimizer.type: \"OneBitAdam\" is refused: Bonfire has Adam, AdamW, SGD, Lion and Muon",
     );
-    told(
+    assert_error(
         r#"{ "optimizer": { "type": "SGD", "params": { "nesterow": true } } }"#,
         "optimizer.params.nesterow: there is no such key; optimizer.params.nesterov is the nearest",
     );
-    told(
+    assert_error(
         r#"{ "steps_per_print": 10, "steps_per_print": 20 }"#,
         "steps_per_print: the key is there twice; keep one",
     );
-    told(
+    assert_error(
         r#"{ "bf16": { "enabled": true }, "bfloat16": { "enabled": true } }"#,
         "bf16: the key is there twice; keep one",
     );
-    told(
+    assert_error(
         r#"{ "zero_optimization": { "stage": 1, "offload_param": { "device": "cpu" } } }"#,
         "zero_optimization.offload_param.device: cpu is refused: it needs stage 3, and the stage is 1",
     );
-    told(
+    assert_error(
         r#"{ "zero_optimization": { "stage": 4 } }"#,
         "zero_optimization.stage: 4 is not 0, 1, 2 or 3, nor \"auto\"",
     );
-    told(
+    assert_error(
         r#"{ "fp16": { "enabled": true }, "bf16": { "enabled": true } }"#,
         "bf16.enabled: true is refused: fp16.enabled is true, too; choose one",
     );
-    told(
+    assert_error(
         r#"{ "scheduler": { "type": "WarmupDecayLR" } }"#,
         "scheduler.params.total_num_steps is missing: the scheduler has no default for it",
     );
-    told("[1]", "the configuration cannot be parsed: it is [1] rather than an object");
-    told(
+    assert_error("[1]", "the configuration cannot be parsed: it is [1] rather than an object");
+    assert_error(
         r#"{ "zero_optimization": true }"#,
         "zero_optimization: true is not an object; write { \"stage\": 1 }, or 0 for false",
     );
-    told(
+    assert_error(
         r#"{ "gradient_clipping": -1 }"#,
         "gradient_clipping: -1 is not a number from 0, nor \"auto\"",
     );
-    told(
+    assert_error(
         r#"{ "optimizer": { "type": "Muon" } }"#,
         "optimizer.params.muon_lr: 0.02 beside 0.0003 of adam_lr is refused: all parameters have one rate here; write \
          one lr, without the two",
     );
-    told(
+    assert_error(
         r#"{ "optimizer": { "type": "AdamW" }, "scheduler": { "type": "OneCycle",
              "params": { "cycle_min_lr": 0, "cycle_max_lr": 1 } } }"#,
         "scheduler.params.cycle_momentum: true is refused: betas stay as they are here; write false, and only the rate \
          goes up and down",
     );
     // A false that is not the default asks for something.
-    told(
+    assert_error(
         r#"{ "optimizer": { "type": "Adam", "params": { "bias_correction": false } } }"#,
         "optimizer.params.bias_correction: false is refused: Adam corrects its bias",
     );
@@ -255,7 +255,7 @@ fn what_is_wrong_is_told_with_its_path() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told_together() {
+fn all_mistakes_of_a_file_are_reported_together() {
     let text = r#"{
         "gradient_clipping": -1,
         "optimizer": { "type": "AdamX" },

@@ -27,7 +27,7 @@ impl Driver {
     /// Loads and initialises the driver; calling it again costs next to nothing.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] where there is none or it does not start, and [`CudaError::DriverTooOld`].
+    /// [`CudaError::NoDriver`] if it is missing or does not start, and [`CudaError::DriverTooOld`].
     pub fn load() -> Result<Self> {
         // SAFETY: loading a library runs its initialisers; libcuda's are those of NVIDIA's driver,
         // which every CUDA program runs, at any time and on any thread.
@@ -63,7 +63,7 @@ impl Driver {
     /// The device with this number.
     ///
     /// # Errors
-    /// [`CudaError::NoDevice`] if there is none.
+    /// [`CudaError::NoDevice`] if no device has it.
     pub fn device(self, ordinal: u32) -> Result<Device> {
         let count = self.device_count()?;
         if ordinal >= count {

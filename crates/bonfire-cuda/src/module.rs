@@ -108,7 +108,7 @@ impl Module {
     /// The kernel with this name, declared `extern "C"`.
     ///
     /// # Errors
-    /// What the driver says if there is none.
+    /// The driver's error if the module lacks it.
     pub fn function(&self, name: &str) -> Result<Function> {
         self.inner.context.bind()?;
         let text = CString::new(name).expect("names of kernels have no NUL");

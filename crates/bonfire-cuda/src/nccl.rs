@@ -76,7 +76,7 @@ impl Nccl {
     /// Finds and loads it.
     ///
     /// # Errors
-    /// [`CudaError::NoNccl`] where there is none, or one that is too old.
+    /// [`CudaError::NoNccl`] if it is missing or too old.
     pub fn load() -> Result<Arc<Self>> {
         let library = candidates(|name| env::var_os(name)).iter().find_map(|path| {
             // SAFETY: loading a library runs its initialisers; NCCL's are those that every user runs.

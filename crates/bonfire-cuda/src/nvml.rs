@@ -134,7 +134,7 @@ impl fmt::Display for CommonAncestor {
 }
 
 impl Nvml {
-    /// Finds, loads and initialises it; `None` where there is none or it is too old.
+    /// Finds, loads and initialises it; `None` if it is missing or too old.
     ///
     /// # Errors
     /// What it says when it does not start.
@@ -188,7 +188,7 @@ impl Nvml {
     /// The GPU at this address.
     ///
     /// # Errors
-    /// What it says if there is none.
+    /// NVML's error if no GPU has this address.
     pub fn device(&self, address: PciAddress) -> Result<NvmlDevice<'_>> {
         let text = CString::new(address.to_string()).expect("an address has no NUL");
         let mut raw = ptr::null_mut();

@@ -18,7 +18,7 @@ use crate::{
     DataError, DistributedSampler, EpochBatches, Loader, Order, Prefetch, Remainder, SamplerState,
 };
 
-/// Burn's `DataLoader` over a `Dataset` that the ranks share anew in every epoch, as with a
+/// Burn's `DataLoader` over a `Dataset` whose elements are distributed to the ranks again in every epoch, as with a
 /// [`Loader`]: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
 ///
 /// Each call of [`iter`](Self::iter) is the next epoch of this rank's share, so make the loader before the
@@ -63,7 +63,7 @@ impl<I, O> DatasetLoader<I, O> {
         }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Shuffles the samples again in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })
@@ -130,7 +130,7 @@ impl<I, O> DatasetLoader<I, O> {
             loader,
             batches: None,
             items,
-            dealt: 0,
+            done: 0,
             ahead: None,
         }
     }
@@ -198,7 +198,7 @@ pub struct DatasetBatches<'a, I, O> {
     /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,
     items: usize,
-    dealt: usize,
+    done: usize,
     /// The progress of all ranks after the batches that were given.
     state: SamplerState,
     ahead: Option<Ahead<(usize, SamplerState), O>>,
@@ -251,7 +251,7 @@ impl<I: 'static, O: Send + 'static> DatasetBatches<'_, I, O> {
         let Some(((samples, state), batch)) = next else {
             return Ok(None);
         };
-        self.dealt += samples;
+        self.done += samples;
         self.state = state;
         batch.map(Some).map_err(io::Error::other)
     }
@@ -265,7 +265,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
             return self.prepared(prefetch).map_err(DatasetError::new).transpose();
         }
         let (batch, state) = self.order()?;
-        self.dealt += batch.len();
+        self.done += batch.len();
         self.state = state;
         let source = &self.of.source;
         let items = source.dataset.get_many(batch);
@@ -276,7 +276,7 @@ impl<I: 'static, O: Send + 'static> Iterator for DatasetBatches<'_, I, O> {
 impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DatasetBatches<'_, I, O> {
     fn progress(&self) -> Progress {
         let unit = Some("items".to_owned());
-        Progress::new(self.dealt, self.items, unit)
+        Progress::new(self.done, self.items, unit)
     }
 }
 

@@ -1,7 +1,5 @@
 //! Errors of a rank's data.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::error::Error;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -16,7 +14,12 @@ pub enum DataError {
     /// A checkpoint was made with other data, or with the data in another order.
     #[error(
         "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
-         seed, or start anew"
+         seed, or start again"
     )]
-    OtherData { saved: String, given: String },
+    OtherData {
+        /// The number of samples and their order in the checkpoint.
+        saved: String,
+        /// The number of samples and their order in this run.
+        given: String,
+    },
 }

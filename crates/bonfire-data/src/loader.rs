@@ -47,7 +47,7 @@ impl Loader {
         Self { sampler, batch_size, last_batch: LastBatch::Keep, epoch: 0, offset: 0 }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Shuffles the samples again in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })
@@ -129,7 +129,7 @@ impl Loader {
             batch_size: self.batch_size,
             epoch: self.epoch,
             offset: self.offset,
-            dealt: 0,
+            done: 0,
         }
     }
 
@@ -167,7 +167,7 @@ pub struct EpochBatches {
     epoch: u64,
     /// The start of the first batch in the epoch, in samples of all ranks.
     offset: usize,
-    dealt: usize,
+    done: usize,
     remaining: usize,
 }
 
@@ -176,10 +176,10 @@ impl EpochBatches {
     /// different numbers of batches ([`Remainder::Exact`](crate::Remainder::Exact)), rank 0 has the most: use its
     /// state.
     pub fn state(&self) -> SamplerState {
-        let past = if self.dealt == self.indices.len() {
+        let past = if self.done == self.indices.len() {
             self.sampler.total_after(self.offset)
         } else {
-            self.dealt * self.sampler.world_size().len()
+            self.done * self.sampler.world_size().len()
         };
         self.sampler.state(self.epoch, self.offset + past)
     }
@@ -190,9 +190,9 @@ impl Iterator for EpochBatches {
 
     fn next(&mut self) -> Option<Vec<usize>> {
         self.remaining = self.remaining.checked_sub(1)?;
-        let end = self.indices.len().min(self.dealt + self.batch_size);
-        let batch = self.indices[self.dealt..end].to_vec();
-        self.dealt = end;
+        let end = self.indices.len().min(self.done + self.batch_size);
+        let batch = self.indices[self.done..end].to_vec();
+        self.done = end;
         Some(batch)
     }
 

@@ -83,7 +83,7 @@ impl DistributedSampler {
         Self { rank, ..self.clone() }
     }
 
-    /// Shuffles the samples anew in every epoch, by a `seed` that is the same on every rank.
+    /// Shuffles the samples again in every epoch, by a `seed` that is the same on every rank.
     #[must_use]
     pub fn with_shuffle(self, seed: u64) -> Self {
         self.with_order(Order::Shuffled { seed })

@@ -1,7 +1,5 @@
 //! What can go wrong with a group of GPUs.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use bonfire_cuda::CudaError;
 use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::{DType, PlanError, Rank, ReduceOp};
@@ -20,7 +18,12 @@ pub enum CudaGroupError {
     Collective(#[from] CollectiveError),
     /// This rank's device or driver refused something.
     #[error("rank {rank}: {source}")]
-    Device { rank: Rank, source: CudaError },
+    Device {
+        /// The rank that returns this error.
+        rank: Rank,
+        /// The error of the CUDA driver or of NCCL.
+        source: CudaError,
+    },
     /// The device did not finish in time.
     #[error(
         "rank {rank} waited {elapsed_ms} ms for {}: {} never got there, or is slower than the timeout \
@@ -29,36 +32,57 @@ pub enum CudaGroupError {
         ranks(waited_for)
     )]
     Timeout {
+        /// The rank whose time ran out.
         rank: Rank,
         /// The ranks that had not arrived; empty if all had, and a device is merely slow.
         waited_for: Vec<Rank>,
         /// The last operation that was queued.
         operation: String,
+        /// The time that it waited, in milliseconds.
         elapsed_ms: u64,
     },
     /// A rank cannot set up.
     #[error("rank {rank} cannot take part: {reason}")]
-    SetUp { rank: Rank, reason: String },
+    SetUp {
+        /// The rank that refused, or that has left the group.
+        rank: Rank,
+        /// The obstacle on that rank, as text.
+        reason: String,
+    },
     /// More ranks than a kernel takes.
     #[error("{world_size} ranks, but a group of GPUs has at most {RANKS_MAX}: split the group")]
-    TooManyRanks { world_size: usize },
+    TooManyRanks {
+        /// The number of ranks in the group.
+        world_size: usize,
+    },
     /// The elements are not all in the buffer.
     #[error(
         "elements {start}..{end} of {dtype_bytes} bytes each are not in a buffer of {bytes} bytes"
     )]
     TooSmall {
+        /// The index of the first element in the buffer.
         start: usize,
         /// One past the last element.
         end: usize,
+        /// The size of one element in bytes.
         dtype_bytes: usize,
+        /// The size of the buffer in bytes.
         bytes: usize,
     },
     /// NCCL has no such reduction. The group continues.
     #[error("NCCL has no {reduce} of {dtype}: cast before, or use a CudaGroup, which has it")]
-    NotInNccl { dtype: DType, reduce: ReduceOp },
+    NotInNccl {
+        /// The type of the elements that were to be reduced.
+        dtype: DType,
+        /// The reduction, which may exist for other types.
+        reduce: ReduceOp,
+    },
     /// The memory holds something else than was read from it.
     #[error("element {index} is not a value of its type: what was written there?")]
-    NotAValue { index: usize },
+    NotAValue {
+        /// The index of the element, from the first that was read.
+        index: usize,
+    },
     /// The caller asked for something that no rank can do. The group continues.
     #[error(transparent)]
     Usage(#[from] PlanError),

@@ -51,7 +51,7 @@ pub struct AgentOptions {
     pub graces: Graces,
     /// Which lines of the ranks carry their rank.
     pub labels: OutputLabels,
-    /// How often all ranks of the job may be started anew after one failed. The program then
+    /// How often all ranks of the job may be started again after one failed. The program then
     /// continues from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` says which start this is.
     pub max_restarts: u32,
     /// Which output goes to files.
@@ -87,7 +87,7 @@ impl AgentOptions {
     }
 
     /// Runs the ranks of this host to the end of the job, on the calling thread, and starts all of
-    /// them anew after a failure as often as `max_restarts` allows.
+    /// them again after a failure as often as `max_restarts` allows.
     ///
     /// While it runs, SIGINT, SIGTERM, SIGHUP and SIGTSTP are the agent's: it ends and stops the ranks with
     /// itself. One that arrives before there are ranks, or after, ends this process. When it returns,
@@ -125,10 +125,10 @@ impl AgentOptions {
                     if !end.is_last && restart_count <= self.max_restarts =>
                 {
                     warn!(
-                        "{failure}\nstarting all ranks anew: restart {restart_count} of {}",
+                        "{failure}\nstarting all ranks again: restart {restart_count} of {}",
                         self.max_restarts
                     );
-                    meeting.start_anew()?;
+                    meeting.start_again()?;
                 }
                 result => {
                     meeting.part();

@@ -42,7 +42,7 @@ pub(crate) const TORCHRUN_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 pub(crate) const KUBERNETES: &str = "KUBERNETES_SERVICE_HOST";
 /// Which job this is; part of every handshake, so that two jobs never meet.
 pub(crate) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
-/// How often all ranks of the job were started anew.
+/// How often all ranks of the job were started again.
 pub(crate) const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// This host's number among the hosts of the job, from 0; the launcher sets it, nothing here reads it.
 pub(crate) const NODE_RANK: &str = "NODE_RANK";
@@ -50,7 +50,7 @@ pub(crate) const NODE_RANK: &str = "NODE_RANK";
 pub(crate) const GROUP_RANK: &str = "GROUP_RANK";
 /// The number of hosts; the launcher sets it, nothing here reads it.
 pub(crate) const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
-/// How often all ranks may be started anew; the launcher sets it, nothing here reads it.
+/// How often all ranks may be started again; the launcher sets it, nothing here reads it.
 pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// Text that joins the identity of this host: ranks with different values count as being on different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";

@@ -68,7 +68,7 @@ pub struct LaunchFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     pub standalone: bool,
 
-    /// Start all ranks anew up to N times when one fails; the program resumes from its last checkpoint
+    /// Start all ranks again up to N times when one fails; the program resumes from its last checkpoint
     #[arg(
         long,
         alias = "max_restarts",
@@ -144,25 +144,42 @@ pub struct Endpoint {
 }
 
 /// The flags contradict each other or lack something.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FlagError {
+    /// The only host of a job has another number than 0.
     #[error("--node-rank is {0}, but --nnodes is 1")]
     NodeRankOfOne(u32),
+    /// `--standalone` is given with a number of hosts above 1.
     #[error("--standalone is for one host, but --nnodes is {0}")]
     StandaloneOfSeveral(NonZeroU32),
+    /// The address at which several hosts meet is missing.
     #[error("several nodes need --master-addr: the name or address of node 0")]
     NoMasterAddr,
+    /// The port at which several hosts meet is missing or 0.
     #[error("several nodes need --master-port: a free port on node 0")]
     NoMasterPort,
+    /// The cluster's number of this host is not a number.
     #[error("{variable} must be a whole number, not \"{value}\"")]
-    NotANumber { variable: &'static str, value: String },
+    NotANumber {
+        /// The variable: `SLURM_NODEID` or `JOB_COMPLETION_INDEX`.
+        variable: &'static str,
+        /// The text of the variable as it was set.
+        value: String,
+    },
     /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
     #[error(transparent)]
     Hosts(#[from] HostsError),
+    /// The number of ranks in the environment cannot be read.
     #[error("{variable} is \"{value}\"")]
-    RankCount { variable: &'static str, value: String, source: RankCountError },
+    RankCount {
+        /// The name of the variable, `PET_NPROC_PER_NODE`.
+        variable: &'static str,
+        /// The text of the variable as it was set.
+        value: String,
+        /// The parser's error about that text.
+        source: RankCountError,
+    },
 }
 
 impl LaunchFlags {

@@ -39,7 +39,7 @@ impl Flights {
     }
 
     /// The folder, if the ranks would not find it by themselves.
-    pub(crate) fn to_be_told(&self) -> Option<&Path> {
+    pub(crate) fn to_pass_on(&self) -> Option<&Path> {
         self.is_ours.then_some(&self.folder)
     }
 
@@ -182,7 +182,7 @@ mod tests {
         write(folder.path(), &old);
         let variables = [(FLIGHT_DIR_VARIABLE.into(), folder.path().into())];
         let flights = Flights::begin(PathBuf::from("/none"), &variables);
-        assert_eq!((flights.read(), flights.to_be_told()), (Vec::new(), None));
+        assert_eq!((flights.read(), flights.to_pass_on()), (Vec::new(), None));
         write(folder.path(), &record(1, None));
         assert_eq!(flights.read(), []);
         write(folder.path(), &record(1, Some("now")));

@@ -82,29 +82,58 @@ pub(crate) struct Host {
 }
 
 /// The hosts cannot be had.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostsError {
+    /// The file of `--hostfile` cannot be read.
     #[error("cannot read the hostfile {}", .path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The error that the operating system returned.
+        source: std::io::Error,
+    },
+    /// A line of the hostfile has another form, or repeats a host.
     #[error("line {line} of the hostfile is \"{text}\": expected HOST slots=N, each host once")]
     Line {
         /// The number of the line, from 1.
         line: usize,
+        /// The line as it is, with its comment.
         text: String,
     },
+    /// The value of a flag is not a list of hosts or slots.
     #[error("\"{text}\" is not a choice of hosts: expected HOST@HOST:0,2")]
-    Choice { text: String },
+    Choice {
+        /// The value, or the list of slots in it.
+        text: String,
+    },
+    /// A chosen host or slot is not in the hostfile.
     #[error("{chosen} is not in the hostfile, which has {there}")]
-    Unknown { chosen: String, there: String },
+    Unknown {
+        /// The host, or `HOST:SLOT` if only the slot is missing.
+        chosen: String,
+        /// All hosts of the file and their numbers of slots.
+        there: String,
+    },
+    /// The hostfile is empty, or no host is chosen.
     #[error("no host is left: the hostfile has none, or none is chosen")]
     Empty,
+    /// The chosen hosts have different numbers of slots.
     #[error(
         "{first} has {slots} ranks and {other} has {other_slots}: every host needs equally many; choose with \
          --include, --exclude or --num_gpus"
     )]
-    Unequal { first: String, slots: usize, other: String, other_slots: usize },
+    Unequal {
+        /// The first of the chosen hosts.
+        first: String,
+        /// The number of chosen slots on the first host.
+        slots: usize,
+        /// The first host with another number of slots.
+        other: String,
+        /// The number of chosen slots on that host.
+        other_slots: usize,
+    },
+    /// A host other than this one is chosen without a hostfile.
     #[error(
         "--include names {0}, which only a --hostfile can say how to reach; without one it is for localhost"
     )]

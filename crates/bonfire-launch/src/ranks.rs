@@ -14,7 +14,7 @@ pub(crate) const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 pub enum RankCount {
     /// Exactly this number of ranks.
     Exactly(NonZeroU32),
-    /// One per GPU, or per CPU core when there is no GPU.
+    /// One per GPU, or per CPU core without a GPU.
     Auto,
     /// One rank for each GPU.
     Gpu,
@@ -32,7 +32,7 @@ pub enum RankCountError {
     /// Neither a number nor one of the words.
     #[error("expected a number of ranks, auto, gpu or cpu")]
     NotACount,
-    /// GPUs were asked for, and there are none.
+    /// GPUs were asked for, but none was found.
     #[error(
         "one rank per GPU was asked for, but this host shows no NVIDIA GPU; give a number, or check \
          CUDA_VISIBLE_DEVICES"

@@ -18,8 +18,8 @@ use crate::environment::TERMINAL;
 pub enum TerminalClaim {
     /// Its standard input and output are the terminal.
     Taken,
-    /// They are what they were: the launcher has no terminal, is not of this project, or lends it to
-    /// another rank; or there is none.
+    /// They are what they were: the launcher is missing, has no terminal, is not of this project, or lends it
+    /// to another rank.
     NotOffered,
 }
 

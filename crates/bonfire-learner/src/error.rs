@@ -1,7 +1,5 @@
 //! Errors of a training with Burn's learner.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::sync::Arc;
 
 use bonfire_collective::{CollectiveError, Rank};
@@ -32,7 +30,9 @@ pub enum LearnerError {
     NotSliced {
         /// The first item that was requested.
         start: usize,
+        /// One past the last item that was requested.
         end: usize,
+        /// The number of items that the slice has.
         found: usize,
     },
     /// A loader returned a batch without its number of samples.
@@ -64,7 +64,12 @@ pub enum LearnerError {
     Output(String),
     /// The state of the training cannot be sent from rank 0.
     #[error("the {what} of rank 0 cannot be passed on: {cause}")]
-    Record { what: &'static str, cause: String },
+    Record {
+        /// The part: model, optimizer or learning-rate scheduler.
+        what: &'static str,
+        /// The message of the serializer, or that nothing came in time.
+        cause: String,
+    },
 }
 
 impl From<CollectiveError> for LearnerError {

@@ -283,8 +283,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         event: impl FnOnce(&mut SupervisedTrainingEventProcessor<M>) -> Result<(), EventProcessorError>,
     ) -> Result<(), LearnerError> {
         if self.world.is_main() {
-            let told = event(&mut self.components.event_processor);
-            self.components.interrupter.fail_on_error(told);
+            let processed = event(&mut self.components.event_processor);
+            self.components.interrupter.fail_on_error(processed);
         }
         self.check()
     }

@@ -21,7 +21,7 @@ use crate::run::Run;
 /// `SupervisedTraining::with_training_strategy`. Every rank calls it, in the same program with the same settings.
 ///
 /// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders then shuffle
-/// within their slice; `bonfire::data::DatasetLoader` distributes the complete data set anew every epoch. A loader that
+/// within their slice; `bonfire::data::DatasetLoader` distributes the complete data set again every epoch. A loader that
 /// cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
 ///
 /// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences

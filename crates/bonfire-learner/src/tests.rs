@@ -28,10 +28,10 @@ use burn_train::{InferenceStep, TrainStep};
 use super::*;
 
 mod compression_checkpoints;
-mod dealing;
 mod endings;
 mod equality;
 mod metrics;
+mod slices;
 mod timings;
 
 /// Training samples: not divisible by any batch or world here.
@@ -187,15 +187,15 @@ fn world(group: ProcessGroup) -> World {
 const ORDER: Order = Order::Shuffled { seed: 5 };
 
 fn train_loader(world: &World, remainder: Remainder) -> Arc<dyn DataLoader<Points>> {
-    dealt(world, whole(SAMPLES), ORDER, remainder)
+    loader_of(world, whole(SAMPLES), ORDER, remainder)
 }
 
 fn valid_loader(world: &World) -> Arc<dyn DataLoader<Points>> {
     let (order, remainder) = (Order::Sequential, Remainder::Exact);
-    dealt(world, whole(VALID_SAMPLES), order, remainder)
+    loader_of(world, whole(VALID_SAMPLES), order, remainder)
 }
 
-fn dealt(
+fn loader_of(
     world: &World,
     numbers: Numbers,
     order: Order,

@@ -12,7 +12,7 @@ crate::config! {
         /// Number of steps without an overflow until the scale doubles.
         window: u32 = 1000 => with_window,
         /// Number of overflows until the scale halves, from 1. Every further one halves it, too. The count starts
-        /// anew with each window without an overflow.
+        /// again with each window without an overflow.
         hysteresis: u32 = 2 => with_hysteresis,
         /// Restarts the count with each step without an overflow, so that only overflows in a row halve the scale. A
         /// checkpoint without it means false.

@@ -1,7 +1,5 @@
 //! Errors of ranks that have parts of one model.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use bonfire_collective::{CollectiveError, Rank, WorldSize};
 use bonfire_train::{TrainError, World};
 
@@ -14,13 +12,31 @@ pub enum ParallelError {
         "dimension {dim} of {what} has {size} entries, which {ranks} ranks cannot divide into equal parts; \
          make it a multiple of {ranks}, or change the number of ranks on this axis of the mesh"
     )]
-    Indivisible { what: &'static str, dim: usize, size: usize, ranks: WorldSize },
+    Indivisible {
+        /// The tensor or parameter, such as `a tensor`.
+        what: &'static str,
+        /// The dimension to be divided, from 0.
+        dim: usize,
+        /// The entries along it, in one of its sections.
+        size: usize,
+        /// The number of ranks that share the tensor.
+        ranks: WorldSize,
+    },
     /// A sequence cannot be cut into two equal chunks per rank.
     #[error(
         "dimension {dim} has {length} tokens on {ranks} ranks, which are not {chunks} equal chunks: each rank has two; make \
          the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
     )]
-    Odd { dim: usize, length: usize, ranks: WorldSize, chunks: usize },
+    Odd {
+        /// The dimension of tokens, from 0.
+        dim: usize,
+        /// The number of tokens on all ranks together.
+        length: usize,
+        /// The number of ranks that share the sequence.
+        ranks: WorldSize,
+        /// The number of chunks, two for each rank.
+        chunks: usize,
+    },
     /// Ranks attend to each other's tokens with tensors of different shapes or types.
     #[error(
         "rank {rank} attends with {found}, and rank 0 with {expected}; give all ranks as many tokens of the same \
@@ -29,12 +45,19 @@ pub enum ParallelError {
     OtherShape {
         /// The rank that differs from the first.
         rank: Rank,
+        /// The type, shape and mask on that rank.
         found: String,
+        /// The type, shape and mask on rank 0.
         expected: String,
     },
     /// A vocabulary has fewer entries than there are ranks.
     #[error("a vocabulary of {size} cannot be divided among {ranks} ranks: each needs an entry")]
-    SmallVocabulary { size: usize, ranks: WorldSize },
+    SmallVocabulary {
+        /// The number of entries in the complete vocabulary.
+        size: usize,
+        /// The number of ranks that were to share it.
+        ranks: WorldSize,
+    },
     /// A target is not an entry of the vocabulary.
     #[error(
         "the target {target} is not in the vocabulary, 0 to {last}; give a target that does not count to \
@@ -43,6 +66,7 @@ pub enum ParallelError {
     OutsideVocabulary {
         /// The target that is furthest outside on its side.
         target: i64,
+        /// The highest target that is in the vocabulary.
         last: usize,
     },
     /// A parameter already has a reparameterization.
@@ -58,10 +82,16 @@ pub enum ParallelError {
     },
     /// Ranks cannot add values of this type.
     #[error("tensors of type {dtype} cannot be sent between ranks; use f32, f64, f16 or bf16")]
-    UnsupportedDtype { dtype: String },
+    UnsupportedDtype {
+        /// The type of the tensor's elements, as Burn prints it.
+        dtype: String,
+    },
     /// A tensor cannot be read from its device. The group has ended.
     #[error("cannot read a tensor from its device: {cause}")]
-    Unreadable { cause: String },
+    Unreadable {
+        /// The error of the backend, as text.
+        cause: String,
+    },
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

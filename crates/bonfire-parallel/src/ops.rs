@@ -37,7 +37,7 @@
 //! }
 //! ```
 
-mod travel;
+mod transfer;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -47,8 +47,8 @@ use bonfire_train::{World, custom_gradient};
 use burn::tensor::Tensor;
 
 use crate::ParallelError;
-pub(crate) use travel::all_reduce;
-use travel::{exchanged, gathered, own_part, scattered_sum};
+pub(crate) use transfer::all_reduce;
+use transfer::{exchanged, gathered, own_part, scattered_sum};
 
 /// Passes a tensor that is the same on all ranks to computations that differ: the gradient is the sum of theirs.
 ///

@@ -212,7 +212,7 @@ impl<M: Module> Pipeline<M> {
             parameter,
             device,
         );
-        self.tie = self.told(tie)?;
+        self.tie = self.or_abort(tie)?;
         Ok(self)
     }
 
@@ -244,7 +244,7 @@ impl<M: Module> Pipeline<M> {
             self.share_tied()?;
             Ok(resumed)
         });
-        self.told(resumed)
+        self.or_abort(resumed)
     }
 
     /// Returns the data-parallel model of this rank's stages, for checkpoints and digests.
@@ -280,7 +280,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<PipelineStep, PipelineError> {
         let step = self.try_backward(micro_batches, forward);
-        self.told(step)
+        self.or_abort(step)
     }
 
     /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
@@ -297,7 +297,7 @@ impl<M: Module> Pipeline<M> {
         let done = self.ddp.step(optimizer, lr, gradients);
         let done = done.map_err(PipelineError::from);
         let done = done.and_then(|()| self.share_tied());
-        self.told(done)
+        self.or_abort(done)
     }
 
     /// Unscales and clips the gradients and [steps](Self::step), as [`Ddp::step_with`] does. Every rank calls it.
@@ -327,7 +327,7 @@ impl<M: Module> Pipeline<M> {
     /// read; [`PipelineError::Collective`].
     #[track_caller]
     pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
-        self.told(self.try_gather(modules))
+        self.or_abort(self.try_gather(modules))
     }
 
     #[track_caller]
@@ -359,7 +359,7 @@ impl<M: Module> Pipeline<M> {
     }
 
     /// Ends, on an error, all that other ranks may wait in.
-    fn told<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
+    fn or_abort<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
         outcome.map_err(|error| {
             self.world.abort(&error.to_string());
             as_known_in(&self.world, error)
@@ -388,9 +388,9 @@ impl<M: Module> Pipeline<M> {
         };
         let mut step = if self.overlaps {
             let mut failure = None;
-            let step = self.ddp.backward_in_parts(|stages, told| {
+            let step = self.ddp.backward_in_parts(|stages, losses| {
                 let reduce = |local, sum| {
-                    let sum = given(&told[local], vec![sum], factor, &device);
+                    let sum = given(&losses[local], vec![sum], factor, &device);
                     if sum.is_tracked() {
                         sum.backward();
                     }

@@ -114,7 +114,7 @@ impl Layout {
         };
         let mut divisions: Vec<Division> = parameters.iter().map(division).collect();
         if placement.unit == ShardUnit::Parameters {
-            deal(&parameters, &mut divisions, world_size);
+            assign_owners(&parameters, &mut divisions, world_size);
         }
         Self { world_size, placement, parameters, divisions }
     }
@@ -206,7 +206,7 @@ impl Layout {
 }
 
 /// Gives each parameter that is cut an owner.
-fn deal(parameters: &[Extent], divisions: &mut [Division], world_size: WorldSize) {
+fn assign_owners(parameters: &[Extent], divisions: &mut [Division], world_size: WorldSize) {
     let cut = (0..parameters.len()).filter(|&index| divisions[index] == Division::Rows);
     let mut cut: Vec<usize> = cut.collect();
     cut.sort_by_key(|&parameter| std::cmp::Reverse(parameters[parameter].elems()));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_parameters_are_dealt_by_size() {
+    fn whole_parameters_are_assigned_by_size() {
         let shapes = [vec![2000], vec![1023], vec![5000], vec![3000], vec![1024]];
         let placement = Placement::zero1().of_whole_parameters();
         let layout = layout(&shapes, placement, 2);
@@ -301,7 +301,7 @@ mod tests {
     proptest! {
         /// Every parameter that is cut has one owner, and the ranks' loads differ by no more than the largest.
         #[test]
-        fn owners_are_dealt_once_and_evenly(
+        fn owners_are_assigned_once_and_evenly(
             sizes in prop::collection::vec(1_usize..5000, 0..20),
             ranks in 1_u32..9,
         ) {
@@ -325,7 +325,7 @@ mod tests {
 
         /// Every row has one owner, in rank order, and no rank has two rows more than another.
         #[test]
-        fn rows_are_dealt_once_and_evenly(
+        fn rows_are_assigned_once_and_evenly(
             shapes in prop::collection::vec(prop::collection::vec(1_usize..200, 0..4), 1..6),
             ranks in 1_u32..9,
         ) {

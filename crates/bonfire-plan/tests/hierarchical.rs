@@ -21,8 +21,8 @@ fn filled(ranks_of_hosts: &[usize]) -> Vec<u32> {
     hosts.flat_map(|(host, &ranks)| std::iter::repeat_n(host, ranks)).collect()
 }
 
-/// Ranks dealt to hosts one by one.
-fn dealt(ranks: usize, hosts: u32) -> Vec<u32> {
+/// Ranks assigned to hosts one by one.
+fn in_turn(ranks: usize, hosts: u32) -> Vec<u32> {
     (0..hosts).cycle().take(ranks).collect()
 }
 
@@ -89,8 +89,8 @@ fn unequal_hosts_hold() {
     {
         check_layout(&filled(layout));
     }
-    check_layout(&dealt(10, 3));
-    check_layout(&dealt(33, 4));
+    check_layout(&in_turn(10, 3));
+    check_layout(&in_turn(33, 4));
     let mut noise = Noise(5);
     for ranks in [9, 20, 41, 64] {
         let numbers = (0..ranks).map(|_| (noise.next() % 7) as u32).collect::<Vec<_>>();

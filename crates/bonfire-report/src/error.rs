@@ -1,7 +1,5 @@
 //! Errors of a run's files, and of recording a training.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::io;
 #[cfg(feature = "journal")]
 use std::path::Path;
@@ -18,16 +16,34 @@ use bonfire_train::TrainError;
 pub enum PageError {
     /// A file of the run, or its folder, cannot be written.
     #[error("cannot write {}: {source}; make room, or choose another folder", .path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
+    Unwritable {
+        /// The file, or the folder that was to be made.
+        path: PathBuf,
+        /// The error that the operating system returned.
+        source: io::Error,
+    },
     /// A file of the run cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    Unreadable {
+        /// The `report.json` or `log.jsonl` of the run.
+        path: PathBuf,
+        /// The error that the operating system returned.
+        source: io::Error,
+    },
     /// A `report.json` in a format that this version does not read.
     #[error("{} is not a report of a training: {source}", .path.display())]
-    Malformed { path: PathBuf, source: serde_json::Error },
+    Malformed {
+        /// The path of the `report.json`.
+        path: PathBuf,
+        /// The parser's error, with line and column.
+        source: serde_json::Error,
+    },
     /// A folder in which no training has written.
     #[error("there is no run in {}: it has neither report.json nor log.jsonl", .path.display())]
-    NoRun { path: PathBuf },
+    NoRun {
+        /// The folder that was to be read.
+        path: PathBuf,
+    },
 }
 
 /// A training cannot be recorded or its report written.
@@ -48,7 +64,12 @@ pub enum ReportError {
     #[error(
         "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()
     )]
-    Unwritable { path: PathBuf, source: io::Error },
+    Unwritable {
+        /// The file or folder of the journal, on rank 0.
+        path: PathBuf,
+        /// The error that the operating system returned.
+        source: io::Error,
+    },
 }
 
 #[cfg(feature = "journal")]

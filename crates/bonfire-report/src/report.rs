@@ -44,10 +44,10 @@ pub struct MemoryUse {
 }
 
 /// A finished training, with the values of all ranks: the same on every one of them but for rounding of the total.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// The heading of the report: the journal's title, or the folder of a run without a report.
     pub title: String,
     /// Facts that the program adds: names and values, in its order.
     pub facts: Vec<(String, String)>,
@@ -58,11 +58,13 @@ pub struct Report {
     /// The folder of the run, if it has one: where the journal wrote, for `write`.
     #[serde(skip)]
     pub folder: Option<PathBuf>,
+    /// The number of ranks at the end of the run.
     pub world_size: usize,
     /// Steps done, those before a resumption included.
     pub steps: u64,
     /// Samples in a step on all ranks together.
     pub samples_per_step: usize,
+    /// The unit of samples, in the plural: `images`, `tokens`.
     pub unit: String,
     /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not counted.
     pub samples_per_second: f64,
@@ -71,11 +73,13 @@ pub struct Report {
     /// From the journal's beginning to its end, in seconds.
     #[serde(with = "seconds", rename = "total_seconds")]
     pub total: Duration,
+    /// The peak memory of all ranks, measured and planned.
     pub memory: MemoryUse,
     /// The time of each rank, by activity.
     pub ranks: Vec<TimeSplit>,
     /// The rank that the others waited for, if one is well behind the median.
     pub straggler: Option<SlowRank>,
+    /// The recorded values, a curve for each name.
     pub curves: Vec<Curve>,
 }
 
@@ -120,7 +124,7 @@ impl Report {
         self
     }
 
-    /// Returns the points of one name; empty if there are none.
+    /// Returns the points of one name; empty without any.
     pub fn curve(&self, tag: &str) -> &[Point] {
         let curve = self.curves.iter().find(|curve| curve.tag == tag);
         curve.map_or(&[], |curve| &curve.points)

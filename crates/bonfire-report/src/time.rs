@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_travels_and_nonsense_of_a_peer_counts_nothing() {
+    fn a_split_is_sent_and_nonsense_of_a_peer_counts_nothing() {
         let sent = split(250, 125);
         assert_eq!(TimeSplit::from_seconds(sent.to_seconds()), sent);
         assert_eq!(

@@ -75,7 +75,7 @@ pub fn send_descriptor(socket: impl AsFd, mark: u8, file: BorrowedFd<'_>) -> io:
 }
 
 /// Takes a descriptor with this mark. Where it is not there yet, waits as long as the read timeout of the
-/// connection allows, which begins anew after a signal. No program that this one starts inherits it.
+/// connection allows, which begins again after a signal. No program that this one starts inherits it.
 ///
 /// # Errors
 /// What the kernel says: `EMFILE` if this process may open no more files. `UnexpectedEof` if the
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ended_is_told_from_one_that_sent_something_else() {
+    fn a_connection_that_ended_is_distinguished_from_one_that_sent_something_else() {
         let (near, far) = UnixStream::pair().unwrap();
         drop(near);
         let error = receive_descriptor(&far, b'A').unwrap_err();

@@ -84,7 +84,7 @@ struct Background {
 }
 
 impl Checkpoints {
-    /// Opens a folder for checkpoints; if there is none, the first one makes it, and clears away what an interrupted run
+    /// Opens a folder for checkpoints. The first one makes it if it is missing, and clears away what an interrupted run
     /// left half-done there. One training can save in a folder at a time; others can resume from it meanwhile.
     ///
     /// # Errors

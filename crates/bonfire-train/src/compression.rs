@@ -26,19 +26,24 @@ pub use state::CompressionState;
 /// A compression has unusable options or state.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 pub enum CompressionError {
     /// The rank is 0, so matrices would be zero.
     #[error("PowerSgdConfig::rank is 0, which would send nothing; choose 1 or more")]
     ZeroRank,
     /// The rate is not a number that can be compared with sizes.
     #[error("PowerSgdConfig::compression_rate_min is {rate}; choose a finite number above 0")]
-    UnusableRate { rate: f64 },
+    UnusableRate {
+        /// The configured value: infinite, NaN, 0 or negative.
+        rate: f64,
+    },
     /// The epsilon is not a number that can be added to a norm.
     #[error(
         "PowerSgdConfig::orthogonalization_epsilon is {epsilon}; choose 0 or a small positive number"
     )]
-    UnusableEpsilon { epsilon: f64 },
+    UnusableEpsilon {
+        /// The configured value: infinite, NaN or negative.
+        epsilon: f64,
+    },
     /// There is a state to restore, but this configuration keeps none.
     #[error(
         "the state is that of PowerSGD, which this training does not use; configure it as the one \
@@ -50,7 +55,14 @@ pub enum CompressionError {
         "the state has {saved} for parameter {parameter}, but this training needs {expected}; use \
          the model and the PowerSgdConfig that it was saved with, or do not restore its compression"
     )]
-    OtherMatrix { parameter: String, saved: String, expected: String },
+    OtherMatrix {
+        /// The path of the first parameter that differs.
+        parameter: String,
+        /// The size and rank of its matrix in the state, or `none`.
+        saved: String,
+        /// The size and rank of its matrix in this training, or `none`.
+        expected: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,5 @@
 //! Errors of training on several ranks.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::error::Error;
 use std::fmt::{self, Debug};
 
@@ -41,13 +39,23 @@ pub enum TrainError {
         "rank {rank} sent a value that this program cannot read ({cause}); start the same build of the \
          program on every rank"
     )]
-    OtherProgram { rank: Rank, cause: String },
+    OtherProgram {
+        /// The rank that sent the value.
+        rank: Rank,
+        /// The message of the deserializer on this rank.
+        cause: String,
+    },
     /// A trainable parameter is stored in a type whose gradients cannot be reduced.
     #[error(
         "parameter {parameter} is of type {dtype}, whose gradients cannot be averaged; train in \
          f32, f64, f16 or bf16, or freeze it"
     )]
-    UnsupportedDtype { parameter: String, dtype: String },
+    UnsupportedDtype {
+        /// The path of the parameter in the model.
+        parameter: String,
+        /// The type of its elements, or `none that gradients have`.
+        dtype: String,
+    },
     /// A model holds a trainable parameter in two places. Burn's optimizers would update the first
     /// and leave the second behind.
     #[error(
@@ -57,6 +65,7 @@ pub enum TrainError {
     TiedParameter {
         /// Its path in the model where it comes first.
         parameter: String,
+        /// Its path in the second place.
         again: String,
     },
     /// A gradient has another type or size than its parameter.
@@ -65,30 +74,51 @@ pub enum TrainError {
          the parameter has {expected} of type {dtype}; do not change parameters while they train"
     )]
     UnexpectedGradient {
+        /// The path of the parameter in the model.
         parameter: String,
+        /// The number of elements in the gradient.
         found: usize,
+        /// The type of the gradient's elements.
         found_dtype: DType,
+        /// The number of elements in the parameter.
         expected: usize,
+        /// The type of the parameter's elements.
         dtype: DType,
     },
     /// The memory of a pass cannot be measured.
     #[error("what a pass takes of memory cannot be measured here: {source}; say it instead")]
-    Unmeasurable { source: std::io::Error },
+    Unmeasurable {
+        /// The error of reading the process's memory use.
+        source: std::io::Error,
+    },
     /// A tensor cannot be read from its device.
     #[error("cannot read {what} from its device: {cause}")]
-    UnreadableTensor { what: String, cause: String },
+    UnreadableTensor {
+        /// The tensor in words, such as `the loss`.
+        what: String,
+        /// The error of the backend, as text.
+        cause: String,
+    },
     /// The loss, or a parameter, is on a backend that this build does not support.
     #[error(
         "cannot follow the backward pass of {what} on device {device}: build with the feature of \
          its backend (flex, cuda or wgpu), and keep the whole model on one backend"
     )]
-    UnsupportedBackend { what: String, device: String },
+    UnsupportedBackend {
+        /// The tensor in words, such as `the loss`.
+        what: String,
+        /// The device of the tensor, as Burn prints it.
+        device: String,
+    },
     /// The forward pass returned an error. The other ranks get the failure of this rank.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
     /// A forward pass returned a loss that is not one number.
     #[error("the loss has {elements} elements; reduce it to one with mean() or sum()")]
-    LossShape { elements: usize },
+    LossShape {
+        /// The number of elements in the loss tensor.
+        elements: usize,
+    },
     /// A loss depends on trainable tensors that are not parameters of the model: those of another model, or the
     /// model's own, used from outside the closure.
     #[error(
@@ -96,7 +126,10 @@ pub enum TrainError {
          and would be lost: hold all models that one loss trains in one Module, use the model that the \
          closure is given, and give no_grad() or detach() to what is not to be trained here"
     )]
-    ForeignGradients { gradients: usize },
+    ForeignGradients {
+        /// The number of such gradients in this backward pass.
+        gradients: usize,
+    },
     /// Other parameters are to be trained while some gradients wait for the end of their step.
     #[error(
         "the model cannot get other trainable parameters between no_sync() and backward(): call \
@@ -105,7 +138,12 @@ pub enum TrainError {
     UnfinishedStep,
     /// A placement is incompatible with another setting.
     #[error("placement {placement} cannot be used: {reason}")]
-    UnsupportedPlacement { placement: Placement, reason: String },
+    UnsupportedPlacement {
+        /// The placement that was configured for the model.
+        placement: Placement,
+        /// The setting that excludes it, and what to change.
+        reason: String,
+    },
     /// A parameter that belongs into a file has no room there.
     #[error("a parameter in a file: {0}")]
     Offload(#[from] bonfire_optim::FileMemoryError),
@@ -114,19 +152,36 @@ pub enum TrainError {
         "this rank uses parameter {parameter}, and another rank does something else: all ranks must use \
          sharded parameters in the same order, in training and in validation ({mismatch})"
     )]
-    DifferentUses { parameter: String, mismatch: Box<Mismatch> },
+    DifferentUses {
+        /// The path of the parameter that this rank gathers.
+        parameter: String,
+        /// The operations of two ranks that differ.
+        mismatch: Box<Mismatch>,
+    },
     /// An optimizer needs complete parameters, and would step rows of them.
     #[error(
         "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
     )]
-    RowsDiffer { what: String, placement: Placement, advice: &'static str },
+    RowsDiffer {
+        /// The optimizer and its parameter, or its gradient clipping.
+        what: String,
+        /// The placement that was configured for the model.
+        placement: Placement,
+        /// The change to the program that avoids it.
+        advice: &'static str,
+    },
     /// The optimizers of a module do not all multiply gradients whose scale is
     /// [deferred](crate::StepOptions::deferred).
     #[error(
         "the scale of gradients was deferred, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
          give each of them with_deferred_scale(), and none a clipping of its own, or leave out StepOptions::with_deferred_scale"
     )]
-    ScaleNotTaken { taken: usize, gradients: usize },
+    ScaleNotTaken {
+        /// The number of gradients that the optimizers multiplied.
+        taken: usize,
+        /// The number of gradients of the step.
+        gradients: usize,
+    },
     /// Replicas have diverged. All ranks return this error.
     #[error(
         "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \
@@ -141,7 +196,12 @@ pub enum TrainError {
         "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \
          equally often on every rank, or weight the losses with Loss::mean_over"
     )]
-    UnequalAccumulation { least: i64, most: i64 },
+    UnequalAccumulation {
+        /// The lowest number of micro-batches on any rank.
+        least: i64,
+        /// The highest number of micro-batches on any rank.
+        most: i64,
+    },
     /// Some batches of a step were weighted and others were not.
     #[error("either all losses of a step are weighted with Loss::mean_over or none is")]
     MixedWeights,
@@ -150,7 +210,10 @@ pub enum TrainError {
         "the loss of {} is not finite; look at the data of that step, lower the learning rate, or \
          clip the gradients", ranks_and_losses(.losses)
     )]
-    NonFiniteLoss { losses: Vec<(Rank, f64)> },
+    NonFiniteLoss {
+        /// The ranks with such a loss, ascending, and its value.
+        losses: Vec<(Rank, f64)>,
+    },
     /// A parameter is infinite or NaN where the training is to be saved. All ranks return this error.
     #[error(
         "parameter {parameter} is not finite on rank {rank}: nothing is saved, and earlier checkpoints stay; resume from \
@@ -170,6 +233,7 @@ pub enum TrainError {
     NonFiniteGradient {
         /// The first parameter, in the order of the model's definition.
         parameter: String,
+        /// The number of further parameters with such gradients.
         others: usize,
     },
     /// Gradients overflow step after step, so that none is taken.
@@ -180,7 +244,9 @@ pub enum TrainError {
     AlwaysOverflows {
         /// The first parameter that overflowed in the last step.
         parameter: String,
+        /// The number of such steps, each without an update.
         steps: u32,
+        /// The factor of the loss in the last step.
         scale: f64,
     },
     /// Gradients overflow although the loss is hardly scaled: the training diverges, the scale is not the cause.
@@ -191,6 +257,7 @@ pub enum TrainError {
     LossScaleTooSmall {
         /// The first parameter that overflows.
         parameter: String,
+        /// The factor of the loss, the least that is configured.
         scale: f64,
     },
     /// Ranks that normalise their batches together are at different layers.
@@ -201,13 +268,21 @@ pub enum TrainError {
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
          bonfire::nn::BatchNorm in its place, which loads the same records"
     )]
-    NotConvertible { layer: String },
+    NotConvertible {
+        /// The path of the layer in the model.
+        layer: String,
+    },
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
     /// A device does not support the precision.
     #[error("{device} cannot compute in {precision:?}; choose another DdpConfig::precision")]
-    UnsupportedPrecision { precision: crate::Precision, device: String },
+    UnsupportedPrecision {
+        /// The type of passes that the configuration selects.
+        precision: crate::Precision,
+        /// The first such device of the model, as Burn prints it.
+        device: String,
+    },
     /// The compression of the configuration cannot be used.
     #[error(transparent)]
     Compression(#[from] crate::compression::CompressionError),
@@ -216,7 +291,12 @@ pub enum TrainError {
         "gradients cannot be sent from device to device, as GradientRoute::{route:?} asks: {reason}; \
          GradientRoute::Auto takes another way then"
     )]
-    NoDeviceRoute { route: crate::GradientRoute, reason: String },
+    NoDeviceRoute {
+        /// The configured route: `Device` or `Nccl`.
+        route: crate::GradientRoute,
+        /// The obstacle, on this or another rank.
+        reason: String,
+    },
     /// A device failed in an operation on gradients between ranks. The group has ended.
     #[error("gradients did not get from device to device: {0}")]
     DeviceRoute(#[source] BoxError),
@@ -228,7 +308,10 @@ pub enum TrainError {
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",
         kind.feature()
     )]
-    DeviceNotCompiled { kind: crate::DeviceKind },
+    DeviceNotCompiled {
+        /// The device kind that was asked for.
+        kind: crate::DeviceKind,
+    },
     /// The selected device does not exist.
     #[error(
         "rank {local_rank} of this host needs {kind} device {local_rank}, but {available} of that \
@@ -236,23 +319,38 @@ pub enum TrainError {
          choose another `--device`"
     )]
     NoSuchDevice {
+        /// The device kind that was asked for.
         kind: crate::DeviceKind,
         /// The rank's index on its host.
         local_rank: u32,
+        /// The number of devices of that kind that this process sees.
         available: usize,
     },
     /// There is no CUDA device, or Burn's kernels for it cannot be compiled.
     #[error("cannot train on cuda: {reason}")]
-    NoCuda { reason: String },
+    NoCuda {
+        /// The missing driver, device or toolkit, as a sentence.
+        reason: String,
+    },
     /// There are fewer CUDA devices than ranks.
     #[error(
         "{ranks} ranks on this host, but {available} CUDA devices: start at most one rank per device, or give \
          --oversubscribe to let ranks share them"
     )]
-    TooManyRanks { ranks: u32, available: usize },
+    TooManyRanks {
+        /// The number of ranks on this host.
+        ranks: u32,
+        /// The number of CUDA devices that this process sees.
+        available: usize,
+    },
     /// The device is listed but does not work.
     #[error("{device} does not work: {cause}")]
-    BrokenDevice { device: String, cause: String },
+    BrokenDevice {
+        /// The kind and index of the device, such as `cuda:0`.
+        device: String,
+        /// The error or panic of a first sum on it.
+        cause: String,
+    },
 }
 
 impl TrainError {

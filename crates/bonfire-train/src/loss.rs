@@ -135,7 +135,7 @@ impl Loss {
         if elements != 1 {
             return Err(TrainError::LossShape { elements });
         }
-        let told = Self { tensor: self.tensor.clone().without_autodiff(), ..self };
+        let reported = Self { tensor: self.tensor.clone().without_autodiff(), ..self };
         let start = match self.factor {
             1.0 => self.tensor,
             // A loss of 16 bits times a scale would be infinite.
@@ -144,7 +144,7 @@ impl Loss {
                 cast(self.tensor, dtype).mul_scalar(factor)
             }
         };
-        Ok((start, told))
+        Ok((start, reported))
     }
 }
 

@@ -135,7 +135,7 @@ impl Reducer {
         self.buckets.site()
     }
 
-    fn deal(&mut self, order: &[usize]) -> Result<(), TrainError> {
+    fn reassign(&mut self, order: &[usize]) -> Result<(), TrainError> {
         let division = |parameter| self.shards.division(parameter);
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
@@ -160,7 +160,7 @@ impl Reducer {
         }
         match &mut self.buckets {
             Buckets::Host(_) => self.buckets = Buckets::Host(self.host_buckets()),
-            Buckets::Device(buckets) => buckets.deal(&self.assignments, &self.table.extents())?,
+            Buckets::Device(buckets) => buckets.assign(&self.assignments, &self.table.extents())?,
         }
         self.is_made = true;
         Ok(())
@@ -325,7 +325,7 @@ impl Reducer {
             let mut order = self.observed_order();
             self.group.broadcast(&mut order, Rank::new(0))?;
             let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
-            self.deal(&order)?;
+            self.reassign(&order)?;
         }
         Ok(())
     }

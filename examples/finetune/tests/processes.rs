@@ -4,8 +4,8 @@
 
 #[path = "../../vision/tests/common/flowers.rs"]
 mod flowers;
-#[path = "../../vision/tests/common/told.rs"]
-mod told;
+#[path = "../../vision/tests/common/messages.rs"]
+mod messages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bonfire_testkit::{Job, JobEnd, Signal, of_another_launcher, read_by_tensorboard};
-use told::{told_before_the_start, told_by, told_by_any, told_by_one_of};
+use messages::{said_before_the_start, said_by, said_by_any, said_by_one_of};
 
 /// Far beyond what the smallest training takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -179,7 +179,7 @@ fn pretrained_parameters_are_taken_as_far_as_they_fit_and_frozen() {
 fn refused(data: &Path, more: &str, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("runs");
-    told_before_the_start(&run(data, &out, more), &[expected]);
+    said_before_the_start(&run(data, &out, more), &[expected]);
     assert!(!out.exists(), "{more} left something behind");
 }
 
@@ -213,7 +213,7 @@ fn what_is_wrong_before_the_start_is_said_in_one_line() {
 fn refused_by_ranks(data: &Path, out: &Path, more: &str, parts: &[&str]) {
     let is_there = out.exists();
     let ends = of_another_launcher(2, LIMIT, || finetune(data, out, more));
-    told_by_one_of(&ends, 0, parts);
+    said_by_one_of(&ends, 0, parts);
     assert_eq!(out.exists(), is_there);
 }
 
@@ -226,7 +226,7 @@ fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
     let large = format!("{three} --batch-size 100");
     let smaller = "choose a smaller --batch-size";
     refused_by_ranks(&data, &out, &large, &[smaller]);
-    told_by(0, &run(&data, &out, &format!("{large} --nproc 2")), &[smaller]);
+    said_by(0, &run(&data, &out, &format!("{large} --nproc 2")), &[smaller]);
     let foreign = folder.path().join("foreign.safetensors");
     safetensors(&foreign, &[("encoder.weight", &[2, 2])]);
     let weights = format!("{three} --weights {}", foreign.display());
@@ -236,7 +236,7 @@ fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
     refused_by_ranks(&data, &below_a_file, three, &["rank 0 can write to"]);
     // All ranks see it in the same step.
     let diverging = run(&data, &out, &format!("{three} --lr 1e30 --nproc 2"));
-    told_by_any(&diverging, &["loss", "is not finite"]);
+    said_by_any(&diverging, &["loss", "is not finite"]);
     assert!(!out.exists());
 
     let one = "--num-classes 3 --epochs 1";
@@ -253,7 +253,7 @@ fn a_damaged_picture_is_named_by_its_rank_and_nothing_is_left() {
     flowers::cut(&data.join("roses/007.jpg"));
     let end = run(&data, &out, "--nproc 2 --num-classes 3 --epochs 2");
     let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
-    told_by(rank, &end, &["roses/007.jpg ends after"]);
+    said_by(rank, &end, &["roses/007.jpg ends after"]);
     assert!(!out.exists());
 }
 
@@ -270,7 +270,7 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
     flowers::cut(&damaged);
     let end = job.end();
     let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
-    told_by(rank, &end, &["roses/007.jpg ends after"]);
+    said_by(rank, &end, &["roses/007.jpg ends after"]);
     let done = 2 + end.stdout.iter().filter(|line| line.contains("[epoch ")).count();
     // 48 pictures in steps of 8.
     let newest = out.join(format!("checkpoints/step-{:09}", done * 6));

@@ -88,7 +88,7 @@ fn variables_of_another_launcher_make_it_a_rank() {
 }
 
 #[test]
-fn eleven_samples_are_dealt_to_two_ranks() {
+fn eleven_samples_are_distributed_to_two_ranks() {
     let printed = tutorial(env!("CARGO_BIN_EXE_sampler"), &[]);
     for row in [
         "rank 0: pad [0, 2, 4, 6, 8, 10] drop [0, 2, 4, 6, 8] exact [0, 2, 4, 6, 8, 10]",

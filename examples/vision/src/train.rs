@@ -140,13 +140,13 @@ impl Trainer<'_> {
         let rate = rate(&config.optim, epoch);
         let batches = self.data.training_batches(config, self.progress.seed, world)?;
         let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
-        let dealt = self.loader.next_epoch();
-        let steps = dealt.len();
+        let share = self.loader.next_epoch();
+        let steps = share.len();
         let epochs_after = config.optim.max_epoch.get() - epoch - 1;
         let steps_after = self.loader.batches_per_epoch() * epochs_after;
         let mut meters = Meters::new(format!("TRAIN [{}]", epoch + 1), steps, k);
         let mut tally = Tally::default();
-        let mut prefetched = dealt.prefetch(prefetch(config), prepare)?;
+        let mut prefetched = share.prefetch(prefetch(config), prepare)?;
         loop {
             let prepared = self.journal.time(Activity::Data, || prefetched.next());
             let prepared = match agree_on_next_step(world, self.stop, prepared)? {

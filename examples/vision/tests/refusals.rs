@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bonfire_testkit::of_another_launcher;
-use common::told::{told_before_the_start, told_by, told_by_any, told_by_one_of};
+use common::messages::{said_before_the_start, said_by, said_by_any, said_by_one_of};
 use common::{LIMIT, Pictures, files, flowers, program, run, start, succeeds};
 
 #[test]
@@ -47,7 +47,7 @@ fn what_is_wrong_is_said_before_any_rank_starts() {
     ];
     for (command, more, parts) in cases {
         let end = run(command, 2, &pictures.pairs(&out_dir, &more));
-        told_before_the_start(&end, parts);
+        said_before_the_start(&end, parts);
         assert!(!out_dir.exists(), "{more} made the output folder");
     }
 }
@@ -70,7 +70,7 @@ fn a_slip_in_the_file_is_named_with_its_line() {
         fs::write(&cfg, text).unwrap();
         let mut more = vec!["--cfg".to_owned(), cfg.display().to_string()];
         more.extend(["OUT_DIR".to_owned(), out_dir.display().to_string()]);
-        told_before_the_start(&run("train", 2, &more), parts);
+        said_before_the_start(&run("train", 2, &more), parts);
         assert!(!out_dir.exists(), "{text:?} made the output folder");
     }
 }
@@ -80,7 +80,7 @@ fn a_slip_in_the_file_is_named_with_its_line() {
 fn refused(command: &str, pairs: &[String], out_dir: &Path, parts: &[&str]) {
     let before = files(out_dir);
     let ends = of_another_launcher(2, LIMIT, || program(command, pairs));
-    told_by_one_of(&ends, 0, parts);
+    said_by_one_of(&ends, 0, parts);
     let trained = |line: &String| line.contains("TRAIN [");
     assert!(!ends.iter().flat_map(|end| &end.stdout).any(trained), "{ends:#?}");
     assert!(before == files(out_dir), "{parts:?} changed the output folder");
@@ -104,7 +104,7 @@ fn what_belongs_to_another_network_is_refused_and_kept() {
         refused(command, &pairs(more), &out_dir, parts);
     }
     let end = run("train", 2, &pairs("MODEL.ARCH resnet20"));
-    told_by(0, &end, &["of another model"]);
+    said_by(0, &end, &["of another model"]);
 
     let elsewhere = pictures.out_dir("other");
     let path = out_dir.join("best.bpk");
@@ -131,7 +131,7 @@ fn a_loss_that_is_no_number_stops_all_ranks() {
     let pictures = Pictures::new(40);
     let out_dir = pictures.out_dir("run");
     let end = run("train", 2, &pictures.pairs(&out_dir, "OPTIM.BASE_LR 1e30"));
-    told_by_any(&end, &["loss", "rank"]);
+    said_by_any(&end, &["loss", "rank"]);
     assert!(!out_dir.join("best.bpk").exists());
     assert!(!out_dir.join("checkpoints").exists());
 }
@@ -158,7 +158,7 @@ fn a_damaged_picture_is_named_by_the_rank_that_reads_it() {
     flowers::cut(&folder.join("train/roses/007.jpg"));
     let end = run("train", 2, &pairs);
     let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
-    told_by(rank, &end, &["roses/007.jpg", "ends after"]);
+    said_by(rank, &end, &["roses/007.jpg", "ends after"]);
     assert!(!out_dir.exists(), "{:?}", files(&out_dir).keys());
 
     // All pictures of the test are damaged, so both ranks have one at once.
@@ -169,7 +169,7 @@ fn a_damaged_picture_is_named_by_the_rank_that_reads_it() {
         }
     }
     let ends = of_another_launcher(2, LIMIT, || program("train", &pairs));
-    told_by_one_of(&ends, 0, &["val/", "ends after"]);
+    said_by_one_of(&ends, 0, &["val/", "ends after"]);
     assert!(!out_dir.join("checkpoints").exists());
 }
 
@@ -184,7 +184,7 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
     flowers::cut(&damaged);
     let end = job.end();
     let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
-    told_by(rank, &end, &["violets/003.jpg", "ends after"]);
+    said_by(rank, &end, &["violets/003.jpg", "ends after"]);
     let half_done = |path: &PathBuf| {
         let path = path.strip_prefix(&out_dir).unwrap();
         path.iter().any(|part| part != ".lock" && part.as_encoded_bytes()[0] == b'.')

@@ -1,6 +1,6 @@
 // All-reduce of a small buffer in one kernel per rank, in place: everybody pushes to everybody.
 //
-// Data travel as packets, 4 bytes of data and the number of the operation in a word of 8. Each rank stores its packets
+// Data go as packets, 4 bytes of data and the number of the operation in a word of 8. Each rank stores its packets
 // in an inbox that each rank has for it, waits until its own inboxes are full, and folds them in rank order into its
 // data. Who finds the number in a packet has the data that came with it, so there are no fences, no flags beside the
 // data, and no reads over a link; it takes twice the bytes. (After the protocol LL of NCCL and the packets of MSCCL++.)

@@ -35,7 +35,7 @@ struct TwoShotArgs {
   u64 packs;
   u64 tail;
   u32 me;
-  u32 seq;  // told when the buffer is there; the number behind it when the part is written
+  u32 seq;  // sent when the buffer is there; the number behind it when the part is written
   u32 divisor;
 };
 

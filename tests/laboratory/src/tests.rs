@@ -46,21 +46,21 @@ impl Log {
 fn transfer(seed: u64, fault: Option<(Duration, Fault)>) -> (Vec<String>, Report) {
     let log = Log::default();
     let mut simulation = Simulation::new(seed, conditions(), HORIZON);
-    let told = log.clone();
+    let own = log.clone();
     simulation.process("reader", 0, move || {
         let listener = net::listen(door()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
-            Ok(_) => told.say("end"),
-            Err(error) => told.say(error.kind()),
+            Ok(_) => own.say("end"),
+            Err(error) => own.say(error.kind()),
         }
         let expected = (0..10_000_u32).map(|index| index as u8);
         assert!(bytes.iter().copied().eq(expected.take(bytes.len())));
-        told.say(bytes.len());
+        own.say(bytes.len());
     });
-    let told = log.clone();
+    let own = log.clone();
     simulation.process("writer", 1, move || {
         let mut stream = loop {
             match net::connect(&door(), PATIENCE) {
@@ -68,12 +68,12 @@ fn transfer(seed: u64, fault: Option<(Duration, Fault)>) -> (Vec<String>, Report
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     thread::sleep(Duration::from_millis(10));
                 }
-                Err(error) => return told.say(error.kind()),
+                Err(error) => return own.say(error.kind()),
             }
         };
         let bytes: Vec<u8> = (0..10_000_u32).map(|index| index as u8).collect();
         if let Err(error) = stream.write_all(&bytes) {
-            told.say(error.kind());
+            own.say(error.kind());
         }
     });
     if let Some((at, fault)) = fault {
@@ -142,7 +142,7 @@ fn time_passes_where_all_wait() {
 }
 
 #[test]
-fn a_wait_that_nothing_ends_is_a_hang_and_a_panic_is_told() {
+fn a_wait_that_nothing_ends_is_a_hang_and_a_panic_is_reported() {
     let mut simulation = Simulation::new(0, conditions(), HORIZON);
     simulation.process("waiter", 0, || {
         let lock = crate::sync::Mutex::new(());

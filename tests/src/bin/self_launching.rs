@@ -22,7 +22,7 @@ fn main() -> bonfire::Result<()> {
 fn train(world: World) -> anyhow::Result<()> {
     println!("pid {}", process::id());
     let role = std::env::args().nth(1).context("the first argument is a role")?;
-    if let Some(whose) = role.strip_prefix("told-by-") {
+    if let Some(whose) = role.strip_prefix("said-by-") {
         let is_wrong = whose == "all" || world.rank() == CULPRIT;
         all_or_none(&world, ensure_right(is_wrong))?;
     }

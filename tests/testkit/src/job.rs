@@ -79,7 +79,7 @@ impl Job {
 
     /// Waits for a line of the error stream with `text` in it.
     #[track_caller]
-    pub fn until_told(&self, text: &str) {
+    pub fn until_printed(&self, text: &str) {
         let left = || self.deadline.saturating_duration_since(Instant::now());
         while !self
             .stderr

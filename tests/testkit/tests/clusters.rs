@@ -73,7 +73,7 @@ fn ranks_of_open_mpi_form_a_group() {
 }
 
 #[test]
-fn ranks_of_open_mpi_meet_where_they_are_told() {
+fn ranks_of_open_mpi_meet_at_the_given_address() {
     if let Some(mut command) = open_mpi("2") {
         let port = OwnPort::new();
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());

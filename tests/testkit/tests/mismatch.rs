@@ -220,7 +220,7 @@ fn lines_are_a_mismatch_only_where_they_are_compared() {
     }
 }
 
-/// Ranks with different options do not meet, and are told which variable sets it.
+/// Ranks with different options do not meet, and learn which variable sets it.
 fn assert_refused(ranks: [GroupOptions; 2], variable: &str) {
     for outcome in meeting(ranks.to_vec()) {
         let error = outcome.unwrap_err().to_string();

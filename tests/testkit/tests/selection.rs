@@ -144,7 +144,7 @@ fn the_environment_goes_before_the_program() {
 }
 
 #[test]
-fn ranks_must_be_told_the_same() {
+fn ranks_must_be_given_the_same() {
     for result in meet(["ring", "one_shot"], None) {
         let Err(CollectiveError::Connect(error)) = result else {
             panic!("{result:?}");

@@ -104,11 +104,11 @@ fn streams_change_nothing_of_the_traffic() {
     assert_eq!(traffic[0][0].payload_bytes_sent, 300_000 * 4 + 9 * 4);
 }
 
-/// Two ranks that are told so many streams each: by the program, and by the environment.
-fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveError>> {
+/// Two ranks with a number of streams each: by the program, and by the environment.
+fn meet(given: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let token = JobToken::random().unwrap();
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
-    let ranks = (0..).zip(told).map(|(rank, (in_code, streams_per_link))| {
+    let ranks = (0..).zip(given).map(|(rank, (in_code, streams_per_link))| {
         let env = RankEnv {
             settings: EnvSettings { streams_per_link, ..EnvSettings::default() },
             ..env_of(rank, 2, &server, &token)
@@ -176,7 +176,7 @@ fn check_cut(way: &str) {
     for (rank, output) in ranks.iter().enumerate() {
         let said = &said[rank];
         assert_eq!(output.status.code(), Some(3), "rank {rank}: {said}");
-        // Each of the two sees the other end it; all hear of whoever is told of first.
+        // Each of the two sees the other end it; all are notified of the first.
         assert!(
             [other, 2].iter().any(|end| said.contains(&format!("heard: rank {end} failed"))),
             "rank {rank}, and the link is that of 2 and {other}: {said}"

@@ -52,15 +52,15 @@ fn ranks_of_one_host_stay_unencrypted_among_themselves() {
     assert!(sums.iter().flatten().all(|sum| *sum == 6));
 }
 
-/// Two ranks that are told different things of TLS, by the environment if at all.
+/// Two ranks with different options of TLS, by the environment if at all.
 fn meet(
     server_tls: Tls,
-    told: [(Tls, Option<Tls>); 2],
+    given: [(Tls, Option<Tls>); 2],
 ) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let token = JobToken::random().unwrap();
     let any_port = "127.0.0.1:0".parse().unwrap();
     let server = TcpStoreServer::bind_with(any_port, &token, server_tls).unwrap();
-    let ranks = (0..).zip(told).map(|(rank, (in_code, tls))| {
+    let ranks = (0..).zip(given).map(|(rank, (in_code, tls))| {
         let env = RankEnv {
             settings: EnvSettings { tls, ..EnvSettings::default() },
             ..env_of(rank, 2, &server, &token)
@@ -87,7 +87,7 @@ fn ranks_that_differ_are_both_named() {
 }
 
 #[test]
-fn a_rank_that_differs_from_the_store_is_told_what_to_do() {
+fn a_rank_that_differs_from_the_store_learns_what_to_do() {
     let _watchdog = Watchdog::start("a store that differs in TLS", LIMIT);
     for result in meet(Tls::Off, [(Tls::All, None), (Tls::All, None)]) {
         let Err(CollectiveError::Connect(error)) = result else {

@@ -34,8 +34,8 @@ fn rank_one_is_to_blame(
     }
 }
 
-/// All ranks make the same mistake: each is told, by itself or by one that was faster.
-fn all_are_told(
+/// All ranks make the same mistake: each is notified, by itself or by one that was faster.
+fn all_are_notified(
     what: &'static str,
     body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
 ) {
@@ -143,26 +143,28 @@ fn block_lengths_that_differ() {
 
 #[test]
 fn a_reduction_that_the_type_does_not_have() {
-    all_are_told("sum does not reduce bool", |group| group.all_reduce(&mut [true], ReduceOp::Sum));
-    all_are_told("xor does not reduce f32", |group| {
+    all_are_notified("sum does not reduce bool", |group| {
+        group.all_reduce(&mut [true], ReduceOp::Sum)
+    });
+    all_are_notified("xor does not reduce f32", |group| {
         group.all_reduce(&mut [1.0_f32], ReduceOp::Xor)
     });
 }
 
 #[test]
 fn a_rank_that_is_not_there() {
-    all_are_told("rank", |group| group.reduce(&mut [1], Rank::new(3), ReduceOp::Sum));
-    all_are_told("rank", |group| group.send(&[1], Rank::new(3)));
+    all_are_notified("rank", |group| group.reduce(&mut [1], Rank::new(3), ReduceOp::Sum));
+    all_are_notified("rank", |group| group.send(&[1], Rank::new(3)));
 }
 
 #[test]
 fn a_message_to_oneself() {
-    all_are_told("rank", |group| group.send(&[1], group.rank()));
+    all_are_notified("rank", |group| group.send(&[1], group.rank()));
 }
 
 #[test]
 fn lengths_that_do_not_add_up() {
-    all_are_told("add up to 3", |group| {
+    all_are_notified("add up to 3", |group| {
         group.reduce_scatter_v(&[1; 5], &[1, 1, 1], ReduceOp::Sum).map(drop)
     });
 }

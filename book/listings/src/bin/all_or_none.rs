@@ -12,10 +12,10 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> bonfire::Result<()> {
     let path = env::args_os().nth(1).unwrap_or_default();
-    // ANCHOR: told
+    // ANCHOR: report
     // A file that only some hosts have ends all ranks, with one line.
     let text = all_or_none(&world, fs::read_to_string(path))?;
-    // ANCHOR_END: told
+    // ANCHOR_END: report
     println!("{} lines", text.lines().count());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Gradients that travel over NCCL where it is there, and without it where it is not.
+//! Gradients that are sent over NCCL where it is there, and without it where it is not.
 
 use bonfire::ddp::{GradientRoute, TrainError};
 use bonfire::prelude::*;
@@ -12,7 +12,7 @@ fn main() -> bonfire::Result<()> {
 }
 
 // ANCHOR: route
-/// A model whose gradients travel over NCCL if all ranks can, else whatever way there is.
+/// A model whose gradients are sent over NCCL if all ranks can, else whatever way there is.
 fn replicated<M: Module>(model: M, world: &World) -> Result<Ddp<M>, TrainError> {
     let config = DdpConfig::default().with_route(GradientRoute::Nccl);
     match Ddp::with_config(model.clone(), world, config) {

@@ -83,7 +83,7 @@ fn a_checkpoint_with_the_name_of_a_damaged_one_that_is_gone_stays() {
 }
 
 #[test]
-fn a_training_that_begins_anew_sets_later_checkpoints_aside() {
+fn a_training_that_begins_again_sets_later_checkpoints_aside() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path());
     for step in [800, 900, 1000] {
@@ -117,7 +117,7 @@ fn a_checkpoint_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn two_trainings_in_one_folder_are_told_of_each_other() {
+fn two_trainings_in_one_folder_notice_each_other() {
     let place = tempfile::tempdir().unwrap();
     let (first, second) = (Folder::new(place.path()), Folder::new(place.path()));
     save(&first, 1, "first", Keep::default()).unwrap();

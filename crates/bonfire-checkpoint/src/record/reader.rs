@@ -97,7 +97,7 @@ impl<'a> SharedReader<'a> {
     /// [`RecordError`].
     ///
     /// # Panics
-    /// If there is no such tensor.
+    /// If the file lacks the tensor.
     pub fn named(&self, name: &str) -> Result<Packed, RecordError> {
         let index = self.all.iter().position(|tensor| tensor.name == name);
         self.tensor(index.unwrap_or_else(|| panic!("the file has no tensor {name}")))

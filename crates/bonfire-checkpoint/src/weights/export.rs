@@ -67,7 +67,7 @@ impl Export {
             Layout::Burn => tensor,
             Layout::PyTorch => BurnToPyTorchAdapter.adapt(tensor, ModuleContext::new(&containers)),
         });
-        let files = self.dealt(adapted.collect());
+        let files = self.divided(adapted.collect());
         let metadata = HashMap::from([
             ("format".to_owned(), "pt".to_owned()),
             (PRODUCER.to_owned(), self.layout.producer().to_owned()),
@@ -97,7 +97,7 @@ impl Export {
         Ok(())
     }
 
-    fn dealt(&self, tensors: Vec<StoredTensor>) -> Vec<Vec<StoredTensor>> {
+    fn divided(&self, tensors: Vec<StoredTensor>) -> Vec<Vec<StoredTensor>> {
         let mut files = vec![Vec::new()];
         let mut bytes = 0;
         for tensor in tensors {

@@ -12,7 +12,7 @@ use bonfire_gpu::CONNECTIONS_VARIABLE;
 /// streams in one queue wait for each other.
 pub(crate) const MOST: (&str, &str) = (CONNECTIONS_VARIABLE, "32");
 
-/// Puts this program anew in the place of itself, with the same arguments and as many queues as there can be,
+/// Executes this program again in place of itself, with the same arguments and as many queues as there can be,
 /// unless the environment says how many.
 pub(crate) fn want_most() -> anyhow::Result<()> {
     if env::var_os(MOST.0).is_some() {

@@ -20,7 +20,7 @@ fn a_failure_on_one_host_ends_all_and_is_named_by_all() {
 }
 
 #[test]
-fn all_hosts_start_anew_together() {
+fn all_hosts_start_again_together() {
     let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
                   if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; \
                   if [ $RANK = 2 ]; then exit 3; fi; exec sleep 1000";
@@ -62,7 +62,7 @@ fn a_lost_host_0_ends_the_others_though_restarts_are_left() {
     for end in ends(jobs) {
         assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
         says(&end, "node 0 is lost");
-        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+        assert!(!end.stderr.join("\n").contains("starting all ranks again"));
     }
 }
 
@@ -100,7 +100,7 @@ fn an_interrupt_after_a_failure_on_one_host_ends_the_job_on_all() {
     fs::write(format!("{folder}/end"), "").unwrap();
     for end in ends(jobs) {
         assert_eq!(end.status.code(), Some(3), "{:?}", end.stderr);
-        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+        assert!(!end.stderr.join("\n").contains("starting all ranks again"));
     }
 }
 
@@ -109,7 +109,7 @@ fn agents_that_still_meet_end_at_once_when_they_are_asked_to() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let port = OwnPort::new();
         let job = Job::start(&mut agent((1, 2), &port, &[], "true"));
-        job.until_told("waiting for the store");
+        job.until_printed("waiting for the store");
         job.signal(signal);
         let end = job.end();
         assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
@@ -202,7 +202,7 @@ fn one_node_rank_twice_is_one_clear_line() {
     };
     let _first = start("0");
     let twins = [start("1"), start("1")];
-    // One of the two waits for node 2, which never comes; the other is told at once.
+    // One of the two waits for node 2, which never comes; the other is notified at once.
     let refused = loop {
         if let Some(refused) = twins.iter().position(|twin| !bonfire_testkit::is_running(twin.id()))
         {

@@ -76,9 +76,11 @@ fn agents_that_wait_long_say_for_whom() {
     let port = OwnPort::new();
     let start = |node| Job::start(&mut agent((node, 3), &port, &[], "true"));
     let second = start(1);
-    second.until_told(&format!("waiting for the store at 127.0.0.1:{port}, on the host of rank 0"));
+    second.until_printed(&format!(
+        "waiting for the store at 127.0.0.1:{port}, on the host of rank 0"
+    ));
     let first = start(0);
-    first.until_told(&format!("waiting for node 2 of 3 (meeting at 127.0.0.1:{port})"));
+    first.until_printed(&format!("waiting for node 2 of 3 (meeting at 127.0.0.1:{port})"));
     for end in ends(vec![first, second, start(2)]) {
         assert!(end.status.success(), "{:?}", end.stderr);
     }
@@ -94,7 +96,7 @@ fn the_environment_says_what_torchrun_says() {
 }
 
 #[test]
-fn all_ranks_start_anew_until_the_job_succeeds() {
+fn all_ranks_start_again_until_the_job_succeeds() {
     // Rank 1 fails in the first two attempts; rank 0 would run for ever in them.
     let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
                   if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; \
@@ -109,7 +111,7 @@ fn all_ranks_start_anew_until_the_job_succeeds() {
     }
     assert_eq!(end.stdout.len(), 6);
     says(&end, "root cause: rank 1");
-    says(&end, "starting all ranks anew: restart 2 of 3");
+    says(&end, "starting all ranks again: restart 2 of 3");
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn restarts_are_counted_and_come_to_an_end() {
 }
 
 #[test]
-fn an_interrupted_job_is_not_started_anew() {
+fn an_interrupted_job_is_not_started_again() {
     let script = "echo id $$; trap 'exit 9' TERM; while true; do sleep 0.05; done";
     let job = shell(&["--nproc-per-node=2", "--max-restarts=9"], script);
     let ids = job.next_numbers(2);
@@ -390,12 +392,12 @@ fn a_master_that_is_no_name_is_one_clear_line() {
 
 /// As on Kubernetes, where the name of a pod is known some seconds after its ranks have started.
 #[test]
-fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_told() {
+fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_printed() {
     for node in ["0", "1"] {
         let flags = ["--nnodes=2", "--master-addr=no.such.host.invalid", "--master-port=9"];
         let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
         let token = "ab".repeat(32);
         let job = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token));
-        job.until_told("the name does not resolve");
+        job.until_printed("the name does not resolve");
     }
 }

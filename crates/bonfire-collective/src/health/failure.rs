@@ -1,7 +1,5 @@
 //! What ends a group, as its ranks report to each other.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::any::Any;
 use std::fmt;
 
@@ -32,12 +30,16 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 /// How the text of a [`Mismatch`] begins, by which a report knows it again.
 pub(crate) const DISAGREE: &str = "ranks disagree: ";
 
+/// Two ranks were in different operations at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Mismatch {
+    /// The rank that compared the operations, in numbers of the group.
     pub rank: Rank,
+    /// The operation that this rank was in.
     pub operation: Operation,
     /// The rank whose frame it received.
     pub other_rank: Rank,
+    /// The operation in the header of that frame.
     pub other_operation: Operation,
     /// What the programs of the two say of it, in words.
     #[serde(default)]
@@ -60,22 +62,29 @@ impl fmt::Display for Mismatch {
     }
 }
 
+/// A frame arrived with another checksum than it was sent with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corruption {
+    /// The rank that sent the frame, in numbers of the group.
     pub source: Rank,
+    /// The rank that computed another checksum on arrival.
     pub target: Rank,
     /// The number of the operation in the group that it belongs to.
     pub seq: u64,
 }
 
+/// A rank waited longer than the timeout of the group or call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
     "rank {rank} waited {elapsed_ms} ms for rank {waited_for} in {operation}{}{verdict} (who needs longer \
      sets GroupOptions::timeout)", if .verdict.is_empty() { "" } else { ": " }
 )]
 pub struct Timeout {
+    /// The rank whose time ran out, in numbers of the group.
     pub rank: Rank,
+    /// The peer that had to send or receive next.
     pub waited_for: Rank,
+    /// The operation in which the rank waited.
     pub operation: Operation,
     /// How long it had been in that operation.
     pub elapsed_ms: u64,

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn without_steps_the_share_is_told() {
+    fn without_steps_the_share_is_reported() {
         let mut report = report(&[30, 5]);
         report.step_time = None;
         report.step = None;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_told_at_most_once_a_minute() {
+    fn a_line_is_logged_at_most_once_a_minute() {
         let start = Instant::now();
         let mut stragglers = Stragglers::new(2, start);
         let slow = report(&[30, 5]);

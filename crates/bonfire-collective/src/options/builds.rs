@@ -140,8 +140,8 @@ mod tests {
         assert_eq!(Build::differ(Some(&one), None), None);
         assert_eq!(Build::differ(None, Some(&one)), None);
         assert_eq!(Build::differ(Some(&one), Some(&Build::called("/c", "1"))), None);
-        let told = Build::differ(Some(&one), Some(&other)).unwrap();
-        assert_eq!(told, ("/a (build 1)".to_owned(), "/b (build 2)".to_owned()));
+        let programs = Build::differ(Some(&one), Some(&other)).unwrap();
+        assert_eq!(programs, ("/a (build 1)".to_owned(), "/b (build 2)".to_owned()));
         assert_eq!(Build::to_compare(Builds::Any), None);
         assert_eq!(Build::to_compare(Builds::Same), Build::to_compare(Builds::Same));
     }

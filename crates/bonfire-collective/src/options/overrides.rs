@@ -43,15 +43,22 @@ pub struct AlgorithmOverrides {
 }
 
 /// The text asks for algorithms that do not exist.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
     /// The word before `=` is no collective, or the word after it, or the only one, is no algorithm.
     #[error(transparent)]
     Name(#[from] UnknownName),
+    /// The collective exists, but not with this algorithm.
     #[error("there is no {algorithm} for {collective}; it has: {}", list(.candidates))]
-    Unsupported { collective: &'static str, algorithm: Algorithm, candidates: &'static [Algorithm] },
+    Unsupported {
+        /// The collective before `=`, with underscores between words.
+        collective: &'static str,
+        /// The algorithm after `=`, which other collectives have.
+        algorithm: Algorithm,
+        /// The algorithms that can be given to this collective.
+        candidates: &'static [Algorithm],
+    },
     /// A collective is given two algorithms, or there are two words without a collective.
     #[error("{what} is given twice")]
     Twice {

@@ -29,7 +29,7 @@ pub struct RankEnv {
     /// The name of the job, empty if it has none. It is part of every handshake: processes of jobs
     /// with different names never meet, even where they have the same token or none.
     pub job_id: String,
-    /// How often all ranks of the job were started anew after a failure. A rank that is left over
+    /// How often all ranks of the job were started again after a failure. A rank that is left over
     /// from an earlier attempt is refused.
     pub restart_count: u32,
     /// `BONFIRE_HOST_ID`, ranks with different texts count as being on different hosts, though they may share one.

@@ -50,15 +50,23 @@ pub struct EnvSettings {
 }
 
 /// A variable does not hold what it can.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
     /// It names nothing that can be chosen.
     #[error("{variable} is wrong")]
-    Unknown { variable: &'static str, source: Box<dyn Error + Send + Sync> },
+    Unknown {
+        /// The environment variable, such as `BONFIRE_TLS`.
+        variable: &'static str,
+        /// The parser's error about the text of the variable.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// `BONFIRE_STREAMS` is not a number of connections that a link can have.
     #[error("{STREAMS} must be a whole number from 1 to {STREAMS_MAX}, not \"{value}\"")]
-    Streams { value: String },
+    Streams {
+        /// The text of the variable as it was set.
+        value: String,
+    },
 }
 
 impl EnvSettings {

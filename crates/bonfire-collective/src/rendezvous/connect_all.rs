@@ -107,7 +107,7 @@ impl ConnectAll<'_> {
     fn purposes(&self, peer: Rank) -> impl Iterator<Item = Purpose> + use<> {
         let streams = match self.kinds[peer.index()] {
             Some(TransportKind::Tcp) => self.streams,
-            // Nothing between two processes of one host deals with flows one by one.
+            // Nothing between two processes of one host treats flows one by one.
             Some(TransportKind::Unix) => 1,
             _ => 0,
         };

@@ -1,7 +1,5 @@
 //! What can go wrong with a process group, and whose fault it is.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use std::sync::Arc;
 
 use bonfire_plan::{PlanError, Rank};
@@ -114,13 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_corrupted_frame_is_told_with_its_link_and_blamed_on_nobody_else() {
+    fn a_corrupted_frame_is_reported_with_its_link_and_blamed_on_nobody_else() {
         let [source, target, other] = [1, 2, 3].map(Rank::new);
         let failure = Failure::Corrupted(Box::new(Corruption { source, target, seq: 40 }));
-        let told = serde_json::to_vec(&failure).unwrap();
-        let heard: Failure = serde_json::from_slice(&told).unwrap();
-        assert_eq!(heard, failure);
-        let error = CollectiveError::from(heard);
+        let sent = serde_json::to_vec(&failure).unwrap();
+        let received: Failure = serde_json::from_slice(&sent).unwrap();
+        assert_eq!(received, failure);
+        let error = CollectiveError::from(received);
         let text = error.to_string();
         let part = "what rank 1 sent to rank 2 in operation #40 was changed on the way";
         assert!(text.starts_with(part), "{text}");

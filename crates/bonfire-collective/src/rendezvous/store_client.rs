@@ -22,7 +22,7 @@ use bonfire_connect::store::{Clients, LongWait, StoreError, TcpStore, TcpStoreSe
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Pause before torchrun's store is tried again, whose host may not have a name yet.
 const TORCHRUN_PAUSE: Duration = Duration::from_millis(100);
-/// How long a store is tried before its address is asked for anew: it can be that of an earlier attempt.
+/// How long a store is tried before its address is asked for again: it can be that of an earlier attempt.
 const TRY_MAX: Duration = Duration::from_secs(3);
 
 /// A connection to the store, and what keeps the store there.

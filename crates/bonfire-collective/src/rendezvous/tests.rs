@@ -1,4 +1,4 @@
-//! Ranks that do not belong together are told so, by name.
+//! Ranks that do not belong together return errors with their numbers.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -53,7 +53,7 @@ fn a_rank_of_an_earlier_attempt_is_refused_by_name() {
 }
 
 #[test]
-fn a_rank_that_waits_while_the_others_begin_anew_is_refused_too() {
+fn a_rank_that_waits_while_the_others_begin_again_is_refused_too() {
     let token = JobToken::random().unwrap();
     let server = serve_store(&token);
     let stale = env_of(1, &server, &token);
@@ -83,7 +83,7 @@ fn the_ranks_of_the_next_attempt_meet_in_the_same_store() {
 }
 
 /// What rank 0 says of a rank 1 with these settings.
-fn told_of(other: Settings, options: &GroupOptions) -> String {
+fn error_of(other: Settings, options: &GroupOptions) -> String {
     let token = JobToken::random().unwrap();
     let server = serve_store(&token);
     let home = Home {
@@ -102,32 +102,35 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
 
 #[test]
 fn a_rank_of_another_version_is_named() {
-    let told = told_of(Settings::new(&options()).of_version("0.0.9"), &options());
+    let message = error_of(Settings::new(&options()).of_version("0.0.9"), &options());
     let ours = env!("CARGO_PKG_VERSION");
-    assert!(told.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")), "{told}");
+    assert!(
+        message.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_rank_of_another_build_is_named_with_both_programs() {
     let text = |options: &GroupOptions| {
         let other = Settings::new(options).of_build(Build::called("/old/train", "1-2"));
-        told_of(other, options)
+        error_of(other, options)
     };
-    let told = text(&options());
+    let message = text(&options());
     let own = std::env::current_exe().unwrap();
     for part in [
         &format!("rank 0 runs {} (build ", own.display()),
         "but rank 1 runs /old/train (build 1-2)",
         "BONFIRE_BUILDS=any",
     ] {
-        assert!(told.contains(part), "no {part:?} in {told}");
+        assert!(message.contains(part), "no {part:?} in {message}");
     }
-    let told = text(&GroupOptions {
+    let message = text(&GroupOptions {
         builds: Builds::Any,
         startup_timeout: Duration::from_millis(300),
         ..options()
     });
-    assert!(!told.contains("build"), "{told}");
+    assert!(!message.contains("build"), "{message}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_numbered_anew() {
+    fn a_part_is_numbered_again() {
         let topology = Topology::of(["b", "a", "b", "c", "a"]);
         let part = topology.restrict(&ranks(&[4, 3, 1]));
         assert_eq!(part.hosts(), [0, 1, 0]);

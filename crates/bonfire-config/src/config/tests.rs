@@ -1,7 +1,7 @@
 use super::*;
 use crate::{OffloadTo, Precision};
 
-fn told<T: std::fmt::Debug>(result: Result<T, ConfigErrors>) -> String {
+fn error_of<T: std::fmt::Debug>(result: Result<T, ConfigErrors>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -42,10 +42,10 @@ fn json_and_toml_say_the_same() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once() {
+fn everything_wrong_is_reported_at_once() {
     let file = r#"{ "sed": 1, "optimizer": { "lrr": 1, "lr": "fast" }, "epochs": 1, "epochs": 2,
         "precision": { "compute": "fp16" }, "data": { "workers": -1 } }"#;
-    let error = told(Config::default().with_file(file, Format::Json));
+    let error = error_of(Config::default().with_file(file, Format::Json));
     let lines: Vec<&str> = error.lines().collect();
     assert_eq!(
         lines,
@@ -75,10 +75,10 @@ fn numbers_out_of_range_are_refused() {
         ("clip.norm=nan", "is not a number"),
         ("clip.norm=inf", "is not a number"),
     ] {
-        let error = told(Config::default().with_words([word]));
+        let error = error_of(Config::default().with_words([word]));
         assert!(error.contains(part), "{word}: {error}");
     }
-    let both = told(Config::default().with_words(["clip.norm=1", "clip.value=1"]));
+    let both = error_of(Config::default().with_words(["clip.norm=1", "clip.value=1"]));
     assert!(both.contains("keep one"), "{both}");
 }
 
@@ -97,9 +97,9 @@ fn a_text_that_looks_like_another_value_is_a_text() {
     assert_eq!(config.report.folder, Some("true".into()));
     assert_eq!(config.offload.optimizer, OffloadTo::Files("1e5".into()));
     assert_eq!(config.clip.norm, Some(1e5));
-    let error = told(Config::default().with_words(["seed=1.5"]));
+    let error = error_of(Config::default().with_words(["seed=1.5"]));
     assert_eq!(error, "seed: 1.5 is not a whole number from 0");
-    let error = told(Config::default().with_file("clip.norm = nan", Format::Toml));
+    let error = error_of(Config::default().with_file("clip.norm = nan", Format::Toml));
     assert!(error.contains("clip.norm"), "{error}");
 }
 
@@ -135,7 +135,7 @@ fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
         assert!(own.notes.iter().any(|note| note.path == "scheduler"));
     }
     let zero = r#"{ "scheduler": { "type": "WarmupLR", "params": { "warmup_max_lr": 0 } } }"#;
-    let error = told(of_deepspeed(zero).with_words(["optimizer.lr=1"]));
+    let error = error_of(of_deepspeed(zero).with_words(["optimizer.lr=1"]));
     assert!(error.contains("rates of the file's scheduler are 0"), "{error}");
 }
 
@@ -143,7 +143,7 @@ fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
 fn numbers_out_of_range_of_a_deepspeed_file_are_refused() {
     let file = r#"{ "fp16": { "enabled": true, "initial_scale_power": 5000 } }"#;
     let file = DeepSpeedFile::parse(file).unwrap().resolve(&Program::default());
-    let error = told(Config::default().with_deepspeed(&file.unwrap()));
+    let error = error_of(Config::default().with_deepspeed(&file.unwrap()));
     assert!(error.contains("precision.initial_scale: inf"), "{error}");
 }
 
@@ -219,7 +219,7 @@ fn pipeline_and_tensor_parallel_of_a_deepspeed_file_make_the_mesh() {
     let other = r#"{ "tensor_parallel": { "autotp_size": 4, "tp": { "tp_size": 2 } } }"#;
     let other = DeepSpeedFile::parse(other).unwrap();
     assert_eq!(
-        told(other.resolve(&Program::default())),
+        error_of(other.resolve(&Program::default())),
         "tensor_parallel.tp.tp_size: 2 is refused: tensor_parallel.autotp_size is 4; give the number there"
     );
 }
@@ -230,6 +230,6 @@ fn a_pipeline_has_a_schedule_of_the_planner() {
     let config = with(["pipeline.schedule=zb_h1", "pipeline.stages_per_rank=1"]).unwrap();
     assert_eq!(config.pipeline.schedule.name(), "zb_h1");
     assert_eq!(config.pipeline.stages_per_rank, Some(1));
-    let error = told(with(["pipeline.schedule=zb_h2", "pipeline.stages_per_rank=0"]));
+    let error = error_of(with(["pipeline.schedule=zb_h2", "pipeline.stages_per_rank=0"]));
     assert!(error.contains("zb_h1 is the nearest"), "{error}");
 }

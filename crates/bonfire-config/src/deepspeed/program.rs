@@ -188,8 +188,9 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         Ok(_) => Err(ConfigErrors(errors)),
         Err(more) => {
             // What an "auto" was for is not missing, too.
-            let told: Vec<ConfigError> = errors.clone();
-            let is_new = |error: &ConfigError| told.iter().all(|told| told.path() != error.path());
+            let known: Vec<ConfigError> = errors.clone();
+            let is_new =
+                |error: &ConfigError| known.iter().all(|known| known.path() != error.path());
             errors.extend(more.into_iter().filter(is_new));
             Err(ConfigErrors(errors))
         }

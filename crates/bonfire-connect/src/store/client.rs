@@ -125,7 +125,7 @@ impl TcpStore {
         self.local
     }
 
-    /// What the last call asked for, if it has come and was set, and asks for `key` anew. Waits for
+    /// What the last call asked for, if it has come and was set, and asks for `key` again. Waits for
     /// nothing: an answer that has not come is taken by a later call. An error if the server has ended
     /// the connection, or fallen silent.
     pub fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {

@@ -187,13 +187,13 @@ fn accept(
 /// Says from time to time that ranks cannot be served: all that they would see is silence.
 #[derive(Debug, Default)]
 struct Shortage {
-    told: Option<Instant>,
+    warned: Option<Instant>,
 }
 
 impl Shortage {
     fn warn(&mut self, error: &io::Error, connections: u64) {
-        if self.told.is_none_or(|told| clock::since(told) >= SHORTAGE_PAUSE) {
-            self.told = Some(clock::now());
+        if self.warned.is_none_or(|warned| clock::since(warned) >= SHORTAGE_PAUSE) {
+            self.warned = Some(clock::now());
             tracing::warn!(
                 target: "bonfire",
                 "the store takes no more connections after {connections} ({error}): ranks wait; raise \

@@ -70,7 +70,7 @@ fn tcp_store_keeps_its_promises_over_tls() {
 }
 
 #[test]
-fn a_store_and_a_rank_that_differ_in_tls_are_told_so() {
+fn a_store_and_a_rank_that_differ_in_tls_are_notified() {
     let token = JobToken::random().unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
     for [ours, theirs] in [[Tls::All, Tls::Off], [Tls::Off, Tls::All]] {

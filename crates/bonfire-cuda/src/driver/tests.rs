@@ -52,7 +52,7 @@ fn versions_read_like_nvidia_writes_them() {
 }
 
 #[test]
-fn lost_contexts_are_told_from_refused_calls() {
+fn lost_contexts_are_distinguished_from_refused_calls() {
     let is_sticky = |code: u32| {
         let error = CudaError::Call {
             call: "a call",

@@ -1,4 +1,4 @@
-//! What loaders deal, and in which order.
+//! What loaders return, and in which order.
 
 use bonfire_collective::GroupOptions;
 use bonfire_testkit::local;
@@ -63,8 +63,8 @@ fn loader(
     DatasetLoader::new(group, numbers, Same, BATCH).with_order(order)
 }
 
-/// What the sampler deals to a rank.
-fn dealt(group: &ProcessGroup, remainder: Remainder, epoch: u64) -> Vec<usize> {
+/// What the sampler assigns to a rank.
+fn share_of(group: &ProcessGroup, remainder: Remainder, epoch: u64) -> Vec<usize> {
     let sampler = DistributedSampler::new(group, SAMPLES).with_order(ORDER);
     sampler.with_remainder(remainder).indices(epoch)
 }
@@ -76,10 +76,10 @@ fn ranks_do_not_train_on_the_same_samples_nor_on_one_epoch_for_ever() {
         let loader = loader(group, whole(SAMPLES), ORDER);
         for epoch in 0..3 {
             let seen: Vec<Vec<usize>> = loader.iter().map(Result::unwrap).collect();
-            assert_eq!(seen.concat(), dealt(group, Remainder::Pad, epoch));
+            assert_eq!(seen.concat(), share_of(group, Remainder::Pad, epoch));
             assert_eq!(seen.concat().len(), SAMPLES.div_ceil(2), "equally many");
         }
-        assert_ne!(dealt(group, Remainder::Pad, 0), dealt(group, Remainder::Pad, 1));
+        assert_ne!(share_of(group, Remainder::Pad, 0), share_of(group, Remainder::Pad, 1));
     });
 }
 
@@ -105,7 +105,7 @@ fn a_loader_resumes_in_the_middle_of_an_epoch() {
             let seen: Vec<Vec<usize>> = batches.by_ref().map(Result::unwrap).collect();
             assert_eq!(seen, left);
             let next: Vec<Vec<usize>> = resumed.iter().map(Result::unwrap).collect();
-            assert_eq!(next.concat(), dealt(group, Remainder::Pad, 2));
+            assert_eq!(next.concat(), share_of(group, Remainder::Pad, 2));
         }
     });
 }
@@ -126,7 +126,7 @@ fn a_share_is_what_the_sampler_deals_to_the_rank() {
         for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
             let loader = loader(group, whole(SAMPLES), ORDER).with_remainder(remainder);
             let moved = loader.to_device(&Device::flex());
-            assert_eq!(epoch(&moved).concat(), dealt(group, remainder, 0));
+            assert_eq!(epoch(&moved).concat(), share_of(group, remainder, 0));
         }
     });
 }

@@ -72,7 +72,7 @@ impl PictureBatches {
     /// Returns the pictures at `indices`, transformed as in `epoch`.
     ///
     /// # Errors
-    /// [`PictureError`] if there is no index or one is outside, if a picture cannot be read or
+    /// [`PictureError`] if `indices` is empty or one is out of range, if a picture cannot be read or
     /// transformed, or if they do not all have the same size after it.
     pub fn batch(&self, epoch: u64, indices: &[usize]) -> Result<PictureBatch, PictureError> {
         let count = self.source.count();

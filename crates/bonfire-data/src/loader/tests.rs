@@ -81,7 +81,7 @@ proptest! {
         if resumed[0].epoch() == 0 {
             seen.extend(run(&mut resumed, len).0);
         }
-        // Every sample once, whoever dealt it.
+        // Every sample once, whichever loader returned it.
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..len).collect::<Vec<_>>());
     }

@@ -15,7 +15,7 @@ fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) 
 }
 
 #[test]
-fn eleven_samples_on_two_ranks_are_padded_from_the_start_and_dealt_in_turn() {
+fn eleven_samples_on_two_ranks_are_padded_from_the_start_and_assigned_in_turn() {
     let first = sampler(11, 2, 0, Order::Sequential, Remainder::Pad);
     assert_eq!(first.total_len(), 12);
     let shares = all_ranks(11, 2, Order::Sequential, Remainder::Pad, 0);
@@ -78,12 +78,12 @@ fn draws_are_as_frequent_as_their_weights() {
     // Five standard deviations of a binomial count; the seed is fixed.
     let deviation = (draws as f64 * 0.25 * 0.75).sqrt();
     assert!((counts[0] as f64 - 10_000.0).abs() < 5.0 * deviation, "{counts:?}");
-    // Draws are dealt like samples: the ranks do not draw the same.
+    // Draws are distributed like samples: the ranks do not draw the same.
     assert_ne!(shares[0], shares[1]);
     assert_ne!(shares, all_ranks(draws, 4, order.clone(), Remainder::Exact, 1));
     let alone = all_ranks(draws, 1, order, Remainder::Exact, 0).remove(0);
-    let dealt: Vec<usize> = (0..draws).map(|draw| shares[draw % 4][draw / 4]).collect();
-    assert_eq!(alone, dealt);
+    let joined: Vec<usize> = (0..draws).map(|draw| shares[draw % 4][draw / 4]).collect();
+    assert_eq!(alone, joined);
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl SampleWeights {
     /// Weights every sample so that all classes are drawn equally often. `classes` has the class of every sample.
     ///
     /// # Errors
-    /// [`UnusableWeights`] if there is no sample.
+    /// [`UnusableWeights`] if `classes` is empty.
     pub fn balanced(classes: &[usize]) -> Result<Self, UnusableWeights> {
         let mut counts = vec![0_usize; classes.iter().max().map_or(0, |most| most + 1)];
         classes.iter().for_each(|&class| counts[class] += 1);

@@ -34,7 +34,7 @@ pub(crate) struct Flags {
     sync: CudaSync,
     waiting: Waiting,
     /// Messages to each peer, by channel and peer.
-    told: Vec<u32>,
+    signalled: Vec<u32>,
     /// Messages from each peer that were waited for, by channel and peer.
     heard: Vec<u32>,
     /// Messages that each rank sends all others together in what was queued so far, by channel and rank.
@@ -94,7 +94,7 @@ impl Flags {
             pages,
             sync,
             waiting,
-            told: counters.clone(),
+            signalled: counters.clone(),
             heard: counters.clone(),
             due: counters,
             numbers: Numbers::new(),
@@ -130,10 +130,10 @@ impl Flags {
     /// Notes that the peer is to be notified of what `channel`'s stream did so far.
     pub(crate) fn signal(&mut self, channel: u32, peer: Rank) {
         let index = self.index(channel, peer);
-        let told = &mut self.told[index];
-        *told = told.wrapping_add(1);
+        let signalled = &mut self.signalled[index];
+        *signalled = signalled.wrapping_add(1);
         let word = self.pages[peer.index()].link(link(channel, self.me));
-        note(&mut self.noted, Signal::Set(word, *told));
+        note(&mut self.noted, Signal::Set(word, *signalled));
     }
 
     /// Notes that the stream wait for the next message of the peer.
@@ -307,9 +307,9 @@ impl Progress<'_> {
     fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
         let own = &pages[self.me.index()];
         let shots = ahead(self.shots, own[FlagPage::block_index(rank.get())]);
-        let alone = ahead(self.heard_of(PAIRS, rank), told(own, PAIRS, rank)).max(0);
+        let alone = ahead(self.heard_of(PAIRS, rank), signalled(own, PAIRS, rank)).max(0);
         let together = (0..PAIRS).map(|channel| {
-            let seen = pages.iter().map(|page| told(page, channel, rank));
+            let seen = pages.iter().map(|page| signalled(page, channel, rank));
             let seen = seen.fold(0_u32, u32::wrapping_add);
             ahead(self.due_of(channel, rank), seen).max(0)
         });
@@ -320,7 +320,7 @@ impl Progress<'_> {
     /// anybody raises them. Both are looked at, because a page is not read at one instant.
     fn is_given_up(&self, page: &[u32]) -> bool {
         let is_far = |channel: u32, rank: Rank| {
-            ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
+            ahead(signalled(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
         };
         let mut channels = 0..PAIRS;
         page[FlagPage::GIVEN_UP_INDEX] != 0
@@ -337,7 +337,7 @@ impl Progress<'_> {
 }
 
 /// What a rank has signalled to the owner of a page.
-fn told(page: &[u32], channel: u32, rank: Rank) -> u32 {
+fn signalled(page: &[u32], channel: u32, rank: Rank) -> u32 {
     page[FlagPage::link_index(link(channel, rank))]
 }
 

@@ -85,12 +85,12 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
             group.process_group().barrier().unwrap();
             let Some(freed) = freed else {
                 let failed = group.synchronize();
-                let is_told = matches!(
+                let is_notified = matches!(
                     &failed,
                     Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
                         if rank.get() == 2
                 );
-                assert!(is_told, "{sync:?}: {failed:?}");
+                assert!(is_notified, "{sync:?}: {failed:?}");
                 return;
             };
             let Inner { core, .. } = &*group.inner;
@@ -140,12 +140,12 @@ fn cuda_who_gives_up_says_so_before_it_goes_on() {
                 reduce();
                 reduce();
                 let failed = group.synchronize();
-                let is_told = matches!(
+                let is_notified = matches!(
                     &failed,
                     Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
                         if rank.get() == 1
                 );
-                assert!(is_told, "{algorithm:?}: {failed:?}");
+                assert!(is_notified, "{algorithm:?}: {failed:?}");
                 return;
             }
             let beside = freed.lock().pop().unwrap();
@@ -174,8 +174,8 @@ fn cuda_who_gives_up_says_so_before_it_goes_on() {
 /// Rank 1 fails while it computes, and tells rank 0 of what it had queued only then. Rank 0 has been freed by then,
 /// and has more in its queue.
 #[test]
-fn cuda_what_is_told_late_holds_nobody_who_was_freed() {
-    let test = "cuda_what_is_told_late_holds_nobody_who_was_freed";
+fn cuda_what_is_notified_late_holds_nobody_who_was_freed() {
+    let test = "cuda_what_is_notified_late_holds_nobody_who_was_freed";
     let Some(context) = context(test) else {
         return;
     };

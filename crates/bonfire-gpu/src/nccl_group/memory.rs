@@ -21,7 +21,7 @@ impl NcclGroup {
     /// Device memory of `bytes`, zero. For set-up: it waits for the device.
     ///
     /// # Errors
-    /// [`Device`](crate::CudaGroupError::Device) if there is not so much.
+    /// [`Device`](crate::CudaGroupError::Device) if the device has less.
     pub fn allocate(&self, bytes: usize) -> Result<NcclBuffer> {
         self.synchronize()?;
         let stream = &self.inner.stream;

@@ -66,15 +66,15 @@ fn what_a_rank_tells_a_peer_hears() {
                     actions.iter().filter(|action| **action == wanted).count()
                 };
                 for from in 0..world {
-                    let mut told = 0;
+                    let mut signals = 0;
                     for to in (0..world).filter(|to| *to != from) {
                         let tells = number(from as usize, Action::Signal(Rank::new(to)));
                         let hears = number(to as usize, Action::Wait(Rank::new(from)));
                         assert_eq!(tells, hears, "{world} ranks, {layout:?}, {from} to {to}");
-                        told += tells;
+                        signals += tells;
                     }
                     let tells = lane[0].tells[from as usize];
-                    assert_eq!(tells as usize, told, "{world} ranks, {layout:?}");
+                    assert_eq!(tells as usize, signals, "{world} ranks, {layout:?}");
                 }
             }
         }
@@ -208,15 +208,15 @@ fn a_barrier_is_one_hop_in_which_all_tell_all() {
     for world in [1, 2, 3, 8, 16] {
         let programs = all(world, key(Collective::Barrier, Layout::Direct, 0));
         for program in &programs {
-            let (told, heard) = program[0].actions.split_at(world as usize - 1);
-            assert!(told.iter().all(|action| matches!(action, Action::Signal(_))));
+            let (signals, heard) = program[0].actions.split_at(world as usize - 1);
+            assert!(signals.iter().all(|action| matches!(action, Action::Signal(_))));
             assert!(heard.iter().all(|action| matches!(action, Action::Wait(_))));
-            assert_eq!(told.len(), heard.len(), "{world} ranks");
+            assert_eq!(signals.len(), heard.len(), "{world} ranks");
         }
         // One before the kernel of an all-reduce and one behind it.
         let shape = key(Collective::AllReduce, Layout::Direct, 1000);
-        let told: u32 = all(world, shape)[0][0].tells.iter().sum();
-        assert_eq!(told, 2 * world * (world - 1), "{world} ranks");
+        let signals: u32 = all(world, shape)[0][0].tells.iter().sum();
+        assert_eq!(signals, 2 * world * (world - 1), "{world} ranks");
     }
 }
 

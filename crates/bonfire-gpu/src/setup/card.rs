@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_more_streams_than_queues_are_told_what_to_do() {
+    fn ranks_with_more_streams_than_queues_learn_what_to_do() {
         // Two streams of each, CubeCL's of each, and two that CubeCL has anyway.
         let crowd = cards(&[(0, 0); 3]).uncrowded().unwrap_err();
         assert_eq!(

@@ -134,7 +134,7 @@ impl Agents {
         let bad = end.result.is_err();
         self.leave_flights(attempt, &end.flights);
         if let Err(error) = self.report(attempt, &end) {
-            // Host 0 is gone, so nothing more can be learned, and nothing be started anew.
+            // Host 0 is gone, so nothing more can be learned, and nothing be started again.
             return self.without(end, self.lost(0, &error));
         }
         match self.gather(attempt, bad, graces, signals) {

@@ -135,8 +135,8 @@ impl Meeting {
         self.restart_count
     }
 
-    /// The ranks are about to be started anew: from here on those of the last attempt are refused.
-    pub(super) fn start_anew(&mut self) -> Result<(), LaunchError> {
+    /// The ranks are about to be started again: from here on those of the last attempt are refused.
+    pub(super) fn start_again(&mut self) -> Result<(), LaunchError> {
         self.restart_count += 1;
         if let Some(server) = &self.server {
             server.store().add(RESTARTS_KEY, 1)?;

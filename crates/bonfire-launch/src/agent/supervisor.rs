@@ -50,14 +50,14 @@ enum Event {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) result: Result<(), LaunchError>,
-    /// Whether starting anew would not help, or nobody wants it.
+    /// Whether starting again would not help, or nobody wants it.
     pub(super) is_last: bool,
     /// What the ranks left that took part, if it failed: of this host, or of all once they agree.
     pub(super) flights: Vec<FlightRecord>,
 }
 
 impl End {
-    /// An end after which nothing is started anew.
+    /// An end after which nothing is started again.
     pub(super) fn last(error: LaunchError) -> Self {
         Self { result: Err(error), is_last: true, flights: Vec::new() }
     }
@@ -246,7 +246,7 @@ impl Supervisor {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env(OUTPUT, self.screen.kind().variable());
         }
-        if let Some(folder) = flights.to_be_told() {
+        if let Some(folder) = flights.to_pass_on() {
             command.env(FLIGHT_DIR_VARIABLE, folder);
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));

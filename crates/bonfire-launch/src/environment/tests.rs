@@ -195,8 +195,8 @@ fn a_step_of_slurm_is_understood() {
     // Another step of the same job meets elsewhere, and what the user says counts.
     let other = accepted(&SLURM.replace("STEP_ID=0", "STEP_ID=1"));
     assert_ne!(other.master_port, worker.master_port);
-    let told = accepted(&format!("{SLURM} {MEETING}"));
-    assert_eq!((told.master_addr.as_str(), told.master_port), ("127.0.0.1", 29500));
+    let env = accepted(&format!("{SLURM} {MEETING}"));
+    assert_eq!((env.master_addr.as_str(), env.master_port), ("127.0.0.1", 29500));
     let port = accepted(&format!("{SLURM} MASTER_PORT=4000"));
     assert_eq!((port.master_addr.as_str(), port.master_port), ("gpu07", 4000));
     let one_host = accepted(
@@ -214,8 +214,8 @@ fn a_rank_0_that_slurm_put_elsewhere_says_what_to_export() {
     let arbitrary = SLURM.replace("PROCID=5", "PROCID=0");
     refused(&arbitrary, "rank 0 is not on gpu07");
     refused(&arbitrary, "export MASTER_ADDR, the host of rank 0");
-    let told = accepted(&format!("{arbitrary} {MEETING}"));
-    assert_eq!(told.master_addr, "127.0.0.1");
+    let env = accepted(&format!("{arbitrary} {MEETING}"));
+    assert_eq!(env.master_addr, "127.0.0.1");
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn ranks_of_mpirun_are_understood() {
             variables.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("NRANKS=2", "NRANKS=1");
         let hosts = hosts.replace("LOCAL_RANK=1", "LOCAL_RANK=0").replace("RANKID=1", "RANKID=0");
         refused(&hosts, "export MASTER_ADDR, the host of rank 0");
-        let told = accepted(&format!("{hosts} {MEETING}"));
-        assert_eq!((told.agent_store, told.master_port), (StoreHost::RankZero, 29500));
+        let env = accepted(&format!("{hosts} {MEETING}"));
+        assert_eq!((env.agent_store, env.master_port), (StoreHost::RankZero, 29500));
     }
 }
 

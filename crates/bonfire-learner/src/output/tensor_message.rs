@@ -28,7 +28,7 @@ macro_rules! kinds {
         #[doc = concat!("Takes ", $what, " out, onto `device`.")]
         ///
         /// # Errors
-        /// [`LearnerError::Output`] if the next tensor has not `D` dimensions, or there is none.
+        /// [`LearnerError::Output`] if the next tensor is missing or does not have `D` dimensions.
         pub fn $take<const D: usize>(
             &mut self,
             device: &Device,

@@ -7,7 +7,7 @@ use burn_train::checkpoint::KeepLastNCheckpoints;
 use super::*;
 use bonfire_train::PowerSgdConfig;
 
-/// Both matrices of the net travel as factors of rank 1, from the first step on.
+/// Both matrices of the net are sent as factors of rank 1, from the first step on.
 fn power_sgd() -> DdpConfig {
     let power_sgd = PowerSgdConfig::default().with_start_step(0).with_compression_rate_min(0.1);
     DdpConfig::default().with_compression(GradientCompression::PowerSgd(power_sgd))

@@ -9,7 +9,7 @@ fn a_sample_that_cannot_be_read_on_one_rank_ends_all() {
         // In order, the elements 1, 4, 7, 10 and so on are rank 1's.
         let numbers =
             Numbers { len: SAMPLES, broken: (world.rank() == Rank::new(1)).then_some(10) };
-        let train = dealt(&world, numbers, Order::Sequential, Remainder::Exact);
+        let train = loader_of(&world, numbers, Order::Sequential, Remainder::Exact);
         let training = training_of(folder.path(), 2, train, valid_loader(&world));
         let result = training.distributed(&world).launch(learner(&world));
         result.error.unwrap().to_string()
@@ -102,7 +102,7 @@ fn a_resumed_training_ends_like_one_that_was_not_interrupted() {
 }
 
 #[test]
-fn models_that_differ_are_told_apart() {
+fn models_that_differ_are_found() {
     let errors = on_ranks(2, |world| {
         let folder = tempfile::tempdir().unwrap();
         let mut model = Net::new(0, &world.device().autodiff());

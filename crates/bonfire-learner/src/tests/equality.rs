@@ -100,7 +100,7 @@ fn with_accumulation_where_one_rank_ends_earlier() {
 }
 
 #[test]
-fn with_gradients_that_travel_in_16_bits_and_buckets_of_one() {
+fn with_gradients_that_are_sent_in_16_bits_and_buckets_of_one() {
     let config = DdpConfig::default()
         .with_bucket_bytes_max(1)
         .with_first_bucket_bytes_max(1)

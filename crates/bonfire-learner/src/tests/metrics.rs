@@ -91,7 +91,7 @@ fn outputs_arrive_as_they_were() {
 
 /// Unless they are asked for, outputs of any size stay where they are, and the loss is that of all.
 #[test]
-fn losses_travel_without_their_outputs() {
+fn losses_are_sent_without_their_outputs() {
     let seen = on_ranks(3, |world| {
         let device = world.device();
         let rank = world.rank().index();
@@ -146,7 +146,7 @@ fn a_message_says_when_dimensions_differ() {
 }
 
 #[test]
-fn a_sequence_travels_with_and_without_predictions() {
+fn a_sequence_is_sent_with_and_without_predictions() {
     let device = Device::flex();
     for predictions in [None, Some(Tensor::<2, Int>::from_ints([[3, 4]], &device))] {
         let output = SequenceOutput::new(

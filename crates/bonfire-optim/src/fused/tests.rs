@@ -314,7 +314,7 @@ fn records_continue_and_burns_optimizers_continue_with_them() {
         assert_eq!(handed_over(ours(), theirs()), expected, "{index}");
         assert_eq!(handed_over(theirs(), ours()), expected, "{index}");
     }
-    // What has no moments yet, or has some no longer, begins anew.
+    // What has no moments yet, or has some no longer, begins again.
     let plain = || SgdConfig::new().init();
     let momentum = || SgdConfig::new().with_momentum(0.9).init();
     assert_ne!(handed_over(plain(), momentum()), handed_over(plain(), plain()));

@@ -13,7 +13,7 @@ use crate::ParallelError;
 /// `n` ranks, the r-th has the chunks `r` and `2n - 1 - r` of `2n`.
 ///
 /// # Errors
-/// [`ParallelError::Indivisible`] on all ranks if there is no such number of equal chunks.
+/// [`ParallelError::Odd`] on all ranks if the tokens do not divide into that number of equal chunks.
 pub fn zigzag_ranges(length: usize, cp: &World) -> Result<[Range<usize>; 2], ParallelError> {
     ranges(length, cp, 0)
 }

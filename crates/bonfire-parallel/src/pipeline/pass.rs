@@ -54,7 +54,7 @@ impl<B> Pass<'_, B> {
     /// Takes the next output tensor of the previous stage, in the order of its [`Output`](crate::Output).
     ///
     /// # Errors
-    /// [`PipelineError::OtherInput`] if there is none, or one of another number of dimensions.
+    /// [`PipelineError::OtherInput`] if it is missing, or has another number of dimensions.
     pub fn input<const D: usize>(&mut self) -> Result<Tensor<D>, PipelineError> {
         let input = self.leaves.len();
         let data = self.inputs.get(input).filter(|data| data.shape().len() == D);

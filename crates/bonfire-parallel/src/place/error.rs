@@ -1,7 +1,5 @@
 //! Errors of placing a model by a device map.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use bonfire_checkpoint::weights::{FileError, ShapeDifference};
 use bonfire_plan::device_map::MapError;
 
@@ -17,7 +15,12 @@ pub enum PlaceError {
     File(#[from] FileError),
     /// The map names a device that is not in the list.
     #[error("the device map names device {index}, but {count} devices are given")]
-    NoDevice { index: usize, count: usize },
+    NoDevice {
+        /// An index in the map that is too high, from 0.
+        index: usize,
+        /// The number of devices in the list.
+        count: usize,
+    },
     /// The map leaves these parameters in a file, and there is no file.
     #[error(
         "{} stay on disk, but there is no file to read them from: use `Dispatch::load`",
@@ -26,7 +29,14 @@ pub enum PlaceError {
     NoFile(Vec<String>),
     /// The file lacks parameters that the model needs.
     #[error("{path} does not have this model:{}", lists(.missing, .different))]
-    Incomplete { path: String, missing: Vec<String>, different: Vec<ShapeDifference> },
+    Incomplete {
+        /// The weights file that was loaded.
+        path: String,
+        /// The paths of parameters that the file lacks.
+        missing: Vec<String>,
+        /// The parameters that have another shape in the file.
+        different: Vec<ShapeDifference>,
+    },
     /// Parameters that stay in a file cannot be trained.
     #[error(
         "{} would be trained, but stay on disk: freeze them, map them to cpu, or load the model on a device \

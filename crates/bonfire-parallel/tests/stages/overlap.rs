@@ -1,4 +1,4 @@
-//! When gradients travel, and how long passes take.
+//! When gradients are sent, and how long passes take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +8,12 @@ use bonfire_train::custom_gradient;
 
 use super::*;
 
-/// How long a backward pass waits for gradients of another stage to have travelled: far longer than that takes.
+/// How long a backward pass waits for gradients of another stage to arrive: far longer than that takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Rank 0 has the stages 0 and 2, rank 1 the stages 1 and 3.
 #[test]
-fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
+fn the_gradients_of_a_stage_are_sent_while_its_rank_has_passes_of_another() {
     let schedule = schedule(Kind::Interleaved, 2);
     let seen = local(4, GroupOptions::default(), |group| {
         let world = world(group);

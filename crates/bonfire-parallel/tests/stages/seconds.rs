@@ -8,7 +8,7 @@ use bonfire_parallel::layer_seconds;
 use super::*;
 
 #[test]
-fn layers_are_dealt_by_what_all_ranks_take_for_them() {
+fn layers_are_assigned_by_what_all_ranks_take_for_them() {
     let all = local(2, GroupOptions::default(), |group| {
         let world = world(group);
         let device = world.device().autodiff();

@@ -64,7 +64,7 @@ impl Schedule {
                 steps
             }
             Algorithm::Chain if self.has_links_of_one() => {
-                let steps = told_evenly(self.world_size(), rank, moved);
+                let steps = sent_evenly(self.world_size(), rank, moved);
                 in_place(self.world_size(), self.collective(), rank, steps)
             }
             _ => in_place(self.world_size(), self.collective(), rank, moved),
@@ -79,7 +79,7 @@ impl Schedule {
 }
 
 /// The steps of a chain of single ranks in which all send equally much, and before they wait.
-fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
+fn sent_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
     if world.len() == 1 {
         return moved;
     }
@@ -299,9 +299,9 @@ mod tests {
             let plan = plan(Collective::Barrier, Algorithm::Dissemination, world, 0);
             for rank in plan.schedule().world_size().ranks() {
                 let peers = world as usize - 1;
-                let (told, heard) = plan.steps(rank).split_at(peers);
-                assert!(told.iter().all(|step| matches!(step, Step::Put { .. })));
-                assert_eq!(heard.len(), 2 * peers, "{plan}");
+                let (sent, waited) = plan.steps(rank).split_at(peers);
+                assert!(sent.iter().all(|step| matches!(step, Step::Put { .. })));
+                assert_eq!(waited.len(), 2 * peers, "{plan}");
             }
         }
     }

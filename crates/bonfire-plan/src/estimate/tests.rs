@@ -147,7 +147,7 @@ fn closed_forms_are_close_in_any_world() {
 
 /// The frames of a two-level plan, counted by whether they leave the host.
 #[test]
-fn two_levels_are_told_apart() {
+fn two_levels_are_distinguished() {
     for &(ranks, host_ranks) in TWO_LEVELS {
         let case = Case { ranks, block: 10, chunks: 2, host_ranks };
         for (collective, algorithm) in [

@@ -62,7 +62,7 @@ pub struct Assignment {
     pub parameters: Vec<usize>,
 }
 
-/// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
+/// Assigns parameters to buckets. `order` holds every index of `extents` once, the gradient that is
 /// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
 /// are divided otherwise share no bucket.
 ///

@@ -83,7 +83,7 @@ impl Count<'_> {
         });
         let gradients = self.held(spread.gradients, rank, size);
         let stepped = self.held(spread.optimizer, rank, size);
-        let (own, lent) = self.travelling(rank);
+        let (own, lent) = self.bucket_bytes(rank);
         let whole = self.largest(Sharding::Replicated, rank);
         let resting = Held {
             program: self.program(),
@@ -182,7 +182,7 @@ impl Count<'_> {
 
     /// Bytes of buckets: this rank's blocks, which it has from the end of the backward pass to that of the step; and
     /// memory that they share, or have always. Those that add up micro-batches share none until the last one.
-    fn travelling(&self, rank: Rank) -> (u64, u64) {
+    fn bucket_bytes(&self, rank: Rank) -> (u64, u64) {
         let (mut own, mut always, mut shared) = (0, 0, Vec::new());
         for bucket in &self.buckets {
             match (bucket.division, self.placement.gradients) {

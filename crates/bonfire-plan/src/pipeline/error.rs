@@ -19,7 +19,7 @@ pub enum ShapeError {
         /// Stages on each rank that the shape asks for.
         chunks: u32,
     },
-    /// Micro-batches that an interleaved schedule cannot deal into equal rounds.
+    /// Micro-batches that an interleaved schedule cannot divide into equal rounds.
     #[error(
         "{micro_batches} micro-batches are not {rounds} equal rounds; take a multiple of the number of \
          ranks, or fewer than twice as many"

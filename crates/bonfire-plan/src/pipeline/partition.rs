@@ -27,7 +27,7 @@ pub enum PartitionError {
 /// Cuts layers into stages, each a run of at least one layer, so that the heaviest stage is as light as can be.
 /// Of the ways to do that it takes one whose stages differ least: the sum of squares is the least.
 ///
-/// A weight is what should be even: 1 to deal layers by count, their parameters, or their measured seconds. An
+/// A weight is what should be even: 1 to divide layers by count, their parameters, or their measured seconds. An
 /// embedding and a head are layers like others, with weights of their own. It takes time in proportion to
 /// stages x layers x layers.
 ///

@@ -58,7 +58,7 @@ impl Schedule {
     }
 
     /// The same with the parameters of each stage gathered once, in front of the stage's first action, and released
-    /// behind its last pass: for sharded parameters (ZeRO-3), which else every pass would gather anew.
+    /// behind its last pass: for sharded parameters (ZeRO-3), which else every pass would gather again.
     #[must_use]
     pub fn with_gathers(self) -> Self {
         self.with_insertions(|list, stage| {

@@ -28,7 +28,7 @@ impl Engine<'_> {
         self.join(Hop::Entered, transit, reach_s);
     }
 
-    /// A transit has left its host, if nobody has joined it since this was foretold.
+    /// A transit has left its host, if nobody has joined it since this was predicted.
     pub(super) fn left(&mut self, transit: u32, now_s: f64) {
         let Some(Passed { follower, .. }) = self.pass(Hop::Left, transit, now_s) else {
             return;
@@ -43,7 +43,7 @@ impl Engine<'_> {
         self.arrive(transit, now_s + self.transit_latency_s(transit));
     }
 
-    /// A transit has entered its host, if nobody has joined it since this was foretold.
+    /// A transit has entered its host, if nobody has joined it since this was predicted.
     pub(super) fn entered(&mut self, transit: u32, now_s: f64) {
         if self.pass(Hop::Entered, transit, now_s).is_some() {
             self.arrive(transit, now_s);
@@ -79,7 +79,7 @@ impl Engine<'_> {
         begins
     }
 
-    /// A transit has passed the card of this hop, unless another has joined it since this was foretold.
+    /// A transit has passed the card of this hop, unless another has joined it since this was predicted.
     fn pass(&mut self, hop: Hop, transit: u32, now_s: f64) -> Option<Passed> {
         let (ends, _) = self.cargo(transit);
         let Transit { link, .. } = self.transits[transit as usize];

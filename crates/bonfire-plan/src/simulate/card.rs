@@ -69,7 +69,7 @@ impl Card {
         self.next
     }
 
-    /// The end of the frame that is next, or nothing where another has joined since this end was foretold.
+    /// The end of the frame that is next, or nothing where another has joined since this end was predicted.
     pub(super) fn pass(&mut self, link: u32, transit: u32, now_s: f64) -> Option<Passed> {
         if self.next != Some((transit, now_s)) {
             return None;

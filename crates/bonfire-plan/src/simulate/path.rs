@@ -151,7 +151,7 @@ impl Trail<'_, '_> {
             Cause::Arrival(number) => {
                 let transit = &engine.transits[number as usize];
                 self.busy(place, wake.op, transit.arrived_s);
-                Some(self.travel(transit, engine.transit_latency_s(number)))
+                Some(self.transfer(transit, engine.transit_latency_s(number)))
             }
             Cause::Slot(index) => {
                 let slot = &engine.slot_returns[index as usize];
@@ -202,7 +202,7 @@ impl Trail<'_, '_> {
     }
 
     /// The parts of a journey, and the place of the rank that began it.
-    fn travel(&mut self, transit: &Transit, latency_s: f64) -> Place {
+    fn transfer(&mut self, transit: &Transit, latency_s: f64) -> Place {
         let program = self.engine.program;
         let ends = &program.links[transit.link as usize];
         let initiator = program.initiator(transit.op, ends);

@@ -1,4 +1,4 @@
-//! Layers dealt into stages, and schedules chosen by simulated time.
+//! Layers divided into stages, and schedules chosen by simulated time.
 
 use std::num::NonZeroU32;
 
@@ -70,7 +70,7 @@ fn slow_messages_and_uneven_passes_change_the_choice() {
 }
 
 #[test]
-fn layers_are_dealt_by_count_and_by_weight() {
+fn layers_are_divided_by_count_and_by_weight() {
     assert_eq!(partition(&[1.0; 7], 3).unwrap(), [0..3, 3..5, 5..7]);
     assert_eq!(partition(&[1.0; 4], 4).unwrap(), [0..1, 1..2, 2..3, 3..4]);
     assert_eq!(partition(&[5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3).unwrap(), [0..1, 1..6, 6..7]);
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_layers_are_dealt_evenly(layers in 1_usize..40, stages in 1_usize..9) {
+    fn equal_layers_are_divided_evenly(layers in 1_usize..40, stages in 1_usize..9) {
         prop_assume!(stages <= layers);
         let runs = partition(&vec![1.0; layers], stages).unwrap();
         let lens = runs.iter().map(|run| run.len());

@@ -91,8 +91,8 @@ fn passes_of_a_rank_follow_one_another_and_are_behind_their_inputs() {
                 let words: &[&str] = if text.contains('F') { &["F"] } else { &["B", "I"] };
                 let input = words.iter().find_map(|word| end_of(format!("{neighbour}{word}{m}")));
                 let is_here = schedule.owner(neighbour) == schedule.owner(stage);
-                let travel_s = if is_here { 0.0 } else { message_s };
-                assert!(input.unwrap() + travel_s <= span.start_s + 1e-9, "{kind}: {text}");
+                let transfer_s = if is_here { 0.0 } else { message_s };
+                assert!(input.unwrap() + transfer_s <= span.start_s + 1e-9, "{kind}: {text}");
             }
         }
     }

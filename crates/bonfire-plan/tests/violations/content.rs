@@ -102,7 +102,7 @@ fn a_common_order_that_is_not_the_canonical_one_is_fixed() {
 
 /// Folding hop by hop rounds on the way, so its 16-bit results are not those of one fold.
 #[test]
-fn a_fold_in_rank_order_that_is_rounded_on_the_way_is_told_apart() {
+fn a_fold_in_rank_order_that_is_rounded_on_the_way_is_found() {
     let whole = range(0, 1);
     let put = |peer| Step::Put { peer, source: whole };
     let taken = |peer, step| vec![Step::Wait { peer }, step, Step::Release { peer }];

@@ -85,7 +85,7 @@ impl JournalConfig {
     /// next free number, when a run from its beginning writes its first values.
     #[must_use]
     pub fn with_folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.folder = Some(RunFolder::Told(folder.into()));
+        self.folder = Some(RunFolder::Given(folder.into()));
         self
     }
 

@@ -15,7 +15,7 @@ use crate::utc::Utc;
 type Facts = Vec<(String, String)>;
 
 /// The maximum message of rank 0: far more than a command line has.
-const TOLD_BYTES_MAX: u64 = 1 << 20;
+const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// The folder of rank 0 and the facts about its machine, on every rank.
 #[track_caller]
@@ -29,7 +29,7 @@ pub(super) fn of_rank_0(
     let mut length = [text.len() as u64];
     let group = world.group();
     group.broadcast(&mut length, Rank::new(0))?;
-    let length = length[0].min(TOLD_BYTES_MAX);
+    let length = length[0].min(MESSAGE_BYTES_MAX);
     text.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
     group.broadcast(&mut text, Rank::new(0))?;
     let (folder, facts): (Option<Vec<u8>>, Facts) =

@@ -12,20 +12,24 @@ use crate::error::unwritable;
 use crate::utc::Utc;
 
 /// The folder of a run's files.
-#[allow(missing_docs, reason = "fields are named for what they hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunFolder {
     /// This folder. Files of an earlier run are moved to a folder in it.
-    Told(PathBuf),
+    Given(PathBuf),
     /// A new folder below `parent`, named by the time in UTC and `name`.
-    New { parent: PathBuf, name: String },
+    New {
+        /// The folder for the folders of all runs, made if it is missing.
+        parent: PathBuf,
+        /// The end of its name; spaces, slashes and the like become `-`.
+        name: String,
+    },
 }
 
 impl RunFolder {
     /// Checks that the folder is writable. A new one is made, so that no other process takes it.
     pub(super) fn claim(&self, now: SystemTime) -> Result<PathBuf, ReportError> {
         match self {
-            Self::Told(folder) => {
+            Self::Given(folder) => {
                 is_writable(folder).map_err(|source| unwritable(folder, source))?;
                 Ok(folder.clone())
             }

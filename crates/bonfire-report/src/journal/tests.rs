@@ -319,11 +319,11 @@ fn figures_carry_their_units() {
 }
 
 #[test]
-fn what_a_model_computes_is_told_of_each_rank() {
-    let told = ModelFlops::per_sample(2e6).with_peak(1e9);
-    for (figures, report) in two_ranks(&config(0, None).with_flops(told)) {
+fn what_a_model_computes_is_reported_of_each_rank() {
+    let flops = ModelFlops::per_sample(2e6).with_peak(1e9);
+    for (figures, report) in two_ranks(&config(0, None).with_flops(flops)) {
         let of = |samples_per_second: f64| samples_per_second / 2.0 * 2e6 / 1e9;
-        let part = figures.model_flops_utilisation.expect("the peak is told");
+        let part = figures.model_flops_utilisation.expect("the peak is set");
         let expected = of(figures.samples_per_second);
         assert!((part - expected).abs() <= 4.0 * f64::EPSILON * expected);
         let line = format!(

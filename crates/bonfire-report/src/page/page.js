@@ -1,5 +1,5 @@
 "use strict";
-// Draws every chart as SVG into its figure, anew whenever its width, its scale or the smoothing changes.
+// Draws every chart as SVG into its figure, again whenever its width, its scale or the smoothing changes.
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const slider = document.getElementById("smoothing");
 const height = 260, left = 64, right = 12, top_ = 8, bottom = 36;

@@ -187,7 +187,7 @@ fn four_ranks_go_on_as_two_and_one_as_three() {
         let second = run(after, 2 + steps);
         assert!(second.iter().all(|run| run.0 == second[0].0), "replicas differ");
         let mut seen = seen_before;
-        // Dealt in turn; what follows the last sample is padding.
+        // Assigned in turn; what follows the last sample is padding.
         let later = (0..left).map(|position| {
             let (rank, index) = (position % after as usize, position / after as usize);
             second[rank].1[index]

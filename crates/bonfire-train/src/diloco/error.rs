@@ -1,7 +1,5 @@
 //! Errors of training with DiLoCo.
 
-#![allow(missing_docs, reason = "fields are named for what they hold")]
-
 use crate::TrainError;
 use bonfire_collective::{CollectiveError, Rank};
 
@@ -11,7 +9,10 @@ use bonfire_collective::{CollectiveError, Rank};
 pub enum DilocoError {
     /// An option is out of its range.
     #[error("{what}")]
-    Config { what: String },
+    Config {
+        /// The option, its value and its range, as a sentence.
+        what: String,
+    },
     /// The workers have different options. All of them return this error.
     #[error(
         "worker {rank} has other options than worker 0: {theirs} rather than {ours}; give all workers the same"
@@ -19,7 +20,9 @@ pub enum DilocoError {
     ConfigMismatch {
         /// The first worker whose options differ.
         rank: Rank,
+        /// The options of that worker, as text.
         theirs: String,
+        /// The options of worker 0, as text.
         ours: String,
     },
     /// Worker 0 is new, and others are not. All of them return this error.
@@ -30,13 +33,17 @@ pub enum DilocoError {
     NewcomerFirst {
         /// The first worker that is not new.
         rank: Rank,
+        /// The number of steps that the worker has done.
         step: u64,
     },
     /// The ranks of one worker have different states. All ranks return this error.
     #[error(
         "the ranks of worker {rank} do not continue from the same step; give all of them the same state, or none of them one"
     )]
-    StateMismatch { rank: Rank },
+    StateMismatch {
+        /// The worker whose ranks differ, not a rank of the job.
+        rank: Rank,
+    },
     /// The model has no trained parameters.
     #[error(
         "the model has no trainable parameters; put it on a device with autodiff, as in `device.autodiff()`"
@@ -46,19 +53,32 @@ pub enum DilocoError {
     #[error(
         "the state is of {found} trainable elements, and the model has {expected}; resume the model that it was saved with"
     )]
-    OtherModel { found: usize, expected: usize },
+    OtherModel {
+        /// The number of trained elements in the state.
+        found: usize,
+        /// The number of trained elements in the model.
+        expected: usize,
+    },
     /// Parameters of workers differ from those of the last exchange by infinity or NaN. All workers return this error.
     #[error(
         "the parameters of a worker are not finite after {step} steps; lower the learning rate of the inner optimizer, \
          or clip its gradients"
     )]
-    NonFinite { step: u64 },
+    NonFinite {
+        /// The steps of this worker when the exchange ended.
+        step: u64,
+    },
     /// Some parameters are in an exchange, or were changed since the last one.
     #[error("the workers are between two exchanges; call `finish` before `state`")]
     UnfinishedRound,
     /// A parameter cannot be read from its device.
     #[error("cannot read parameter {parameter} from its device: {cause}")]
-    Unreadable { parameter: String, cause: String },
+    Unreadable {
+        /// The path of the parameter in the model.
+        parameter: String,
+        /// The error of the backend, as text.
+        cause: String,
+    },
     /// The model or a rank failed; the message names the rank at fault.
     #[error(transparent)]
     Train(#[from] TrainError),

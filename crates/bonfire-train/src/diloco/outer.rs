@@ -136,7 +136,7 @@ impl Diloco {
             }
         }
         let (workers, inner) = (workers.group().clone(), inner.group().clone());
-        let fragments = deal(&lengths, count);
+        let fragments = assign(&lengths, count);
         let parameters = owned(&model, &lengths, &fragments, &workers, &inner, state)?;
         let fragments =
             fragments.into_iter().map(|parameters| Fragment { parameters, ..Fragment::default() });
@@ -420,7 +420,7 @@ fn agree(
 }
 
 /// Assigns parameters to fragments: each in turn to the fragment that has the fewest elements.
-fn deal(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
+fn assign(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut fragments = vec![(0, Vec::new()); count];
     for (index, len) in lengths.iter().enumerate() {
         let smallest = fragments.iter_mut().min_by_key(|(elements, _)| *elements);
@@ -444,8 +444,8 @@ fn owned<M: Module>(
     let mut owners = vec![Rank::new(0); lengths.len()];
     for fragment in fragments {
         let sizes: Vec<usize> = fragment.iter().map(|index| lengths[*index]).collect();
-        let dealt = deal(&sizes, inner.world_size().get() as usize);
-        for (rank, share) in (0..).zip(dealt) {
+        let shares = assign(&sizes, inner.world_size().get() as usize);
+        for (rank, share) in (0..).zip(shares) {
             for place in share {
                 owners[fragment[place]] = Rank::new(rank);
             }

@@ -173,7 +173,7 @@ mod tests {
             scaler.succeeded();
             assert_eq!(scaler.scale_factor(), expected);
         }
-        // An overflow starts the window anew, though it does not change the scale yet.
+        // An overflow starts the window again, though it does not change the scale yet.
         overflow(&mut scaler);
         scaler.succeeded();
         scaler.succeeded();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaler_of_another_configuration_begins_anew() {
+    fn a_scaler_of_another_configuration_begins_again() {
         let mut saved = LossScaler::default();
         assert_eq!(overflow(&mut saved), 65536.0);
         assert_eq!(LossScaler::default().or_resumed(saved.clone()), saved);

@@ -143,7 +143,7 @@ proptest! {
 }
 
 #[test]
-fn frozen_parameters_travel_once_and_stand_still() {
+fn frozen_parameters_are_sent_once_and_stand_still() {
     let nets = spawn(2, |world| -> crate::Result<_> {
         let device = world.device().autodiff();
         let (net, frozen) = freeze(Net::new(&device), &["body.*", "head.bias"]).unwrap();

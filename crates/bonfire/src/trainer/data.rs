@@ -15,7 +15,7 @@ pub struct Data<B> {
 }
 
 pub(super) enum Source<B> {
-    /// A number of samples, distributed to the ranks anew in each epoch.
+    /// A number of samples, distributed to the ranks again in each epoch.
     Samples(usize, Make<[usize], B>),
     /// The number of a forward pass.
     Passes(Make<u64, B>),
@@ -89,7 +89,7 @@ pub(super) struct Fed {
 
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub(super) enum Feed<B> {
-    Dealt {
+    Epochs {
         loader: Loader,
         make: Make<[usize], B>,
         prefetch: Prefetch,
@@ -106,7 +106,7 @@ impl<B: Send + 'static> Feed<B> {
                 let batch = make(&pass).map_err(Error::from_program);
                 Some(batch.map(|batch| (batch, Fed::default())))
             }
-            Self::Dealt { epoch, .. } => {
+            Self::Epochs { epoch, .. } => {
                 let epoch = epoch.as_mut()?;
                 let prepared = epoch.next()?.map_err(Error::from);
                 let is_last = epoch.len() == 0;
@@ -123,7 +123,7 @@ impl<B: Send + 'static> Feed<B> {
     }
 
     pub(super) fn next_epoch(&mut self) -> Result<()> {
-        if let Self::Dealt { loader, make, prefetch, epoch } = self {
+        if let Self::Epochs { loader, make, prefetch, epoch } = self {
             let make = Arc::clone(make);
             let batches = loader.next_epoch();
             *epoch = Some(batches.prefetch(*prefetch, move |indices: &[usize]| make(indices))?);
@@ -133,14 +133,14 @@ impl<B: Send + 'static> Feed<B> {
 
     pub(super) fn epochs_begun(&self) -> u64 {
         match self {
-            Self::Dealt { loader, .. } => loader.epoch(),
+            Self::Epochs { loader, .. } => loader.epoch(),
             Self::Passes(_) => 0,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Self::Dealt { epoch, .. } => epoch.as_ref().is_none_or(|epoch| epoch.len() == 0),
+            Self::Epochs { epoch, .. } => epoch.as_ref().is_none_or(|epoch| epoch.len() == 0),
             Self::Passes(_) => false,
         }
     }
@@ -149,7 +149,7 @@ impl<B: Send + 'static> Feed<B> {
 impl<B> fmt::Debug for Feed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Dealt { .. } => "Feed by epochs",
+            Self::Epochs { .. } => "Feed by epochs",
             Self::Passes(_) => "Feed without end",
         })
     }

@@ -140,7 +140,7 @@ fn feed<B>(
              ranks, or data.drop_last=false"
         ));
     }
-    Ok(Feed::Dealt {
+    Ok(Feed::Epochs {
         loader,
         make,
         prefetch: Prefetch::default().with_workers(config.data.workers),
@@ -171,7 +171,7 @@ fn passes(calls: Calls) -> NonZeroUsize {
 fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64) -> u64 {
     match (config.steps, feed) {
         (Some(steps), _) => steps,
-        (None, Feed::Dealt { loader, .. }) => {
+        (None, Feed::Epochs { loader, .. }) => {
             config.epochs * (loader.batches_per_epoch() as u64).div_ceil(calls)
         }
         (None, Feed::Passes(_)) => 0,

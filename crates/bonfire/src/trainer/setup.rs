@@ -75,7 +75,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         None => None,
     };
     let progress = progress(scaler(&config), resumed.map(|resumed| resumed.state));
-    if let (Feed::Dealt { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
+    if let (Feed::Epochs { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         // Known only now: a checkpoint may be of other data.
         *loader = all_or_none(world, loader.clone().resuming(state))?;
     }

@@ -138,7 +138,7 @@ fn a_trainer_is_the_loop_that_one_would_write() {
 }
 
 #[test]
-fn a_mesh_says_among_whom_shards_are_dealt() {
+fn a_mesh_says_among_whom_shards_are_divided() {
     let placed = |mesh: &str| {
         let placements = spawn(4, |world| {
             let words = ["placement=zero2", &format!("mesh={mesh}")];
@@ -404,8 +404,8 @@ fn wgpu_parameters_are_on_the_host_where_a_configuration_says_so() {
 }
 
 #[test]
-fn data_that_cannot_be_is_told() {
-    let told = |words: &[&str], data: fn(&World) -> Data<Batch>| {
+fn data_that_cannot_be_is_an_error() {
+    let error_of = |words: &[&str], data: fn(&World) -> Data<Batch>| {
         let outcome = spawn(2, |world| {
             let model = model(&world.device());
             let mut trainer = prepare(&world, &config(words), (model, data(&world)))?;
@@ -416,9 +416,9 @@ fn data_that_cannot_be_is_told() {
         });
         format!("{:?}", outcome.unwrap_err())
     };
-    let error = told(&["data.drop_last=true"], |world| data(world, 5));
+    let error = error_of(&["data.drop_last=true"], |world| data(world, 5));
     assert!(error.contains("5 samples make no batch of 4"), "{error}");
-    let error = told(&["batch.micro=3", "batch.total=8"], |world| data(world, 16));
+    let error = error_of(&["batch.micro=3", "batch.total=8"], |world| data(world, 16));
     assert!(error.contains("batch.total: 8"), "{error}");
     let passes = |world: &World| {
         let rank = world.rank().get();
@@ -428,9 +428,9 @@ fn data_that_cannot_be_is_told() {
             _ => Ok(batch(&[pass as usize], &device)),
         })
     };
-    let error = told(&[], passes);
+    let error = error_of(&[], passes);
     assert!(error.contains("needs `steps`"), "{error}");
-    let error = told(&["steps=9"], passes);
+    let error = error_of(&["steps=9"], passes);
     assert_eq!(error, "rank 1 failed: torn");
 }
 

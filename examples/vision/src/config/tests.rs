@@ -159,10 +159,10 @@ fn what_is_no_yaml_names_its_line() {
     fails("OPTIM:\n  BASE_LR: .inf\n", "", &["line 2", "OPTIM.BASE_LR", ".inf"]);
     fails("- a\n- b\n", "", &["some.yaml", "sections with keys"]);
     for text in ["A: 1\nA: 2\n", "A: 1\n---\nA: 2\n", "OPTIM:\n  BASE_LR: .inf\n"] {
-        let told = load(text, "").unwrap_err();
+        let error = load(text, "").unwrap_err();
         assert!(
-            ["Options", "_options", "Policy", "policy"].iter().all(|word| !told.contains(word)),
-            "words for programmers: {told}"
+            ["Options", "_options", "Policy", "policy"].iter().all(|word| !error.contains(word)),
+            "words for programmers: {error}"
         );
     }
     let missing = Config::load(Some(Path::new("no/such.yaml")), &[]);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)] // helpers of tests, not each used by every test
 
 pub(crate) mod flowers;
-pub(crate) mod told;
+pub(crate) mod messages;
 
 use std::collections::BTreeMap;
 use std::fs;

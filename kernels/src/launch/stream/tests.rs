@@ -1,4 +1,4 @@
-//! What can be told without a device, and a reduction on one where there is one.
+//! What can be tested without a device, and a reduction on one where there is one.
 
 use bonfire_cuda::{Device, DeviceRegion, Driver, Priority};
 

@@ -278,8 +278,8 @@ pub extern "C" fn cuLaunchKernel(
         let fits = threads <= THREADS_MAX.into() && shared_bytes <= SHARED_BYTES_MAX;
         let is_some = threads > 0 && product(grid.blocks) > 0;
         let entry = function.entry;
-        let is_told = extra.is_null() && (entry.count == 0 || !parameters.is_null());
-        if !(fits && is_some && is_told) {
+        let is_given = extra.is_null() && (entry.count == 0 || !parameters.is_null());
+        if !(fits && is_some && is_given) {
             return Err(Status::InvalidValue);
         }
         // SAFETY: the caller's array is that of the kernel's parameters, as the driver asks of it.

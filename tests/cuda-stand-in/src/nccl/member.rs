@@ -250,9 +250,9 @@ impl Member {
     /// Reads notes until this rank gives up. Never waits for a peer to read one: that may be waiting for this.
     fn listen(&self, here: Note) {
         // A rank that joins later says so, and gets the answer then.
-        let mut untold = self.peers();
+        let mut unsent = self.peers();
         while !lock(&self.state).is_gone {
-            untold.retain(|peer| self.mailbox.send(*peer, here) == Sent::Full);
+            unsent.retain(|peer| self.mailbox.send(*peer, here) == Sent::Full);
             let Some((from, note)) = self.mailbox.receive() else {
                 continue;
             };
@@ -263,7 +263,7 @@ impl Member {
             match note {
                 Note::Here(device) => {
                     if state.devices[from].replace(device).is_none() {
-                        untold.push(from);
+                        unsent.push(from);
                     }
                 }
                 Note::Offer(lane, offer) => state.of(from, lane).offers.push_back(offer),

@@ -97,7 +97,7 @@ fn strike(
     let mut pids = vec![0; scenario.world_size as usize];
     for _ in 0..scenario.world_size {
         let line = job.try_line()?;
-        let (rank, pid) = told(&line, "here ").ok_or_else(|| format!("unexpected: {line}"))?;
+        let (rank, pid) = parsed(&line, "here ").ok_or_else(|| format!("unexpected: {line}"))?;
         pids[rank as usize] = u32::try_from(pid).map_err(|error| error.to_string())?;
     }
     residue.note_sockets();
@@ -107,7 +107,7 @@ fn strike(
     std::fs::write(folder.join(GO), b"").map_err(|error| error.to_string())?;
     let struck = match scenario.misfortune {
         one if one.is_from_outside() => {
-            while told(&job.try_line()?, "step ") != Some((scenario.rank, scenario.step)) {}
+            while parsed(&job.try_line()?, "step ") != Some((scenario.rank, scenario.step)) {}
             thread::sleep(Duration::from_micros(scenario.delay_us));
             let victim = pids[scenario.rank as usize];
             let moment = now();
@@ -127,7 +127,7 @@ fn strike(
 }
 
 /// The rank and the number of a line such as `[rank 2] step 17`.
-fn told(line: &str, what: &str) -> Option<(u32, u64)> {
+fn parsed(line: &str, what: &str) -> Option<(u32, u64)> {
     let (rank, rest) = line.strip_prefix("[rank ")?.split_once("] ")?;
     let number = rest.strip_prefix(what)?.split(' ').next()?;
     Some((rank.parse().ok()?, number.parse().ok()?))
@@ -166,7 +166,7 @@ fn judge(scenario: &Scenario, course: &Course, folder: &Path) -> Result<Ending, 
 /// All ranks ended after one and the same step; which.
 fn agreed_end(scenario: &Scenario, course: &Course, due: Option<u64>) -> Result<u64, String> {
     let ends = course.end.stdout.iter();
-    let ends: Vec<(u32, u64)> = ends.filter_map(|line| told(line, "ended after ")).collect();
+    let ends: Vec<(u32, u64)> = ends.filter_map(|line| parsed(line, "ended after ")).collect();
     let Some(&(_, steps)) = ends.first() else {
         return Err("no rank says that it ended".to_owned());
     };
@@ -220,7 +220,7 @@ fn judge_checkpoint(
     end: Option<u64>,
 ) -> Result<Option<u64>, String> {
     let lines = course.end.stdout.iter();
-    let said = lines.filter_map(|line| told(line, "saved ")).map(|(_, step)| step);
+    let said = lines.filter_map(|line| parsed(line, "saved ")).map(|(_, step)| step);
     let said = said.max();
     let Some(checkpoint) = Checkpoint::load(folder)? else {
         return match said.or(end) {
@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn lines_of_ranks_are_read() {
-        assert_eq!(told("[rank 2] step 17", "step "), Some((2, 17)));
-        assert_eq!(told("[rank 2] ended after 4 steps", "ended after "), Some((2, 4)));
-        assert_eq!(told("[rank 2] saved 17", "step "), None);
+        assert_eq!(parsed("[rank 2] step 17", "step "), Some((2, 17)));
+        assert_eq!(parsed("[rank 2] ended after 4 steps", "ended after "), Some((2, 4)));
+        assert_eq!(parsed("[rank 2] saved 17", "step "), None);
         let heard = heard("[rank 1] heard at 12.345678: rank 2 failed: it panicked");
         assert_eq!(heard, Some(Duration::from_micros(12_345_678)));
     }

@@ -33,7 +33,7 @@ fn on_all_transports<R: Send>(
     results
 }
 
-/// Runs different operations on rank 0 and on the others and expects all ranks to be told of two ranks
+/// Runs different operations on rank 0 and on the others and expects all ranks to be notified of two ranks
 /// that disagree. Processes that notice at the same moment may name different pairs.
 fn check_mismatch(
     name: &str,
@@ -299,8 +299,8 @@ fn who_still_measures_the_links_for_an_operation_has_entered_it() {
         for error in &errors[..2] {
             let CollectiveError::Timeout(timeout) = error else { panic!("{transport}: {error}") };
             let verdict = &timeout.verdict;
-            let told = "rank 2 never entered it, and has called nothing in this group before";
-            assert_eq!(verdict, told, "{transport}");
+            let expected = "rank 2 never entered it, and has called nothing in this group before";
+            assert_eq!(verdict, expected, "{transport}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ranks that cannot meet, and what they are told.
+//! Ranks that cannot meet, and the errors that they get.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn hurried() -> GroupOptions {
 }
 
 #[test]
-fn ranks_with_different_settings_are_told_what_differs() {
+fn ranks_with_different_settings_learn_what_differs() {
     let token = JobToken::random().unwrap();
     let options = GroupOptions::default();
     let other = options.clone().with_chunk_bytes(128);

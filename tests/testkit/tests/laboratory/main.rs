@@ -38,8 +38,8 @@ const MENDED: [u64; 15] =
 /// Far more than a seed takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Failed seeds that are told of.
-const TOLD_MAX: usize = 12;
+/// Failed seeds that are printed.
+const PRINTED_MAX: usize = 12;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -76,7 +76,7 @@ fn every_seed_ends_right() {
         }
     }
     let count = failed.len();
-    failed.truncate(TOLD_MAX);
+    failed.truncate(PRINTED_MAX);
     assert!(count == 0, "{count} of {seeds} seeds:\n{}", failed.join("\n"));
 }
 

@@ -71,7 +71,7 @@ fn groups_that_were_made_from_one_another_end_together() {
         if me == 3 {
             pair.abort("the odd ones are tired");
         }
-        // Those of an even rank are told by nobody who is in them.
+        // Those of an even rank are notified by nobody who is in them.
         let groups = if me == 0 { [&world, &pair, &half] } else { [&half, &pair, &world] };
         let error = |group: &ProcessGroup| {
             loop {

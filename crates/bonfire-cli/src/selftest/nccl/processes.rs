@@ -16,7 +16,7 @@ use super::super::part::Part;
 use super::{FAULTS_RANKS, conformance, ranks_of};
 
 /// The folder in which each rank that received news of a death leaves a file.
-const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
+const NOTICES: &str = "BONFIRE_SELFTEST_NOTICES";
 
 const CULPRIT: Rank = Rank::new(1);
 
@@ -69,12 +69,12 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> {
+fn job_with_dying_rank(ranks: u32, notices: &Path) -> anyhow::Result<AgentOptions> {
     // The others get as long as NCCL may take to notice, and are not asked to end before.
     let graces = Graces { after_failure: Duration::from_secs(60), ..Graces::default() };
     Ok(AgentOptions {
         graces,
-        variables: vec![(TOLD.into(), OsString::from(told))],
+        variables: vec![(NOTICES.into(), OsString::from(notices))],
         labels: OutputLabels::All,
         ..job(ranks, &Part::NcclFaults.arguments())?
     })
@@ -98,7 +98,7 @@ fn with_dying_rank(group: &NcclGroup) -> anyhow::Result<()> {
         Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause })) => {
             ensure!(rank == CULPRIT, "rank {rank} was blamed: {cause}");
             println!("notified that rank {rank} failed: {cause}");
-            let folder = env::var_os(TOLD).context("started without a folder for notices")?;
+            let folder = env::var_os(NOTICES).context("started without a folder for notices")?;
             fs::write(Path::new(&folder).join(group.rank().to_string()), [])?;
             Ok(())
         }

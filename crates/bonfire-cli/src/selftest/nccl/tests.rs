@@ -68,7 +68,7 @@ fn a_rank_that_does_not_come_is_a_timeout_on_all() {
 }
 
 #[track_caller]
-fn assert_told_of_abort(ended: &Result<(), CudaGroupError>) {
+fn assert_reports_abort(ended: &Result<(), CudaGroupError>) {
     match ended {
         Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause, .. })) => {
             assert_eq!(*rank, Rank::new(1));
@@ -84,7 +84,7 @@ fn an_abort_frees_who_waits_on_the_device() {
         if group.rank() == Rank::new(1) {
             return group.abort("the test says so");
         }
-        assert_told_of_abort(&sum(group, buffer));
+        assert_reports_abort(&sum(group, buffer));
     });
 }
 
@@ -102,7 +102,7 @@ fn an_abort_frees_who_is_in_a_call_of_the_driver() {
         group.all_reduce(buffer, &elements, ReduceOp::Sum).unwrap();
         queued.wait();
         group.context().synchronize().unwrap();
-        assert_told_of_abort(&group.synchronize());
+        assert_reports_abort(&group.synchronize());
     });
 }
 

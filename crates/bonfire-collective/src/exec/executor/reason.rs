@@ -54,8 +54,8 @@ mod tests {
     #[test]
     fn a_reason_that_comes_late_is_waited_for() {
         let failure = Failure::Peer { rank: Rank::new(2), cause: "it fell".to_owned() };
-        let told = failure.clone();
-        match reason(|poison| assert!(poison.set(told))) {
+        let first = failure.clone();
+        match reason(|poison| assert!(poison.set(first))) {
             Some(Interrupt::Failed(found)) => assert_eq!(found, failure),
             other => panic!("rank 1 would be blamed for rank 2: {other:?}"),
         }

@@ -99,11 +99,11 @@ fn several_hosts_take_the_chain_where_it_has_the_bits_of_one() {
     let scatter = Question { collective: Collective::ReduceScatter, ..large(FLOATS) };
     assert_eq!(two.select(&scatter), Algorithm::Chain);
     assert_eq!(two.select(&gather(1 << 22)), Algorithm::Hierarchical);
-    // One rank each, or ranks that are dealt to hosts in turn: the chain would only be longer.
+    // One rank each, or ranks that are assigned to hosts in turn: the chain would only be longer.
     for hosts in [[0, 1, 2, 3], [0, 1, 0, 1]] {
-        let mut dealt = selector(&hosts, GroupOptions::default());
-        dealt.learn(figures());
-        assert_eq!(dealt.select(&large(FLOATS)), Algorithm::TwoShot, "{hosts:?}");
+        let mut assigned = selector(&hosts, GroupOptions::default());
+        assigned.learn(figures());
+        assert_eq!(assigned.select(&large(FLOATS)), Algorithm::TwoShot, "{hosts:?}");
     }
     // Where ranks had to wait for a core, too.
     let mut busy = selector(&[0, 0, 0, 0, 1, 1, 1, 1], GroupOptions::default());

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_apart() {
+    fn causes_are_distinguished() {
         let process = FarEnd::Process(7);
         let host = |unacknowledged| FarEnd::Host { unacknowledged };
         for (far_end, state, part) in [

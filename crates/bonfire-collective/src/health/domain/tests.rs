@@ -41,7 +41,7 @@ fn each_group_names_the_culprit_by_its_own_number() {
 }
 
 #[test]
-fn what_names_nobody_is_told_in_words() {
+fn what_names_nobody_is_reported_in_words() {
     let domain = Arc::default();
     let [pair, world] = [(5, &[2, 1][..]), (0, &[0, 1, 2])].map(|(n, of)| group(&domain, n, of));
     let failure = Failure::Corrupted(Box::new(Corruption {
@@ -51,8 +51,8 @@ fn what_names_nobody_is_told_in_words() {
     }));
     assert!(pair.set(failure.clone()));
     assert_eq!(pair.failure(), Some(failure.clone()));
-    let told = world.failure().unwrap().to_string();
-    assert_eq!(told, format!("{failure} (in group 5)"));
+    let text = world.failure().unwrap().to_string();
+    assert_eq!(text, format!("{failure} (in group 5)"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct JobMember {
     pub job_id: String,
     /// The same for all processes of one start of a job, and for no others.
     pub key: String,
-    /// How often all ranks of the job were started anew.
+    /// How often all ranks of the job were started again.
     pub restart_count: u32,
     /// This process among all of the job.
     pub rank: Rank,

@@ -139,7 +139,7 @@ fn a_reader_never_sees_half_of_two_operations() {
 }
 
 #[test]
-fn waits_add_up_and_progress_is_told() {
+fn waits_add_up_and_progress_is_reported() {
     let recorder = Recorder::default();
     let call = recorder.learn(operation(1), Name::default());
     for waited_ms in [0, 3, 4] {

@@ -33,8 +33,8 @@ fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<
     })
 }
 
-/// What rank 0 is told, who waited for rank 1 in operation 120; `None` is a rank without a report.
-fn told(collective: Collective, others: [Option<Option<FlightOperation>>; 3]) -> String {
+/// What rank 0 reports, which waited for rank 1 in operation 120; `None` is a rank without a report.
+fn verdict_of(collective: Collective, others: [Option<Option<FlightOperation>>; 3]) -> String {
     let timeout = Timeout {
         rank: Rank::new(0),
         waited_for: Rank::new(1),
@@ -64,7 +64,7 @@ fn told(collective: Collective, others: [Option<Option<FlightOperation>>; 3]) ->
 fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
     let waits = Some(all_reduce(120, None));
     let verdict =
-        told(Collective::AllReduce, [waits.clone(), waits, Some(all_reduce(119, Some(58)))]);
+        verdict_of(Collective::AllReduce, [waits.clone(), waits, Some(all_reduce(119, Some(58)))]);
     assert_eq!(
         verdict,
         "rank 3 never entered it: its last call, all_reduce #119 (sum, f32 x 10, one_shot) \
@@ -73,8 +73,9 @@ fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
 }
 
 #[test]
-fn silence_idleness_and_earlier_operations_are_told_apart() {
-    let verdict = told(Collective::AllReduce, [None, Some(None), Some(all_reduce(7, Some(3)))]);
+fn silence_idleness_and_earlier_operations_are_distinguished() {
+    let verdict =
+        verdict_of(Collective::AllReduce, [None, Some(None), Some(all_reduce(7, Some(3)))]);
     let parts: Vec<&str> = verdict.split("; ").collect();
     assert!(parts[0].starts_with("rank 1 gives no account of itself"), "{verdict}");
     assert!(parts[1].contains("rank 2 never entered it, and has called nothing"), "{verdict}");
@@ -90,17 +91,18 @@ fn whoever_waits_in_an_earlier_operation_is_kept_there_by_another() {
     let behind = || Some(all_reduce(7, None));
     let there = || Some(all_reduce(120, None));
     for culprit in [None, Some(None), Some(all_reduce(6, Some(3)))] {
-        let verdict = told(Collective::AllReduce, [culprit, there(), behind()]);
+        let verdict = verdict_of(Collective::AllReduce, [culprit, there(), behind()]);
         assert!(verdict.starts_with("rank 1 "), "{verdict}");
         assert!(!verdict.contains("rank 3"), "{verdict}");
     }
     // Rank 1 has left that operation, so it is not why rank 3 is still there.
-    let verdict = told(Collective::AllReduce, [Some(all_reduce(7, Some(3))), there(), behind()]);
+    let verdict =
+        verdict_of(Collective::AllReduce, [Some(all_reduce(7, Some(3))), there(), behind()]);
     assert!(
         verdict.contains("; rank 3 never entered it: it is still in all_reduce #7"),
         "{verdict}"
     );
-    let verdict = told(Collective::AllReduce, [there(), there(), behind()]);
+    let verdict = verdict_of(Collective::AllReduce, [there(), there(), behind()]);
     assert!(
         verdict.starts_with("rank 3 never entered it: it is still in all_reduce #7"),
         "{verdict}"
@@ -110,7 +112,7 @@ fn whoever_waits_in_an_earlier_operation_is_kept_there_by_another() {
 #[test]
 fn where_all_are_in_it_the_link_is_to_blame() {
     let waits = Some(all_reduce(120, None));
-    let verdict = told(Collective::AllReduce, [waits.clone(), waits.clone(), waits]);
+    let verdict = verdict_of(Collective::AllReduce, [waits.clone(), waits.clone(), waits]);
     assert_eq!(
         verdict,
         "rank 1 entered it 61.0 s ago; every rank got there, so a link is slow or stuck"
@@ -120,7 +122,7 @@ fn where_all_are_in_it_the_link_is_to_blame() {
 #[test]
 fn of_a_pair_only_the_other_matters() {
     let transfer = Collective::Transfer { source: Rank::new(1), target: Rank::new(0) };
-    let verdict = told(transfer, [Some(all_reduce(500, Some(2))), None, None]);
+    let verdict = verdict_of(transfer, [Some(all_reduce(500, Some(2))), None, None]);
     assert!(
         verdict.starts_with("rank 1 never entered it: its last call, all_reduce #500"),
         "{verdict}"
@@ -153,19 +155,19 @@ fn whoever_is_still_joining_is_kept_waiting_by_another() {
     };
     let reports = Reports::default();
     let joining = |rank, awaited| RankReport::of_joining(Rank::new(rank), vec![Rank::new(awaited)]);
-    let told = || verdict(&timeout, WorldSize::new(3).unwrap(), &reports.all());
+    let text = || verdict(&timeout, WorldSize::new(3).unwrap(), &reports.all());
     reports.receive(joining(1, 2));
-    assert!(told().starts_with("rank 2 gives no account"), "{}", told());
-    assert!(!told().contains("rank 1"), "{}", told());
+    assert!(text().starts_with("rank 2 gives no account"), "{}", text());
+    assert!(!text().contains("rank 1"), "{}", text());
     reports.receive(joining(2, 1));
     assert!(
-        told().starts_with(
+        text().starts_with(
             "rank 1 never entered it: it is still joining the group, and is not \
                             connected to rank 2; rank 2 never"
         ),
         "{}",
-        told()
+        text()
     );
     reports.joined(Rank::new(1));
-    assert!(told().starts_with("rank 1 gives no account"), "{}", told());
+    assert!(text().starts_with("rank 1 gives no account"), "{}", text());
 }

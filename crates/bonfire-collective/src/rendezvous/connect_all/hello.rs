@@ -3,7 +3,7 @@
 //! The connector says it, the acceptor welcomes it, the connector confirms that it was welcomed, and the acceptor
 //! says that it is ready. The connector believes in the connection when it has read the last word, the acceptor when
 //! it has sent it to a connector that was still there. An end without an answer ends the connection, and the
-//! connector begins anew: also where one of the two stood still for longer than the other waited.
+//! connector begins again: also where one of the two stood still for longer than the other waited.
 
 use std::io::{self, Read, Write};
 

@@ -108,7 +108,7 @@ fn another_token_is_refused_over_tls_too() {
 }
 
 #[test]
-fn ends_that_differ_are_both_told_which_has_tls() {
+fn ends_that_differ_both_learn_which_has_tls() {
     let (token, identity) = (token(), identity());
     let tls = Secrecy::Tls(&identity);
     for (secrecy, sealed) in [([tls, Secrecy::Plain], 0), ([Secrecy::Plain, tls], 1)] {

@@ -10,8 +10,8 @@ fn link(peer: u32) -> usize {
     FlagPage::link_index(Link { channel: MAIN, peer })
 }
 
-/// Pages on which each rank has told as much as it was to, half to either neighbour.
-fn all_told() -> Vec<Vec<u32>> {
+/// Pages on which each rank has signalled as often as it was to, half to either neighbour.
+fn all_signalled() -> Vec<Vec<u32>> {
     let mut pages = vec![vec![0; FlagPage::BYTES / 4]; RANKS as usize];
     for rank in 0..RANKS {
         for hop in [1, 2] {
@@ -38,15 +38,15 @@ fn missing_of(pages: &[Vec<u32>], alone: u32) -> Missing {
 }
 
 #[test]
-fn nobody_is_missing_when_all_have_told() {
-    assert_eq!(missing(&all_told()), Missing::Ranks(Vec::new()));
+fn nobody_is_missing_when_all_have_signalled() {
+    assert_eq!(missing(&all_signalled()), Missing::Ranks(Vec::new()));
     assert_eq!(missing(&[]), Missing::Ranks(Vec::new()));
 }
 
 #[test]
-fn the_rank_that_told_least_is_missing() {
-    let mut pages = all_told();
-    // Rank 1 told nothing, so rank 2 could not go on, nor rank 0 tell its second half.
+fn the_rank_that_signalled_least_is_missing() {
+    let mut pages = all_signalled();
+    // Rank 1 signalled nothing, so rank 2 could not continue, nor rank 0 signal its second half.
     pages.iter_mut().for_each(|page| page[link(1)] = 0);
     pages[2][link(0)] = 0;
     assert_eq!(missing(&pages), Missing::Ranks(vec![Rank::new(1)]));
@@ -54,11 +54,11 @@ fn the_rank_that_told_least_is_missing() {
 
 #[test]
 fn pages_of_a_rank_that_gave_up_blame_nobody() {
-    let mut raised = all_told();
+    let mut raised = all_signalled();
     raised[0][FlagPage::GIVEN_UP_INDEX] = 1;
     assert_eq!(missing(&raised), Missing::GivenUp);
     // Read while it happened: the first word before, a link behind it.
-    let mut torn = all_told();
+    let mut torn = all_signalled();
     torn.iter_mut().for_each(|page| page[link(1)] = 0);
     torn[0][link(1)] = FAR_AHEAD;
     assert_eq!(missing(&torn), Missing::GivenUp);
@@ -93,7 +93,7 @@ fn no_packet_has_a_number_that_lies_in_an_inbox() {
 
 #[test]
 fn a_rank_that_two_were_to_meet_is_missing() {
-    let mut pages = all_told();
+    let mut pages = all_signalled();
     assert_eq!(missing_of(&pages, 1), Missing::Ranks(vec![Rank::new(3)]));
     let word = FlagPage::link_index(Link { channel: PAIRS, peer: 3 });
     pages[2][word] = 1;

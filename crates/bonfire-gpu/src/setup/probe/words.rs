@@ -47,9 +47,9 @@ impl Probe<'_> {
         let copy = agree(self.group, copy)?;
         agree(self.group, self.signal_peers(me, &mut refusals))?;
         // Nobody waits for a word that another could not write.
-        let untold = gather(self.group, &refusals)?;
-        if !untold.is_empty() {
-            return Ok(untold);
+        let refused = gather(self.group, &refusals)?;
+        if !refused.is_empty() {
+            return Ok(refused);
         }
         agree(self.group, self.await_peers(me, &copy, &mut refusals))?;
         gather(self.group, &refusals)
@@ -60,9 +60,9 @@ impl Probe<'_> {
         for peer in self.peers(me) {
             let part = |writer| self.memory.of(peer).part(word(writer, me));
             let theirs = part(Writer::Stream)?;
-            let told = StreamOps::new().write(&theirs, WRITTEN).queue(self.stream);
+            let written = StreamOps::new().write(&theirs, WRITTEN).queue(self.stream);
             let what = "its stream writes no words there";
-            refuse(told, me, peer, what, refusals)?;
+            refuse(written, me, peer, what, refusals)?;
             tells.push(Signal::Set(part(Writer::Kernel)?, WRITTEN));
         }
         let Waiting { kernel, abort } = self.waiting;

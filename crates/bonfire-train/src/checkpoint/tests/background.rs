@@ -93,7 +93,7 @@ fn dropping_the_checkpoints_waits_for_the_last_one() {
 }
 
 #[test]
-fn a_full_disk_is_told_on_all_ranks_and_the_training_goes_on() {
+fn a_full_disk_is_reported_on_all_ranks_and_the_training_continues() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_disk) = SmallDisk::mount(folder.path(), 64 << 10) else {
         println!("skipped: this user cannot mount a small file system");

@@ -242,10 +242,10 @@ fn outputs_are_those_of_one_device_in_their_order() {
         assert_close(&numbers(output), &expected, 0, &format!("{replicas}"));
         let mut parts = parts.into_inner().unwrap();
         parts.sort_unstable();
-        let mut dealt: Vec<usize> =
+        let mut lengths: Vec<usize> =
             divided(11, replicas).into_iter().map(|part| part.len()).collect();
-        dealt.sort_unstable();
-        assert_eq!(parts, dealt);
+        lengths.sort_unstable();
+        assert_eq!(parts, lengths);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::LossScaler;
 
 /// The gradients of one step over 12 samples on one rank.
 fn whole_batch() -> Vec<Option<Vec<f32>>> {
-    dealt(DdpConfig::default(), &[&[12]], false).remove(0)
+    gradients_of(DdpConfig::default(), &[&[12]], false).remove(0)
 }
 
 /// Gradients are what a step of rate 1 moves.
@@ -24,8 +24,8 @@ fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32
     assert_close(&named(found), &named(expected), allowed);
 }
 
-/// The gradients of a step whose samples are dealt as `parts` says, per rank and micro-batch.
-fn dealt(
+/// The gradients of a step whose samples are divided as `parts` says, per rank and micro-batch.
+fn gradients_of(
     averaging: impl Into<Averaging>,
     parts: &[&[usize]],
     weighted: bool,
@@ -47,7 +47,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
         let mut scaler = scale.map(|initial| {
             LossScaler::new(bonfire_optim::ScalerConfig::default().with_initial(initial))
         });
-        // Twice, because buckets travel early from the second step on.
+        // Twice, because buckets are sent early from the second step on.
         let mut last = Vec::new();
         for _ in 0..2 {
             let rank = world.rank().index();
@@ -92,10 +92,10 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
         assert_gradients_close(
-            &dealt(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false)[0],
+            &gradients_of(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false)[0],
             &expected,
         );
-        assert_gradients_close(&dealt(config, &[&[3, 3], &[3, 3]], true)[0], &expected);
+        assert_gradients_close(&gradients_of(config, &[&[3, 3], &[3, 3]], true)[0], &expected);
     }
 }
 
@@ -103,8 +103,11 @@ fn micro_batches_on_two_ranks_equal_one_big_batch() {
 fn uneven_batches_are_weighted_by_their_samples() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config.clone(), &[&[2], &[7], &[3]], true)[0], &expected);
-        assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
+        assert_gradients_close(
+            &gradients_of(config.clone(), &[&[2], &[7], &[3]], true)[0],
+            &expected,
+        );
+        assert_gradients_close(&gradients_of(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
     }
 }
 
@@ -112,8 +115,8 @@ fn uneven_batches_are_weighted_by_their_samples() {
 fn a_rank_without_samples_counts_nothing() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config.clone(), &[&[12], &[0]], true)[0], &expected);
-        assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
+        assert_gradients_close(&gradients_of(config.clone(), &[&[12], &[0]], true)[0], &expected);
+        assert_gradients_close(&gradients_of(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
     }
 }
 
@@ -121,10 +124,10 @@ fn a_rank_without_samples_counts_nothing() {
 fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
     let parts: [&[usize]; 2] = [&[2, 2, 2], &[2, 2, 2]];
     for weighted in [false, true] {
-        let bucketed = dealt(small_buckets(), &parts, weighted);
+        let bucketed = gradients_of(small_buckets(), &parts, weighted);
         assert_eq!(
             bucketed,
-            dealt(Averaging::per_parameter(DdpConfig::default()), &parts, weighted)
+            gradients_of(Averaging::per_parameter(DdpConfig::default()), &parts, weighted)
         );
     }
 }
@@ -132,7 +135,10 @@ fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
 #[test]
 fn equal_weights_give_exactly_the_plain_mean() {
     let parts: [&[usize]; 3] = [&[4], &[4], &[4]];
-    assert_eq!(dealt(small_buckets(), &parts, true), dealt(small_buckets(), &parts, false));
+    assert_eq!(
+        gradients_of(small_buckets(), &parts, true),
+        gradients_of(small_buckets(), &parts, false)
+    );
 }
 
 #[test]
@@ -182,8 +188,8 @@ fn a_step_without_any_sample_is_an_error() {
 }
 
 /// Sizes of micro-batches, per rank: equally many on each, tails and empty ones included.
-fn deals() -> impl Strategy<Value = Vec<Vec<usize>>> {
-    let some = |deal: &Vec<Vec<usize>>| deal.iter().flatten().any(|&size| size > 0);
+fn divisions() -> impl Strategy<Value = Vec<Vec<usize>>> {
+    let some = |division: &Vec<Vec<usize>>| division.iter().flatten().any(|&size| size > 0);
     (1..=4_usize, 1..=3_usize)
         .prop_flat_map(|(ranks, micro_batches)| {
             let sizes = prop::collection::vec(0..=5_usize, micro_batches);
@@ -195,15 +201,15 @@ fn deals() -> impl Strategy<Value = Vec<Vec<usize>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// However samples are dealt to ranks and micro-batches, the step is that of one rank with all of
+    /// However samples are assigned to ranks and micro-batches, the step is that of one rank with all of
     /// them in one batch: the mean, what is left of it after clipping by the joint norm or by value,
     /// and, bit for bit, what a scaled loss gives.
     #[test]
-    fn any_deal_is_one_big_batch(deal in deals(), bucketed in any::<bool>(), power in 0..20_i32) {
+    fn any_division_is_one_big_batch(division in divisions(), bucketed in any::<bool>(), power in 0..20_i32) {
         let averaging = if bucketed { small_buckets().into() } else { Averaging::per_parameter(DdpConfig::default()) };
-        let samples = deal.iter().flatten().sum::<usize>();
+        let samples = division.iter().flatten().sum::<usize>();
         let whole = |clip| finished(averaging.clone(), &[[samples]], true, None, clip).remove(0);
-        let found = |scale, clip| finished(averaging.clone(), &deal, true, scale, clip).remove(0);
+        let found = |scale, clip| finished(averaging.clone(), &division, true, scale, clip).remove(0);
         let norm = whole(None)
             .iter()
             .flatten()

@@ -25,7 +25,7 @@ const CALLS: &str = "CUDA_STAND_IN_CALLS";
 /// Of this module's test, to run it again.
 const TEST: &str = "ddp::tests::calls::cuda_a_step_launches_two_copies_for_each_bucket";
 
-/// Buckets are dealt anew after the second step, and kernels may be tuned in some more.
+/// Buckets are assigned again after the second step, and kernels may be tuned in some more.
 const STEPS_BEFORE: usize = 8;
 const STEPS_COUNTED: usize = 5;
 
@@ -60,9 +60,9 @@ const WAITS: [&str; 2] = ["cuStreamSynchronize", "cuEventSynchronize"];
 /// How the ranks are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ranks {
-    /// Their buckets travel behind the backward pass.
+    /// Their buckets are sent behind the backward pass.
     Threads(u32),
-    /// Their buckets travel while the backward pass runs.
+    /// Their buckets are sent while the backward pass runs.
     Processes(u32),
 }
 
@@ -135,7 +135,7 @@ fn check_optimizer(path: &Path) {
     assert_eq!(launches, STEPS_COUNTED, "{:?}", counted.0);
 }
 
-/// Some steps, of which the last are between two marks in the file; how many buckets travel in each.
+/// Some steps, of which the last are between two marks in the file; how many buckets are sent in each.
 fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn())) -> usize {
     let device = world.device();
     let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
@@ -218,9 +218,9 @@ fn check(kind: Ranks, buckets: usize, path: &Path) -> Option<usize> {
     let case = format!("{kind:?}, {buckets} buckets");
     let (Ranks::Threads(ranks) | Ranks::Processes(ranks)) = kind;
     let ranks = ranks as usize;
-    // What is counted is told.
-    for told in ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoadData"] {
-        assert!(before.of(told) > 0, "{case}: {told}");
+    // What is counted is reported.
+    for call in ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoadData"] {
+        assert!(before.of(call) > 0, "{case}: {call}");
     }
     for call in NEVER {
         assert_eq!(counted.of(call), 0, "{case}: {call}");

@@ -108,7 +108,7 @@ fn first_frozen(mut model: Mlp) -> Mlp {
 }
 
 #[test]
-fn ranks_that_change_differently_are_told() {
+fn ranks_that_change_differently_are_notified() {
     let errors = on_ranks(2, |world| {
         let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         let changed =

@@ -137,7 +137,7 @@ fn every_transport_trains_to_the_same_bits() {
 }
 
 #[test]
-fn buckets_are_dealt_again_once_in_the_order_of_the_gradients() {
+fn buckets_are_assigned_again_once_in_the_order_of_the_gradients() {
     let orders = on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();

@@ -171,7 +171,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     assert!(*parameters != never[0], "the step was not skipped");
 }
 
-/// When the buckets are dealt again, those of the step that ends still have its gradients.
+/// When the buckets are assigned again, those of the step that ends still have its gradients.
 #[test]
 fn new_buckets_have_no_memory_while_gradients_lie_in_the_old_ones() {
     let had = on_ranks(2, |world| {

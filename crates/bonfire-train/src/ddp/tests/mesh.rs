@@ -113,7 +113,7 @@ fn every_placement_works_over_the_data_axes_and_leaves_the_others_alone() {
 
 /// Hybrid sharding is a mesh with both data axes.
 #[test]
-fn shards_are_dealt_on_one_data_axis_and_copied_on_the_other() {
+fn shards_are_assigned_on_one_data_axis_and_copied_on_the_other() {
     let train = |world: &World, placement| trained_part(world, 1, placement);
     let two = ShardGroup::Ranks(NonZeroU32::new(2).unwrap());
     let copied = on_ranks(4, |world| train(&world, Placement::zero3().among(two)));

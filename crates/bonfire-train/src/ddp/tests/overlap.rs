@@ -1,4 +1,4 @@
-//! Gradients travel while the backward pass still runs: shown by the order of events.
+//! Gradients are sent while the backward pass still runs: shown by the order of events.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -30,7 +30,7 @@ impl Watched {
         Self { trace: ddp.trace(), reducer: Arc::clone(&ddp.reducer) }
     }
 
-    /// Until the ranks know what the batches of all count: before that nothing can travel, and how
+    /// Until the ranks know what the batches of all count: before that nothing can be sent, and how
     /// long it takes is chance in passes as short as these.
     fn wait_for_the_weights(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -72,7 +72,7 @@ fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, watched: &Watche
 }
 
 #[test]
-fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
+fn gradients_of_the_last_layers_are_sent_before_the_first_layers_are_reached() {
     let low_rank = PowerSgdConfig::default().with_start_step(0);
     let low_rank = low_rank.with_compression_rate_min(0.5);
     for compression in [
@@ -80,7 +80,7 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
         GradientCompression::Fp16,
         GradientCompression::PowerSgd(low_rank),
     ] {
-        travel_in_order(compression, |ddp, indices, device, watched| {
+        sent_in_order(compression, |ddp, indices, device, watched| {
             ddp.backward(|model| marked_loss(model, indices, device, watched)).unwrap();
         });
     }
@@ -89,7 +89,7 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
 #[test]
 fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
     use crate::loss::weights::Last;
-    travel_in_order(GradientCompression::None, |ddp, indices, device, watched| {
+    sent_in_order(GradientCompression::None, |ddp, indices, device, watched| {
         let step = |model: &Mlp| {
             let gradients = marked_loss(model, indices, device, watched).backward();
             GradientsParams::from_grads(gradients, model).len()
@@ -105,7 +105,7 @@ fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
 
 /// Three steps; in the third, buckets of one gradient each leave in the order of the backward pass.
 #[track_caller]
-fn travel_in_order(
+fn sent_in_order(
     compression: GradientCompression,
     step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Watched) + Sync,
 ) {
@@ -236,7 +236,7 @@ fn buckets_of_weighted_losses_stay_off_devices_while_layers_may_exchange_somethi
 
 /// Burn reshapes a weight before it meets an input of three dimensions, as a transformer's is.
 #[test]
-fn weights_that_are_reshaped_before_use_travel_early_too() {
+fn weights_that_are_reshaped_before_use_are_sent_early_too() {
     const LAYERS: usize = 12;
     on_ranks(2, |world| {
         let device = world.device();

@@ -395,7 +395,7 @@ struct Twins {
 }
 
 #[test]
-fn a_rank_without_samples_is_told_that_the_others_gather_parameters() {
+fn a_rank_without_samples_learns_that_the_others_gather_parameters() {
     let errors = on_ranks(2, |world| {
         let device = world.device();
         let config = placed(Placement::zero3());

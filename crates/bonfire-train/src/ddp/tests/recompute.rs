@@ -129,7 +129,7 @@ fn so_they_do_in_16_bits() {
 }
 
 #[test]
-fn gradients_travel_before_the_first_segment_has_run_again() {
+fn gradients_are_sent_before_the_first_segment_has_run_again() {
     on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::with_config(Deep::new(&device), &world, small_buckets()).unwrap();

@@ -117,7 +117,7 @@ fn recurrent_loss(layer: &Linear, times: usize, indices: &[usize], device: &Devi
 }
 
 /// A layer that is used once in the first steps and more often later, on one rank or all: its
-/// gradient travels too early then, and must travel again.
+/// gradient is sent too early then, and must be sent again.
 #[test]
 fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() {
     let times = |world: &World, step: usize| match step {

@@ -33,7 +33,7 @@ fn on_adapters_with<R: Send>(
     Some(local(ranks, options, run))
 }
 
-/// As on the CPU: all ranks end with the bits of rank 0, whatever travels.
+/// As on the CPU: all ranks end with the bits of rank 0, whatever is sent.
 #[test]
 fn wgpu_replicas_stay_bit_identical_and_move() {
     let start = bits(&Mlp::new(1, &Device::flex()));

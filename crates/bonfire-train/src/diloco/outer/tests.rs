@@ -127,7 +127,7 @@ impl Oracle {
         let lengths = floats::lengths(&net);
         let first = |index: usize| lengths[..index].iter().sum::<usize>();
         let elements = |index: usize| first(index)..first(index) + lengths[index];
-        let fragments = deal(&lengths, config.fragments.get()).into_iter();
+        let fragments = assign(&lengths, config.fragments.get()).into_iter();
         let fragments = fragments.map(|parameters| OracleFragment {
             elements: parameters.into_iter().flat_map(elements).collect(),
             ..OracleFragment::default()
@@ -451,7 +451,7 @@ fn workers_leave_and_join_between_rounds() {
             }
             results.push(net.all());
         } else {
-            // It comes anew, with other parameters and without a state.
+            // It joins again, with other parameters and without a state.
             let (mut diloco, mut net) =
                 Diloco::resume(Net::new(9), &mesh(&world, 3), config(2), None).unwrap();
             assert_eq!(diloco.steps(), 8);

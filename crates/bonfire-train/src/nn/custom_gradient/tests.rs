@@ -139,7 +139,7 @@ fn a_gradient_of_another_shape_is_refused() {
 }
 
 #[test]
-fn a_backward_pass_begins_where_it_is_told() {
+fn a_backward_pass_begins_where_it_is_asked_to() {
     for device in devices() {
         let leaf = values([2, 3], &device).require_grad();
         let seed = values([2, 3], &Device::flex()).cos();

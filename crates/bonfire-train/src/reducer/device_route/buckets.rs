@@ -50,13 +50,13 @@ enum Mend {
 }
 
 impl DeviceBuckets {
-    /// Makes no buckets yet: parameters are [assigned](Self::deal) next.
+    /// Makes no buckets yet: parameters are [assigned](Self::assign) next.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         Self { engine, buckets: Vec::new(), held: Vec::new(), readers: Vec::new(), busy: false }
     }
 
     /// Assigns the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
-    pub(crate) fn deal(
+    pub(crate) fn assign(
         &mut self,
         assignments: &[Assignment],
         extents: &[Extent],

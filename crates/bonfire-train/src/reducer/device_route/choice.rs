@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::world::tests::world;
 
-    /// Parts of a model on several devices have no device in common, from which their gradients would travel.
+    /// Parts of a model on several devices have no device in common, from which their gradients would be sent.
     #[test]
     fn a_model_without_a_device_takes_the_way_through_the_host() {
         let chosen = |route: GradientRoute| {

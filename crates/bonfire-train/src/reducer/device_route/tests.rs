@@ -42,7 +42,7 @@ fn buckets(group: &bonfire_collective::ProcessGroup, timing: Timing) -> (DeviceB
     let engine = Double::new(group, timing);
     let log = Arc::clone(&engine.log);
     let mut buckets = DeviceBuckets::new(Box::new(engine));
-    buckets.deal(&assignments(), &extents()).unwrap();
+    buckets.assign(&assignments(), &extents()).unwrap();
     (buckets, log)
 }
 
@@ -126,7 +126,7 @@ fn a_bucket_is_one_launch_there_and_one_back_behind_what_the_model_does() {
 }
 
 #[test]
-fn ranks_that_cannot_overlap_meet_before_anything_travels() {
+fn ranks_that_cannot_overlap_meet_before_anything_is_sent() {
     let log = on_ranks(2, Timing::Apart, |_, mut buckets, log| {
         let seen = step(&mut buckets);
         assert_eq!(values(&seen[0]), [1.0; 3]);
@@ -222,7 +222,7 @@ fn what_a_rank_computes_itself_is_not_taken_for_communication() {
             engine.computing = COMPUTING;
             let engine = Box::new(engine);
             let mut buckets = DeviceBuckets::new(engine);
-            buckets.deal(&assignments(), &extents()).unwrap();
+            buckets.assign(&assignments(), &extents()).unwrap();
             let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
             buckets.deliver(Scale::One, Vec::new(), &mut computing, &mut waiting).unwrap();
             assert!(computing.total() >= COMPUTING, "{computing:?}");

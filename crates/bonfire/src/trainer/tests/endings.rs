@@ -95,8 +95,8 @@ fn a_training_that_does_not_resume_keeps_its_own_checkpoints() {
     let folder = format!("checkpoints.folder={}", place.path().display());
     trained(2, &[&folder, "checkpoints.every=2", "steps=9"]).unwrap();
     let words = [&*folder, "checkpoints.every=2", "checkpoints.keep=2"];
-    let anew = [&words[..], &["checkpoints.resume=false", "steps=5"]].concat();
-    assert_eq!(trained(2, &anew).unwrap()[0].1, 5);
+    let again = [&words[..], &["checkpoints.resume=false", "steps=5"]].concat();
+    assert_eq!(trained(2, &again).unwrap()[0].1, 5);
     assert_eq!(names(place.path()), ["earlier-1", "step-000000004", "step-000000005"]);
     let earlier = names(&place.path().join("earlier-1"));
     assert_eq!(earlier, ["step-000000008", "step-000000009"]);

@@ -59,7 +59,7 @@ fn mesh_config(mesh: &str, words: &[&str]) -> Config {
     config(&[&[mesh.as_str(), "clip.norm=0.01", "schedule.decay=constant"], words].concat())
 }
 
-/// The digest of each rank's part after a training, the last loss that is told, and an evaluation.
+/// The digest of each rank's part after a training, the last loss that is reported, and an evaluation.
 fn trained_on(mesh: &str, words: &[&str]) -> Vec<(String, u64, f64)> {
     let ranks = mesh.split(',').map(|axis| axis.split_once('=').unwrap().1);
     let ranks: u32 = ranks.map(|size| size.parse::<u32>().unwrap()).product();

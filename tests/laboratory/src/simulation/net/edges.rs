@@ -43,7 +43,7 @@ struct Watched {
     /// Not counted as a hold: the system forgets a socket that its owner closes.
     descriptor: std::sync::Weak<Descriptor>,
     /// How much of its news was reported; nothing at first.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Edges {
     pub fn add(&self, number: u64, socket: &impl Socket) -> io::Result<()> {
         let descriptor = Arc::downgrade(socket.socket().0);
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.push(Watched { number, descriptor, told: None });
+        watched.push(Watched { number, descriptor, reported: None });
         Ok(())
     }
 
@@ -113,11 +113,11 @@ fn tell(state: &State, watched: &mut [Watched]) -> Vec<u64> {
             continue;
         };
         let endpoint = state.wires.endpoint(descriptor.id);
-        let is_new = one.told != Some(endpoint.news);
-        if is_new && (one.told.is_some() || endpoint.is_readable()) {
+        let is_new = one.reported != Some(endpoint.news);
+        if is_new && (one.reported.is_some() || endpoint.is_readable()) {
             numbers.push(one.number);
         }
-        one.told = Some(endpoint.news);
+        one.reported = Some(endpoint.news);
     }
     numbers
 }

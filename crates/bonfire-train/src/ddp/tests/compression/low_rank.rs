@@ -1,4 +1,4 @@
-//! Gradients that travel as thin factors.
+//! Gradients that are sent as thin factors.
 
 use super::oracle::{Oracle, norm};
 use super::*;
@@ -148,7 +148,7 @@ fn an_overflow_on_one_rank_is_seen_by_all_and_forgotten() {
 }
 
 #[test]
-fn the_first_steps_travel_as_they_are() {
+fn the_first_steps_are_sent_as_they_are() {
     let gradients = |rank: usize, step: usize| Gradients3::random((3 * step + rank) as u64, 1.0);
     let config = power_sgd(1).with_start_step(3);
     let found = averages(2, GradientCompression::PowerSgd(config), 4, gradients);

@@ -118,9 +118,9 @@ fn the_bytes_on_the_wire_are_as_few_as_promised() {
     let weights: usize = matrices.iter().map(|(rows, cols)| rows * cols).sum();
     let factors: usize = matrices.iter().map(|(rows, cols)| rows + cols).sum();
     let all = weights + 2 * HIDDEN + OUTPUTS;
-    // Flags travel as elements, with the last bucket. Where something is compressed they are an operation of their own.
+    // Flags are sent as elements, with the last bucket. Where something is compressed they are a separate operation.
     let (flags, verdict) = (4 * (64 + 6), 8 * (2 + 6));
-    // With the second step buckets are dealt again: it tells in which order, too.
+    // With the second step buckets are assigned again: it tells in which order, too.
     let steps = [0, 2, 3].map(|step| plain[step]);
     assert_eq!(steps, [2 * (4 * all + flags) as u64; 3]);
     for (compression, saved) in [

@@ -1,4 +1,4 @@
-//! Ranks whose gradients travel over NCCL, or over a stand-in for it.
+//! Ranks whose gradients are sent over NCCL, or over a stand-in for it.
 //!
 //! Each needs a device of its own. Where there are too few, or no NCCL, the tests say so and do nothing.
 
@@ -19,7 +19,7 @@ fn devices() -> u32 {
     }
 }
 
-/// Whether NCCL is told to take several ranks on one device.
+/// Whether NCCL is set to take several ranks on one device.
 fn may_share() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
 }
@@ -140,10 +140,10 @@ fn cuda_ranks_see_the_failure_of_another_over_nccl() {
     }
 }
 
-/// One rank more than there are devices: all hear who it is, and go on without NCCL. Where NCCL is told to
+/// One rank more than there are devices: all hear who it is, and continue without NCCL. Where NCCL is set to
 /// take it, it trains.
 #[test]
-fn cuda_ranks_that_share_a_device_are_refused_by_nccl_unless_it_is_told_otherwise() {
+fn cuda_ranks_that_share_a_device_are_refused_by_nccl_unless_it_is_set_otherwise() {
     let devices = devices();
     if devices == 0 {
         return;

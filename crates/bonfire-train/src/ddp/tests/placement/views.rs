@@ -59,7 +59,7 @@ fn a_gradient_is_copied_once() {
                 let copies = ddp.trace().events();
                 let is_copy = |event: &&Event| matches!(event, Event::Taken { .. });
                 assert_eq!(copies.iter().filter(is_copy).count(), ddp.table.len());
-                // After the second step buckets are dealt again.
+                // After the second step buckets are assigned again.
                 if number != 1 {
                     let gradients = flat(ddp.module(), &step.gradients);
                     assert_eq!(addresses(gradients), places(&ddp), "{placement}");

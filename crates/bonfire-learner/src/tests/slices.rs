@@ -34,7 +34,7 @@ impl Batcher<usize, Vec<usize>> for Same {
 }
 
 #[test]
-fn slices_of_a_dealt_loader_are_what_the_sampler_deals() {
+fn slices_of_a_loader_are_what_the_sampler_assigns() {
     for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
         for ranks in [1, 2, 3, 30] {
             on_ranks(ranks, |world| {

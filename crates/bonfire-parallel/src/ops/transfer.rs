@@ -13,7 +13,7 @@ use crate::error::unreadable;
 
 /// Operations of ranks on values that have as many equal blocks as there are ranks.
 #[derive(Clone, Copy, Debug)]
-enum Travel {
+enum Transfer {
     AllReduce(ReduceOp),
     /// Every rank ends with the blocks of all, in their order.
     AllGather,
@@ -34,7 +34,7 @@ pub(crate) fn all_reduce<const D: usize>(
     }
     let shape = x.dims();
     let flat = x.reshape([shape.iter().product::<usize>()]);
-    Ok(travelled(flat, world, Travel::AllReduce(reduce))?.reshape(shape))
+    Ok(transferred(flat, world, Transfer::AllReduce(reduce))?.reshape(shape))
 }
 
 #[track_caller]
@@ -45,7 +45,7 @@ pub(super) fn gathered<const D: usize>(
 ) -> Result<Tensor<D>, ParallelError> {
     let shape = x.dims();
     let flat = x.reshape([shape.iter().product::<usize>()]);
-    let all = travelled(flat, world, Travel::AllGather)?;
+    let all = transferred(flat, world, Transfer::AllGather)?;
     Ok(join(all, dim, shape, world.world_size().len()))
 }
 
@@ -66,7 +66,7 @@ pub(super) fn scattered_sum<const D: usize>(
 ) -> Result<Tensor<D>, ParallelError> {
     let shape = part(&x, dim, world)?;
     let blocks = split(x, dim, world.world_size().len());
-    Ok(travelled(blocks, world, Travel::ReduceScatter)?.reshape(shape))
+    Ok(transferred(blocks, world, Transfer::ReduceScatter)?.reshape(shape))
 }
 
 #[track_caller]
@@ -77,7 +77,7 @@ pub(super) fn exchanged<const D: usize>(
 ) -> Result<Tensor<D>, ParallelError> {
     let shape = part(&x, to, world)?;
     let ranks = world.world_size().len();
-    let blocks = travelled(split(x, to, ranks), world, Travel::AllToAll)?;
+    let blocks = transferred(split(x, to, ranks), world, Transfer::AllToAll)?;
     Ok(join(blocks, from, shape, ranks))
 }
 
@@ -97,15 +97,19 @@ fn part<const D: usize>(
 }
 
 #[track_caller]
-fn travelled(x: Tensor<1>, world: &World, travel: Travel) -> Result<Tensor<1>, ParallelError> {
+fn transferred(
+    x: Tensor<1>,
+    world: &World,
+    transfer: Transfer,
+) -> Result<Tensor<1>, ParallelError> {
     let group = world.group();
     let (device, dtype) = (x.device(), x.dtype());
     let data = match x.try_into_data() {
         Ok(data) => match dtype {
-            DType::F32 => run::<f32>(data, group, travel),
-            DType::F64 => run::<f64>(data, group, travel),
-            DType::F16 => run::<f16>(data, group, travel),
-            DType::BF16 => run::<bf16>(data, group, travel),
+            DType::F32 => run::<f32>(data, group, transfer),
+            DType::F64 => run::<f64>(data, group, transfer),
+            DType::F16 => run::<f16>(data, group, transfer),
+            DType::BF16 => run::<bf16>(data, group, transfer),
             other => Err(ParallelError::UnsupportedDtype { dtype: format!("{other:?}") }),
         },
         Err(cause) => Err(unreadable(&cause)),
@@ -119,24 +123,24 @@ fn travelled(x: Tensor<1>, world: &World, travel: Travel) -> Result<Tensor<1>, P
 fn run<T: Element + burn::tensor::Element>(
     mut data: TensorData,
     group: &ProcessGroup,
-    travel: Travel,
+    transfer: Transfer,
 ) -> Result<TensorData, ParallelError> {
     let values = data.as_mut_slice::<T>().map_err(|cause| unreadable(&cause))?;
     let flat = |values: Vec<T>| {
         let len = values.len();
         TensorData::new(values, [len])
     };
-    Ok(match travel {
-        Travel::AllReduce(reduce) => {
+    Ok(match transfer {
+        Transfer::AllReduce(reduce) => {
             group.all_reduce(values, reduce)?;
             data
         }
-        Travel::AllToAll => {
+        Transfer::AllToAll => {
             group.all_to_all(values)?;
             data
         }
-        Travel::AllGather => flat(group.all_gather(values)?),
-        Travel::ReduceScatter => {
+        Transfer::AllGather => flat(group.all_gather(values)?),
+        Transfer::ReduceScatter => {
             group.reduce_scatter_in_place(values, ReduceOp::Sum)?;
             let len = values.len() / group.world_size().len();
             let start = group.rank().index() * len;

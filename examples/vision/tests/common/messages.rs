@@ -6,7 +6,7 @@ use bonfire_testkit::JobEnd;
 
 /// A job that ended before any rank started: one line, which has these parts.
 #[track_caller]
-pub(crate) fn told_before_the_start(end: &JobEnd, parts: &[&str]) {
+pub(crate) fn said_before_the_start(end: &JobEnd, parts: &[&str]) {
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
     let [line] = &end.stderr[..] else { panic!("not one line: {end:#?}") };
     assert!(line.starts_with("error: "), "{line}");
@@ -15,7 +15,7 @@ pub(crate) fn told_before_the_start(end: &JobEnd, parts: &[&str]) {
 
 /// A job that ended because of a rank: that rank's line, which has these parts, and which rank it was.
 #[track_caller]
-pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
+pub(crate) fn said_by(rank: usize, end: &JobEnd, parts: &[&str]) {
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
     // Around them the launcher says what each rank did.
     let said = beginning(&end.stderr, "[rank ");
@@ -29,10 +29,10 @@ pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
     assert!(who.is_some_and(|who| who.ends_with(") exited with code 1")), "{verdict}");
 }
 
-/// As [`told_by`], of an error that every rank has: one of them says it, and one of them, perhaps another, is
+/// As [`said_by`], of an error that every rank has: one of them says it, and one of them, perhaps another, is
 /// the first to end with it.
 #[track_caller]
-pub(crate) fn told_by_any(end: &JobEnd, parts: &[&str]) {
+pub(crate) fn said_by_any(end: &JobEnd, parts: &[&str]) {
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
     let said = beginning(&end.stderr, "[rank ");
     let verdicts = beginning(&end.stderr, "error: rank ");
@@ -44,11 +44,11 @@ pub(crate) fn told_by_any(end: &JobEnd, parts: &[&str]) {
     assert!(verdict.ends_with(") exited with code 1"), "{verdict}");
 }
 
-/// As [`told_by`], of ranks that another launcher has started: all end with an error, and one says it.
+/// As [`said_by`], of ranks that another launcher has started: all end with an error, and one says it.
 #[track_caller]
-pub(crate) fn told_by_one_of(ends: &[JobEnd], teller: usize, parts: &[&str]) {
+pub(crate) fn said_by_one_of(ends: &[JobEnd], speaker: usize, parts: &[&str]) {
     for (rank, end) in ends.iter().enumerate() {
-        if rank == teller {
+        if rank == speaker {
             assert_eq!(end.status.code(), Some(1), "{ends:#?}");
             let [line] = &end.stderr[..] else { panic!("not one line: {end:#?}") };
             assert!(line.starts_with(&format!("[rank {rank}] error: ")), "{line}");
