@@ -106,6 +106,11 @@ fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     Ok(())
 }
 
+fn configured_model(model: Net, world: World, config: DdpConfig) -> Any {
+    Ddp::with_config(model, &world, config)?;
+    Ok(())
+}
+
 fn several_devices(model: Linear, devices: Vec<Device>, device: Device, input: Tensor<2>) -> Any {
     let dp = DataParallel::new(model, devices).with_output_device(device).with_dim(1);
     let output = dp.forward(&input, |model, x| model.forward(x))?;
