@@ -206,8 +206,8 @@ fn on_a_pipeline(
     // ANCHOR: stages
     let mesh = world.mesh(config.mesh)?;
     let whole = TensorTable::of(&layers);
-    let weights = vec![1.0; layers.len()];
-    let stages = Stages::new(weights, move |run| Ok::<_, Error>(layers[run].to_vec()));
+    let costs = vec![1.0; layers.len()];
+    let stages = Stages::new(costs, move |range| Ok::<_, Error>(layers[range].to_vec()));
     let parts = Parts::new(stages, data).with_mesh(&mesh, whole);
     let mut trainer = prepare(&world, &config, parts)?;
     while let Some(micro_batches) = trainer.next_batch()? {
@@ -219,7 +219,7 @@ fn on_a_pipeline(
 
 fn checkpoints_of_a_mesh(world: World, mesh: Mesh, layer: Linear, folder: &Path) -> Any {
     // ANCHOR: checkpoints
-    let whole = TensorTable::of(&layer); // before it is cut
+    let whole = TensorTable::of(&layer); // before it is partitioned
     let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
     let mut ddp = Ddp::new(part, mesh.replicas())?;
     let checkpoints =
