@@ -68,7 +68,7 @@ def hung(gpt, bonfire, folder):
         job.wait(timeout=120)
     # Of the groups of all axes, that which averages gradients.
     asked = next(group for group in re.split(r"^(?=Group \d)", asked, flags=re.M) if " wait in " in group).rstrip()
-    return [(0.0, f"# rank 1 of job {job.pid} stands still"), (0.0, f"$ bonfire inspect {job.pid}"),
+    return [(0.0, f"# rank 1 of job {job.pid} is stopped"), (0.0, f"$ bonfire inspect {job.pid}"),
             *((0.0, line) for line in asked.split("\n"))]
 
 

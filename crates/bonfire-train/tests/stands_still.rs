@@ -58,7 +58,7 @@ fn a_rank_that_waits_for_itself_ends_and_says_where() {
     let ended = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{text}");
-    for part in ["Ddp::backward of step 1", "stands_still.rs:", "has stood still for"] {
+    for part in ["Ddp::backward of step 1", "stands_still.rs:", "has made no progress for"] {
         assert!(text.contains(part), "{text}");
     }
 }

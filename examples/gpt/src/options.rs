@@ -125,7 +125,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "pp=N,dp=N,cp=N,tp=N", default_value_t, help_heading = "Training")]
     pub mesh: MeshShape,
 
-    /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv, or auto, the fastest by the time that
+    /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb_h1 or zbv, or auto, the fastest by the time that
     /// passes of this model take, with layers assigned by what each takes [default: 1f1b]
     #[arg(long = "schedule", value_name = "NAME", help_heading = "Training")]
     pub pipeline_schedule: Option<Order>,

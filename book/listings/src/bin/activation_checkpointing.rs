@@ -75,7 +75,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let mut optimizer = AdamWConfig::new().init();
     // ANCHOR: train
     for step in 0..60 {
-        // What dropout draws then depends on seed, step and rank, in segments, too.
+        // What dropout draws then depends on seed, step and rank, also in segments.
         world.seed_step(7, step);
         let x = batch(step, world.rank(), &device);
         let done = ddp.backward(|net| {

@@ -77,7 +77,7 @@ fn train(world: &World) -> bonfire::Result<()> {
     let steps = words.next().and_then(|text| text.to_str()?.parse().ok());
     let steps: u64 = steps.unwrap_or(40);
     let device = world.device().autodiff();
-    device.seed(SEED); // of the first parameters
+    device.seed(SEED); // for the initial parameters
     let model = Line::new(&device);
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let mut loader = Loader::new(world, counted(world)?, 4).with_shuffle(SEED);
@@ -109,7 +109,9 @@ fn train(world: &World) -> bonfire::Result<()> {
             step += 1;
             if step % 10 == 0 || step == last {
                 let loss = done.loss.over_ranks(world)?;
+                // ANCHOR: milestone
                 let milestone = Milestone { step, metric: Some(loss) };
+                // ANCHOR_END: milestone
                 let state = State { data };
                 if step < last {
                     // ANCHOR: background

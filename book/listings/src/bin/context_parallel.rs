@@ -18,7 +18,7 @@ struct Attention {
 }
 
 impl Attention {
-    /// Of this rank's tokens, `[batch, tokens, features]`.
+    /// Attention over this rank's tokens, `[batch, tokens, features]`.
     fn forward(&self, x: Tensor<3>, cp: &World) -> Result<Tensor<3>, ParallelError> {
         let query = self.query.forward(x.clone());
         let key = self.key.forward(x.clone());

@@ -12,7 +12,7 @@ fn main() -> bonfire::Result<()> {
 
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
-    let mut ddp = Ddp::new(LinearConfig::new(1, 1).init(&device), &world)?; // broadcasts rank 0's
+    let mut ddp = Ddp::new(LinearConfig::new(1, 1).init(&device), &world)?; // rank 0's parameters
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let mut loss = f64::NAN;
     for _ in 0..300 {

@@ -106,6 +106,11 @@ fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     Ok(())
 }
 
+fn configured_model(model: Net, world: World, config: DdpConfig) -> Any {
+    Ddp::with_config(model, &world, config)?;
+    Ok(())
+}
+
 fn several_devices(model: Linear, devices: Vec<Device>, device: Device, input: Tensor<2>) -> Any {
     let dp = DataParallel::new(model, devices).with_output_device(device).with_dim(1);
     let output = dp.forward(&input, |model, x| model.forward(x))?;
@@ -201,8 +206,8 @@ fn on_a_pipeline(
     // ANCHOR: stages
     let mesh = world.mesh(config.mesh)?;
     let whole = TensorTable::of(&layers);
-    let weights = vec![1.0; layers.len()];
-    let stages = Stages::new(weights, move |run| Ok::<_, Error>(layers[run].to_vec()));
+    let costs = vec![1.0; layers.len()];
+    let stages = Stages::new(costs, move |range| Ok::<_, Error>(layers[range].to_vec()));
     let parts = Parts::new(stages, data).with_mesh(&mesh, whole);
     let mut trainer = prepare(&world, &config, parts)?;
     while let Some(micro_batches) = trainer.next_batch()? {
@@ -214,7 +219,7 @@ fn on_a_pipeline(
 
 fn checkpoints_of_a_mesh(world: World, mesh: Mesh, layer: Linear, folder: &Path) -> Any {
     // ANCHOR: checkpoints
-    let whole = TensorTable::of(&layer); // before it is cut
+    let whole = TensorTable::of(&layer); // before it is partitioned
     let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
     let mut ddp = Ddp::new(part, mesh.replicas())?;
     let checkpoints =

@@ -39,7 +39,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(Line::new(&device), &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let dataset = 64; // points, by their indices
+    let dataset = 64; // number of points
     let mut loader = Loader::new(&world, dataset, BATCH).with_shuffle(7);
     for epoch in 0..60 {
         let mut mean = WeightedMean::new();

@@ -15,7 +15,7 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: epoch
 fn train(world: World) -> anyhow::Result<()> {
     // `ImageFolder::open("flower_photos")?` or `Cifar10::open("cifar.tar", CifarPart::Train)?`
-    // stand here as well.
+    // work here as well.
     let pictures: Arc<dyn Pictures> = Arc::new(DummyPictures::new(DummyConfig {
         count: 40,
         classes: 5,

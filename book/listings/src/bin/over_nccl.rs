@@ -1,4 +1,4 @@
-//! Gradients that are sent over NCCL where it is there, and without it where it is not.
+//! Gradients over NCCL if it is installed, and without it otherwise.
 
 use bonfire::ddp::{GradientRoute, TrainError};
 use bonfire::prelude::*;
@@ -12,11 +12,11 @@ fn main() -> bonfire::Result<()> {
 }
 
 // ANCHOR: route
-/// A model whose gradients are sent over NCCL if all ranks can, else whatever way there is.
+/// Replicates a model, with gradients over NCCL if all ranks have it, else by the default route.
 fn replicated<M: Module>(model: M, world: &World) -> Result<Ddp<M>, TrainError> {
     let config = DdpConfig::default().with_route(GradientRoute::Nccl);
     match Ddp::with_config(model.clone(), world, config) {
-        // The same on all ranks, if one of them lacks something; the group goes on.
+        // The same error on all ranks, if one of them lacks something; the group continues.
         Err(error @ TrainError::NoDeviceRoute { .. }) => {
             if world.is_main() {
                 println!("{error}");

@@ -29,10 +29,10 @@ fn train(world: World) -> bonfire::Result<()> {
     let schedule = Schedule::new(Shape {
         kind: Kind::ZeroBubbleV,
         ranks: world.world_size(),
-        chunks: NonZeroU32::MIN.saturating_add(1),
+        chunks: NonZeroU32::MIN.saturating_add(1), // 2 stages per rank
         micro_batches: NonZeroU32::MIN.saturating_add(MICRO_BATCHES - 1),
     })?;
-    // Equal layers; give their parameters or their seconds where they differ.
+    // The cost of each layer: parameters or seconds, or 1.0 if all are equal.
     let runs = partition(&[1.0; LAYERS], schedule.stages() as usize)?;
     let stage = |number: u32| {
         let layer = |_| LinearConfig::new(16, 16).init(&device);
@@ -72,7 +72,7 @@ fn train(world: World) -> bonfire::Result<()> {
 }
 
 // ANCHOR: forward
-/// The forward pass of any stage: of layers, on what the stage in front of it returned.
+/// The forward pass of any stage, on the output of the stage before it.
 fn forward(stage: &Layers, pass: &mut Pass<'_, Tensor<2>>) -> Result<Output, PipelineError> {
     let mut x = if pass.is_first() { pass.micro_batch().clone() } else { pass.input()? };
     for layer in &stage.layers {

@@ -7,6 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
 
+// ANCHOR: args
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -14,6 +15,7 @@ struct Args {
     #[command(flatten)]
     config: ConfigArgs,
 }
+// ANCHOR_END: args
 
 // ANCHOR: prepared
 fn main() -> bonfire::Result<()> {
@@ -23,10 +25,10 @@ fn main() -> bonfire::Result<()> {
 }
 
 fn train(world: &World, config: &Config) -> bonfire::Result<()> {
-    world.device().seed(config.seed); // of the first parameters
-    let model = LinearConfig::new(1, 1).init(&world.device());
+    world.device().seed(config.seed); // for the initial parameters
     let device = world.device().autodiff();
-    let training = Data::new(256, move |indices| points(indices, &device));
+    let model = LinearConfig::new(1, 1).init(&device);
+    let training = Data::new(256, move |indices| points(indices, &device)); // 256 samples
     let device = world.device();
     let validation = Data::new(11, move |indices| points(indices, &device));
 

@@ -32,7 +32,7 @@ fn train(world: World) -> bonfire::Result<()> {
     let mesh = world.mesh("dp=-1,tp=2")?;
     let tp = mesh.sub(Axis::Tp);
     let device = world.device().autodiff();
-    device.seed(7); // the same whole layers on all ranks
+    device.seed(7); // the same unpartitioned layers on all ranks
     let (up, down) = (LinearConfig::new(8, 32), LinearConfig::new(32, 8));
     let model = Mlp {
         up: ColumnParallelLinear::from_linear(up.init(&device), tp)?,

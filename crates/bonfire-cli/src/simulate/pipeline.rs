@@ -30,7 +30,7 @@ pub(super) struct PipelineArgs {
     /// Micro-batches of a step
     #[arg(long, value_name = "M", required_unless_present = "read")]
     micro_batches: Option<NonZeroU32>,
-    /// gpipe, 1f1b, interleaved, zb-h1 or zbv; or auto, the fastest with these --costs, below which the others are shown
+    /// gpipe, 1f1b, interleaved, zb_h1 or zbv; or auto, the fastest with these --costs, below which the others are shown
     #[arg(long, value_name = "NAME", required_unless_present = "read")]
     schedule: Option<Wanted>,
     /// Stages on each rank; 2 of interleaved and zbv unless given, else 1; with auto the most, 2 unless given

@@ -169,8 +169,8 @@ fn waits_for_a_disk() -> bool {
 fn end(call: &Call, idle: Duration) -> ! {
     let Call { name, step, call_site, group, .. } = call;
     let cause = format!(
-        "{name} of step {step}, called at {}:{}, has stood still for {} s: no thread of its process computes, and it \
-         waits for no rank; it may wait for a lock that it has itself",
+        "{name} of step {step}, called at {}:{}, has made no progress for {} s: no thread of its process computes, \
+         and it waits for no rank; it may wait for a lock that it has itself",
         call_site.file(),
         call_site.line(),
         idle.as_secs()
