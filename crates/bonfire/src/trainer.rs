@@ -2,6 +2,7 @@
 
 mod data;
 mod engine;
+mod evaluation;
 mod memory;
 mod mesh;
 mod optimizer;
@@ -11,19 +12,20 @@ mod setup;
 mod stages;
 
 use std::fmt;
+use std::sync::Arc;
 
-use bonfire_collective::ReduceOp;
 use bonfire_config::Config;
-use bonfire_data::{DistributedSampler, Remainder, SamplerState};
+use bonfire_data::SamplerState;
 use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
-use bonfire_plan::memory::{Evaluation, Training};
+use bonfire_plan::memory::Training;
 use bonfire_report::{Activity, Journal, Report};
 use bonfire_train::{
     Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, Step, StepOptions, World,
 };
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BoxError, Result};
@@ -92,13 +94,14 @@ pub struct Trainer<M: Model, B> {
     passes_per_call: u64,
     checkpoints: Option<Checkpoints>,
     journal: Journal,
-    stop: StopRequest,
+    stop: Arc<StopRequest>,
+    is_stopped: bool,
     progress: Progress,
     /// Forward passes since the last step, and the position in the data after the newest of them.
     passes: u64,
     reached: Fed,
-    /// Steps at the newest checkpoint.
-    saved: u64,
+    /// True if there is nothing new since the last checkpoint: no step, and no state of the program.
+    is_saved: bool,
     /// The plan of its memory, if activations are known.
     planned: Option<Training>,
 }
@@ -114,13 +117,20 @@ impl<M: Model, B> fmt::Debug for Trainer<M, B> {
 
 /// The parts of a checkpoint besides model and optimizer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Progress {
     steps: u64,
+    /// Epochs whose steps are all done.
+    epochs: u64,
+    /// True if the last step ended an interval or an epoch, after which it is not evaluated yet.
+    evaluation_is_due: bool,
     /// Forward passes of this rank.
     passes: u64,
     /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,
+    /// The program's own.
+    state: Option<ciborium::Value>,
 }
 
 /// The result of [`Trainer::step`]: loss, output and step.
@@ -166,19 +176,23 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
                 NextStep::Step(None) => return Err(unequal()),
                 NextStep::End => self.feed.next_epoch()?,
                 NextStep::Stop => {
-                    let steps = self.progress.steps;
-                    self.journal.note(&match &self.checkpoints {
-                        Some(_) => format!(
-                            "stopped after step {steps}; the same command continues from there"
-                        ),
-                        None => format!(
-                            "stopped after step {steps}; nothing is kept without checkpoints.folder"
-                        ),
-                    });
+                    self.note_stop();
                     return Ok(None);
                 }
             }
         }
+    }
+
+    fn note_stop(&mut self) {
+        self.is_stopped = true;
+        let steps = self.progress.steps;
+        self.journal.note(&match &self.checkpoints {
+            _ if steps == 0 => "stopped before the first step".to_owned(),
+            Some(_) => format!("stopped after step {steps}; the same command continues from there"),
+            None => {
+                format!("stopped after step {steps}; nothing is kept without checkpoints.folder")
+            }
+        });
     }
 
     fn is_done(&self) -> bool {
@@ -196,12 +210,15 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     fn begin_pass(&mut self) {
         self.place.seed_step(self.config.seed, self.progress.passes + self.passes);
         self.passes += self.passes_per_call;
+        self.progress.evaluation_is_due = false;
     }
 
     /// Steps the optimizer with the gradients of all forward passes since the last step.
     fn update<T>(&mut self, done: Step<T>) -> Result<StepOutput<T>> {
         self.journal.step(&done);
-        let rate = (self.rates)(self.progress.steps);
+        let (position, is_last) = (&self.reached.state, self.reached.is_last);
+        let epoch = position.as_ref().map_or(0, |position| position.epoch);
+        let rate = (self.rates)(self.progress.steps, epoch);
         let options = StepOptions::default()
             .with_scaler(self.progress.scaler.as_mut())
             .with_clip(self.clip)
@@ -215,9 +232,15 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         }
         self.progress.passes += self.passes;
         self.passes = 0;
-        self.progress.data.clone_from(&self.reached.state);
+        self.progress.data.clone_from(position);
+        self.progress.epochs = epoch + u64::from(is_last);
+        self.progress.steps += u64::from(stepped);
+        self.progress.evaluation_is_due = match self.config.evaluation.every {
+            Some(every) => stepped && self.progress.steps.is_multiple_of(every),
+            None => is_last,
+        } || self.is_done();
+        self.is_saved &= !stepped;
         if stepped {
-            self.progress.steps += 1;
             self.after_step(rate, &done.loss)?;
         }
         Ok(StepOutput {
@@ -265,7 +288,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             return Ok(());
         };
         let milestone = Milestone { step: self.progress.steps, metric };
-        if self.saved == self.progress.steps {
+        if self.is_saved {
             let rated = metric.map(|_| {
                 let journal = &mut self.journal;
                 journal.time(Activity::Checkpoint, || checkpoints.rate(milestone))
@@ -281,13 +304,51 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
                 checkpoints.save(milestone, ddp, optimizer, progress)
             }
         })?;
-        self.saved = self.progress.steps;
+        self.is_saved = true;
         Ok(())
     }
 
     /// Returns the steps of the optimizer so far, those of earlier runs included.
     pub fn steps(&self) -> u64 {
         self.progress.steps
+    }
+
+    /// Returns the epochs whose steps are all done so far, those of earlier runs included; 0 for data without end.
+    pub fn epochs(&self) -> u64 {
+        self.progress.epochs
+    }
+
+    /// Returns the exit code of a training that was asked to stop before its end, as a shell has it: 130 after Ctrl-C.
+    /// `None` if it was not.
+    pub fn stop_code(&self) -> Option<u8> {
+        self.is_stopped.then(|| self.stop.exit_code())
+    }
+
+    /// Sets the program's own state, such as its best accuracy, which is the same on all ranks. Checkpoints that are
+    /// saved from then on have it.
+    ///
+    /// # Errors
+    /// [`Error::Program`](crate::Error::Program) if the state cannot be serialized.
+    pub fn set_state<S: Serialize>(&mut self, state: &S) -> Result<()> {
+        let state = ciborium::Value::serialized(state);
+        self.is_saved = false;
+        self.progress.state =
+            Some(state.map_err(|cause| crate::Error::from_program(cause.into()))?);
+        Ok(())
+    }
+
+    /// Returns the program's own state; `None` if it has set none, here or before the checkpoint from which the training
+    /// continues.
+    ///
+    /// # Errors
+    /// [`Error::Program`](crate::Error::Program) for a checkpoint with a state of another type.
+    pub fn state<S: DeserializeOwned>(&self) -> Result<Option<S>> {
+        let state = self.progress.state.as_ref().map(ciborium::Value::deserialized);
+        state.transpose().map_err(|cause| {
+            let cause =
+                format!("the program's state in the checkpoint is of another type: {cause}");
+            crate::Error::Program(cause.into())
+        })
     }
 
     /// Returns the loss scaler, with the number of skipped steps: under f16, and with `precision.skip_overflow`.
@@ -380,53 +441,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
         let done = self.engine.backward(forward)?;
         self.update(done)
-    }
-
-    /// Returns the means of `N` scores over other data, of which each sample counts once, whatever the number of
-    /// ranks. On a mesh with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of
-    /// equally many tokens, because their means count the same. `score` returns the means over a batch. The batches
-    /// have as many samples as those of a training; they are made one at a time.
-    ///
-    /// Where parameters are sharded, each rank gathers the complete model for it: see
-    /// [`Ddp::whole`](crate::Ddp::whole).
-    ///
-    /// # Errors
-    /// The data's of any rank, on all ranks; or if a rank has failed.
-    #[track_caller]
-    pub fn evaluate<E, const N: usize>(
-        &mut self,
-        data: &Data<E>,
-        score: impl Fn(&M, E) -> [f64; N],
-    ) -> Result<[f64; N]> {
-        let model = self.engine.lowered()?;
-        if self.config.placement.parameters == bonfire_train::Sharding::Sharded {
-            let planned = self.planned.iter_mut();
-            planned.for_each(|training| training.evaluation = Evaluation::Whole);
-        }
-        let sampler = DistributedSampler::new(self.place.data(), data.len());
-        let sampler = sampler.with_remainder(Remainder::Exact);
-        let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
-        let indices = sampler.indices(0);
-        let batches = indices.len().div_ceil(micro);
-        let mut shown = self.journal.batches("evaluation", batches);
-        self.journal.time(Activity::Evaluation, || {
-            let mut sums = [0.0; N];
-            let mut samples = 0;
-            let mut score_all = || {
-                for indices in indices.chunks(micro) {
-                    let means = score(&model, data.batch(indices)?);
-                    let add = sums.iter_mut().zip(means);
-                    add.for_each(|(sum, mean)| *sum += mean * indices.len() as f64);
-                    samples += indices.len();
-                    shown.batch(indices.len());
-                }
-                Ok::<_, BoxError>(())
-            };
-            all_or_none(world, score_all())?;
-            let mut totals: Vec<f64> = sums.into_iter().chain([samples as f64]).collect();
-            replicas.group().all_reduce(&mut totals, ReduceOp::Sum)?;
-            Ok(std::array::from_fn(|place| totals[place] / totals[N]))
-        })
     }
 
     /// Returns the model in its group, for operations that a trainer lacks. See [`Ddp`].

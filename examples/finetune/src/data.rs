@@ -5,9 +5,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use bonfire::World;
 use bonfire::data::{
-    ImageFolder, LastBatch, Loader, Normalize, PictureBatches, Pictures, Remainder, SamplerState,
-    Subset, TransformError, Transforms, split_pictures,
+    ImageFolder, Normalize, PictureBatch, PictureBatches, Pictures, Subset, TransformError,
+    Transforms, split_pictures,
 };
+use bonfire::trainer;
 use burn::tensor::Device;
 
 use crate::options::Options;
@@ -16,13 +17,6 @@ use crate::options::Options;
 pub struct Data {
     training: Arc<Subset>,
     validation: Arc<Subset>,
-}
-
-#[derive(Debug)]
-pub struct Share {
-    pub loader: Loader,
-    pub start: SamplerState,
-    pub batches: PictureBatches,
 }
 
 impl Data {
@@ -39,38 +33,32 @@ impl Data {
         (self.training.count(), self.validation.count())
     }
 
-    /// Returns this rank's share of training pictures: random parts, shuffled anew every epoch, in full batches only.
+    /// Returns the training pictures: random parts, others in every epoch.
     ///
     /// # Errors
     /// If the size of pictures is 0.
-    pub fn training(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
-        let loader = Loader::new(world, self.training.count(), options.batch_size.get())
-            .with_shuffle(options.seed)
-            .with_last_batch(LastBatch::Drop);
+    pub fn training(
+        &self,
+        options: &Options,
+        world: &World,
+    ) -> Result<trainer::Data<PictureBatch>, TransformError> {
         let transforms = Transforms::training(options.size.get())?;
-        let device = world.device().autodiff();
-        Ok(Share {
-            start: loader.state(),
-            loader,
-            batches: batches(&self.training, transforms, options, device),
-        })
+        Ok(batches(&self.training, transforms, options, world.device().autodiff()))
     }
 
-    /// Returns this rank's share of validation pictures: the middle of every picture, each picture on one rank.
+    /// Returns the validation pictures: the middle of each.
     ///
     /// # Errors
     /// If the size of pictures is 0.
-    pub fn validation(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
-        let loader = Loader::new(world, self.validation.count(), options.batch_size.get())
-            .with_remainder(Remainder::Exact);
+    pub fn validation(
+        &self,
+        options: &Options,
+        world: &World,
+    ) -> Result<trainer::Data<PictureBatch>, TransformError> {
         let size = options.size.get();
         // 256 for 224.
         let transforms = Transforms::evaluation(size * 8 / 7, size)?;
-        Ok(Share {
-            start: loader.state(),
-            loader,
-            batches: batches(&self.validation, transforms, options, world.device()),
-        })
+        Ok(batches(&self.validation, transforms, options, world.device()))
     }
 }
 
@@ -79,7 +67,9 @@ fn batches(
     transforms: Transforms,
     options: &Options,
     device: Device,
-) -> PictureBatches {
-    let (pictures, normalize) = (Arc::clone(pictures), Normalize::imagenet());
-    PictureBatches::new(pictures, transforms, normalize, options.seed, device)
+) -> trainer::Data<PictureBatch> {
+    let (count, normalize) = (pictures.count(), Normalize::imagenet());
+    let pictures = Arc::clone(pictures);
+    let batches = PictureBatches::new(pictures, transforms, normalize, options.seed, device);
+    trainer::Data::try_by_epoch(count, move |epoch, indices| batches.batch(epoch, indices))
 }

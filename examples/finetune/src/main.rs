@@ -6,13 +6,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bonfire::world::StopRequest;
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use finetune::data::Data;
 use finetune::model::check_weights;
 use finetune::options::Options;
-use finetune::train::{End, train};
+use finetune::train::train;
 
 /// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
 #[derive(Debug, Parser)]
@@ -40,9 +39,8 @@ fn run(launch: &LaunchArgs, options: &Options) -> Result<ExitCode> {
     check_weights(options)?;
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(launch, |world: World| -> Result<()> {
-        let stop = StopRequest::watch();
-        if train(&world, options, &data, &stop)? == End::Stopped {
-            code = ExitCode::from(stop.exit_code());
+        if let Some(stopped) = train(&world, options, &data)? {
+            code = ExitCode::from(stopped);
         }
         Ok(())
     })?;

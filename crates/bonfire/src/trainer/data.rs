@@ -7,7 +7,9 @@ use bonfire_data::{Loader, Prefetch, Prefetched, SamplerState};
 
 use crate::error::{BoxError, Error, Result};
 
-type Make<K, B> = Arc<dyn Fn(&K) -> Result<B, BoxError> + Send + Sync>;
+/// Makes a batch of an epoch and the indices of its samples.
+pub(super) type MakeBatch<B> = Arc<dyn Fn(u64, &[usize]) -> Result<B, BoxError> + Send + Sync>;
+type MakePass<B> = Arc<dyn Fn(u64) -> Result<B, BoxError> + Send + Sync>;
 
 /// The data from which batches are made.
 pub struct Data<B> {
@@ -16,9 +18,9 @@ pub struct Data<B> {
 
 pub(super) enum Source<B> {
     /// A number of samples, distributed to the ranks again in each epoch.
-    Samples(usize, Make<[usize], B>),
+    Samples(usize, MakeBatch<B>),
     /// The number of a forward pass.
-    Passes(Make<u64, B>),
+    Passes(MakePass<B>),
 }
 
 impl<B> Data<B> {
@@ -33,7 +35,16 @@ impl<B> Data<B> {
         len: usize,
         batch: impl Fn(&[usize]) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |indices: &[usize]| batch(indices).map_err(Into::into);
+        Self::try_by_epoch(len, move |_, indices: &[usize]| batch(indices))
+    }
+
+    /// Makes a data set whose `batch` takes the epoch, counted from 0, besides the indices: for random transforms that
+    /// differ from epoch to epoch. In an evaluation the epoch is 0.
+    pub fn try_by_epoch<E: Into<BoxError>>(
+        len: usize,
+        batch: impl Fn(u64, &[usize]) -> Result<B, E> + Send + Sync + 'static,
+    ) -> Self {
+        let make = move |epoch: u64, indices: &[usize]| batch(epoch, indices).map_err(Into::into);
         Self { source: Source::Samples(len, Arc::new(make)) }
     }
 
@@ -48,7 +59,7 @@ impl<B> Data<B> {
     pub fn try_stream<E: Into<BoxError>>(
         batch: impl Fn(u64) -> Result<B, E> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |pass: &u64| batch(*pass).map_err(Into::into);
+        let make = move |pass| batch(pass).map_err(Into::into);
         Self { source: Source::Passes(Arc::new(make)) }
     }
 
@@ -65,10 +76,14 @@ impl<B> Data<B> {
         self.len() == 0
     }
 
-    pub(super) fn batch(&self, indices: &[usize]) -> Result<B, BoxError> {
+    /// Returns what makes batches for an evaluation.
+    pub(super) fn samples(&self) -> Result<&MakeBatch<B>> {
         match &self.source {
-            Source::Samples(_, make) => make(indices),
-            Source::Passes(_) => Err("data without end has no samples to evaluate".into()),
+            Source::Samples(_, make) => Ok(make),
+            Source::Passes(_) => {
+                let cause = "data without end has no samples to evaluate; use Data::new";
+                Err(Error::Usage(cause.to_owned()))
+            }
         }
     }
 }
@@ -89,13 +104,8 @@ pub(super) struct Fed {
 
 #[allow(clippy::large_enum_variant)] // there is one of them
 pub(super) enum Feed<B> {
-    Epochs {
-        loader: Loader,
-        make: Make<[usize], B>,
-        prefetch: Prefetch,
-        epoch: Option<Prefetched<B>>,
-    },
-    Passes(Make<u64, B>),
+    Epochs { loader: Loader, make: MakeBatch<B>, prefetch: Prefetch, epoch: Option<Prefetched<B>> },
+    Passes(MakePass<B>),
 }
 
 impl<B: Send + 'static> Feed<B> {
@@ -103,7 +113,7 @@ impl<B: Send + 'static> Feed<B> {
     pub(super) fn next(&mut self, pass: u64) -> Option<Result<(B, Fed), Error>> {
         match self {
             Self::Passes(make) => {
-                let batch = make(&pass).map_err(Error::from_program);
+                let batch = make(pass).map_err(Error::from_program);
                 Some(batch.map(|batch| (batch, Fed::default())))
             }
             Self::Epochs { epoch, .. } => {
@@ -124,9 +134,9 @@ impl<B: Send + 'static> Feed<B> {
 
     pub(super) fn next_epoch(&mut self) -> Result<()> {
         if let Self::Epochs { loader, make, prefetch, epoch } = self {
-            let make = Arc::clone(make);
-            let batches = loader.next_epoch();
-            *epoch = Some(batches.prefetch(*prefetch, move |indices: &[usize]| make(indices))?);
+            let (make, number) = (Arc::clone(make), loader.epoch());
+            let prepare = move |indices: &[usize]| make(number, indices);
+            *epoch = Some(loader.next_epoch().prefetch(*prefetch, prepare)?);
         }
         Ok(())
     }

@@ -11,7 +11,12 @@ use burn::optim::ModuleOptimizer;
 
 use super::Data;
 
-pub(super) type Rates = Arc<dyn Fn(u64) -> f64 + Send + Sync>;
+/// Learning rates by the step and the epoch.
+pub(super) type Rates = Arc<dyn Fn(u64, u64) -> f64 + Send + Sync>;
+
+pub(super) fn by_step(rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Rates {
+    Arc::new(move |step, _| rate(step))
+}
 
 /// The parts of a training: a model or its [`Stages`](super::Stages), its data, and what the configuration cannot
 /// express. `(model, data)` converts into it.
@@ -52,7 +57,17 @@ impl<M, B> Parts<M, B> {
     /// Sets the program's own learning rates, by the step of the optimizer, counted from 0.
     #[must_use]
     pub fn with_schedule(mut self, rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
-        self.rates = Some(Arc::new(rate));
+        self.rates = Some(by_step(rate));
+        self
+    }
+
+    /// Sets the program's own learning rates, by the epoch, counted from 0.
+    #[must_use]
+    pub fn with_epoch_schedule(
+        mut self,
+        rate: impl Fn(u64) -> f64 + Send + Sync + 'static,
+    ) -> Self {
+        self.rates = Some(Arc::new(move |_, epoch| rate(epoch)));
         self
     }
 

@@ -3,7 +3,6 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
 
 use bonfire_config::{
     Batches, Best as BestMetric, Config, OffloadSection, OffloadTo, Precision as Compute, Wire,
@@ -22,7 +21,7 @@ use super::data::{Feed, Source};
 use super::engine::{Calls, Model, Part};
 use super::mesh::{Place, placed};
 use super::parts::Rates;
-use super::{Data, Parts, memory, optimizer};
+use super::{Data, Parts, memory, optimizer, parts};
 use crate::error::{Error, Result};
 
 /// A training before the ranks speak of it.
@@ -65,7 +64,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
     let feed = feed(place.data(), &config, data, &batches, calls)?;
     let steps = total_steps(&config, &feed, batches.accumulation / calls.passes);
-    let rates = parts.rates.unwrap_or_else(|| Arc::new(config.rates(steps)));
+    let rates = parts.rates.unwrap_or_else(|| parts::by_step(config.rates(steps)));
     let offload = Offloads::new(world.device_kind(), &config)?;
     let (optimizer, deferred) = match parts.optimizer {
         Some(optimizer) => (optimizer, None),
@@ -140,12 +139,11 @@ fn feed<B>(
              ranks, or data.drop_last=false"
         ));
     }
-    Ok(Feed::Epochs {
-        loader,
-        make,
-        prefetch: Prefetch::default().with_workers(config.data.workers),
-        epoch: None,
-    })
+    Ok(Feed::Epochs { loader, make, prefetch: prefetch(config), epoch: None })
+}
+
+pub(super) fn prefetch(config: &Config) -> Prefetch {
+    Prefetch::default().with_workers(config.data.workers)
 }
 
 /// Combines the program's operations per sample with the configured peak of the device.

@@ -1,5 +1,7 @@
 //! Starts or continues a training.
 
+use std::sync::Arc;
+
 use bonfire_config::{Config, KeptIn};
 use bonfire_launch::StopRequest;
 use bonfire_report::{Journal, JournalConfig};
@@ -10,7 +12,7 @@ use super::engine::{Engine, Model};
 use super::resolve::{Resolved, clip, keep, micro, resolve, scaler};
 use super::{Parts, Progress, Trainer};
 use crate::all_or_none;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Makes a training of a model, its data and a configuration, and continues from its newest checkpoint where there is
 /// one. Every rank calls it, with an equal model and configuration.
@@ -61,12 +63,15 @@ pub fn prepare<M: Model, B: Send + 'static>(
     place.check_parts()?;
     let mut engine = (part.connect)(part.module, &place, ddp)?;
     let checkpoints = match &config.checkpoints.folder {
-        Some(folder) => Some(place.whole(Checkpoints::open(world, folder, keep(&config))?)?),
+        Some(folder) => {
+            let opened = Checkpoints::open(world, folder, keep(&config)).map_err(Error::from);
+            Some(place.whole(all_or_none(world, opened)?)?)
+        }
         None => None,
     };
     let resumed = match &checkpoints {
         Some(checkpoints) if config.checkpoints.resume => {
-            engine.resume::<Progress>(checkpoints, &mut optimizer)?
+            all_or_none(world, engine.resume::<Progress>(checkpoints, &mut optimizer))?
         }
         Some(checkpoints) => {
             checkpoints.set_aside()?;
@@ -74,10 +79,14 @@ pub fn prepare<M: Model, B: Send + 'static>(
         }
         None => None,
     };
-    let progress = progress(scaler(&config), resumed.map(|resumed| resumed.state));
+    let mut progress = progress(scaler(&config), resumed.map(|resumed| resumed.state));
     if let (Feed::Epochs { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         // Known only now: a checkpoint may be of other data.
         *loader = all_or_none(world, loader.clone().resuming(state))?;
+        // On other ranks an epoch may have no step left.
+        let has_ended = progress.epochs < loader.epoch();
+        progress.evaluation_is_due |= has_ended && config.evaluation.every.is_none();
+        progress.epochs = loader.epoch();
     }
     log_notes(world, &config);
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
@@ -95,8 +104,9 @@ pub fn prepare<M: Model, B: Send + 'static>(
         micro: micro(&batches).get(),
         accumulation: batches.accumulation,
         passes_per_call: calls.passes,
-        stop: stop.unwrap_or_else(StopRequest::watch),
-        saved: progress.steps,
+        stop: Arc::new(stop.unwrap_or_else(StopRequest::watch)),
+        is_stopped: false,
+        is_saved: true,
         world: world.clone(),
         place,
         config,

@@ -147,12 +147,12 @@ impl<S: Module + 'static> Model for Stages<S> {
         let source = match data.source {
             Source::Samples(len, make) => Source::Samples(
                 len,
-                Arc::new(move |indices: &[usize]| {
-                    indices.chunks(micro).map(|own| make(own)).collect()
+                Arc::new(move |epoch, indices: &[usize]| {
+                    indices.chunks(micro).map(|own| make(epoch, own)).collect()
                 }),
             ),
-            Source::Passes(make) => Source::Passes(Arc::new(move |first: &u64| {
-                (*first..first + passes).map(|pass| make(&pass)).collect()
+            Source::Passes(make) => Source::Passes(Arc::new(move |first| {
+                (first..first + passes).map(|pass| make(pass)).collect()
             })),
         };
         Data { source }
@@ -263,6 +263,7 @@ impl<S: Module + 'static, B: Send + 'static> Trainer<Stages<S>, Vec<B>> {
         forward: impl Fn(&S, &mut Pass<'_, B>) -> R,
     ) -> Result<f64> {
         let (world, place, micro) = (&self.world, &self.place, self.micro);
+        let make = data.samples()?;
         let sampler = DistributedSampler::new(place.data(), data.len());
         let sampler = sampler.with_remainder(Remainder::Exact);
         let indices = sampler.indices(0);
@@ -271,12 +272,12 @@ impl<S: Module + 'static, B: Send + 'static> Trainer<Stages<S>, Vec<B>> {
         let most = data.len().div_ceil(place.data().world_size().len());
         let mut shown = self.journal.batches("evaluation", indices.len().div_ceil(micro));
         let pipeline = &mut self.engine;
-        self.journal.time(Activity::Evaluation, || {
+        let mean = self.journal.time(Activity::Evaluation, || {
             let mut totals = [0.0, 0.0];
             for first in (0..most).step_by(round) {
                 let own = indices.iter().skip(first).take(round);
                 let own: Vec<usize> = own.copied().collect();
-                let batches = own.chunks(micro).map(|indices| data.batch(indices));
+                let batches = own.chunks(micro).map(|indices| make(0, indices));
                 let batches: Result<Vec<B>, BoxError> = batches.collect();
                 let batches = all_or_none(world, batches.map_err(Error::from_program))?;
                 let losses = pipeline.evaluate(&batches, &forward)?;
@@ -287,8 +288,10 @@ impl<S: Module + 'static, B: Send + 'static> Trainer<Stages<S>, Vec<B>> {
                 }
             }
             place.replicas().group().all_reduce(&mut totals, ReduceOp::Sum)?;
-            Ok(totals[0] / totals[1])
-        })
+            Ok::<_, Error>(totals[0] / totals[1])
+        })?;
+        self.progress.evaluation_is_due = false;
+        Ok(mean)
     }
 
     /// Returns the pipeline, for operations that a trainer lacks, such as [`Pipeline::gather`].

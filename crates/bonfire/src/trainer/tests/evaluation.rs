@@ -1,0 +1,126 @@
+//! Epochs, evaluations, and the program's own state.
+
+use super::*;
+
+/// Returns the optimizer steps after which an evaluation is due, 0 for before the first of this run.
+fn due(words: &[&str]) -> Vec<u64> {
+    let all = spawn(2, |world| {
+        // 6 batches and 3 steps in an epoch.
+        let parts = (model(&world.device()), data(&world, 43));
+        let mut trainer = prepare(&world, &config(words), parts)?;
+        let mut due = Vec::new();
+        loop {
+            if trainer.evaluation_is_due() {
+                due.push(trainer.steps());
+            }
+            let Some(batch) = trainer.next_batch()? else {
+                break;
+            };
+            trainer.step(batch, loss)?;
+        }
+        trainer.finish()?;
+        Ok::<_, Error>(due)
+    });
+    all.unwrap().remove(1)
+}
+
+#[test]
+fn an_evaluation_is_due_every_so_often_and_at_the_end() {
+    assert_eq!(due(&["epochs=2"]), [3, 6]);
+    assert_eq!(due(&["steps=7"]), [3, 6, 7]);
+    assert_eq!(due(&["steps=7", "evaluation.every=2"]), [2, 4, 6, 7]);
+    assert_eq!(due(&["epochs=2", "evaluation.every=4"]), [4, 6]);
+    // The first steps are skipped.
+    let skips = ["precision.compute=f16", "precision.initial_scale=1e12", "precision.hysteresis=1"];
+    assert_eq!(due(&[&skips[..], &["steps=2", "evaluation.every=1"]].concat()), [1, 2]);
+}
+
+#[test]
+fn random_transforms_and_rates_follow_the_epoch_on_any_number_of_ranks() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let words = [
+        "report.every=1",
+        &format!("report.folder={}", path("run")),
+        &format!("checkpoints.folder={}", path("checkpoints")),
+    ];
+    // Epochs of 8 steps on one rank, and of 4 on two; 56 samples are left of the last.
+    for (ranks, steps, epochs) in [(1, "steps=17", 2), (2, "steps=20", 2), (2, "steps=21", 3)] {
+        let seen = spawn(ranks, |world| {
+            let device = world.device().autodiff();
+            let data = Data::try_by_epoch(64, move |epoch, indices| {
+                Ok::<_, Error>((epoch, batch(indices, &device)))
+            });
+            let parts = Parts::new(model(&world.device()), data)
+                .with_epoch_schedule(|epoch| 1.0 / (1 + epoch) as f64);
+            let words = [&words[..], &[steps]].concat();
+            let mut trainer = prepare(&world, &config(&words), parts)?;
+            while let Some((epoch, batch)) = trainer.next_batch()? {
+                assert_eq!(epoch, trainer.epochs());
+                trainer.step((epoch, batch), |model: &Linear, (_, batch)| loss(model, batch))?;
+            }
+            let epochs = trainer.epochs();
+            trainer.finish()?;
+            Ok::<_, Error>(epochs)
+        });
+        assert_eq!(seen.unwrap(), vec![epochs; ranks as usize]);
+    }
+    let report = bonfire_report::Report::read(path("run")).unwrap();
+    let rates: Vec<f64> = report.curve("learning_rate").iter().map(|point| point.value).collect();
+    assert_eq!(rates, [[1.0; 8].as_slice(), &[0.5; 8], &[1.0 / 3.0; 5]].concat());
+}
+
+#[test]
+fn an_epoch_without_a_step_left_on_other_ranks_is_evaluated() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", place.path().display());
+    let run = |ranks, epochs: &str, steps: usize| {
+        let ends = spawn(ranks, |world| {
+            let words = [&*folder, epochs, "batch.accumulation=1", "data.drop_last=true"];
+            let parts = (model(&world.device()), data(&world, 12));
+            let mut trainer = prepare(&world, &config(&words), parts)?;
+            let is_due = trainer.evaluation_is_due();
+            for _ in 0..steps {
+                let batch = trainer.next_batch()?.unwrap();
+                trainer.step(batch, loss)?;
+            }
+            let epochs = trainer.epochs();
+            trainer.finish()?;
+            Ok::<_, Error>((is_due, epochs))
+        });
+        ends.unwrap()[0]
+    };
+    // Of three batches two, and the samples of the third are too few for two ranks.
+    assert_eq!(run(1, "epochs=2", 2), (false, 0));
+    assert_eq!(run(2, "epochs=2", 0), (true, 1));
+}
+
+#[test]
+fn a_program_has_its_state_again_when_it_resumes() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", place.path().display());
+    let run = |steps: &str, state: Option<(f64, String)>| {
+        let states = spawn(2, |world| {
+            let words = [&*folder, steps, "checkpoints.every=1"];
+            let parts = (model(&world.device()), data(&world, 43));
+            let mut trainer = prepare(&world, &config(&words), parts)?;
+            let found: Option<(f64, String)> = trainer.state()?;
+            while let Some(batch) = trainer.next_batch()? {
+                trainer.step(batch, loss)?;
+            }
+            if let Some(state) = &state {
+                trainer.set_state(state)?;
+                let error = trainer.state::<bool>().unwrap_err().to_string();
+                assert!(error.contains("another type"), "{error}");
+            }
+            trainer.finish()?;
+            Ok::<_, Error>(found)
+        });
+        states.unwrap().remove(1)
+    };
+    assert_eq!(run("steps=1", None), None);
+    let state = Some((f64::INFINITY, "best".to_owned()));
+    // The step is saved already, without it.
+    assert_eq!(run("steps=1", state.clone()), None);
+    assert_eq!(run("steps=2", None), state);
+}
