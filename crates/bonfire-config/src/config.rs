@@ -17,9 +17,9 @@ use crate::json::Json;
 use crate::source::Source;
 
 pub use sections::{
-    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, GradientSection,
-    KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection, PipelineSection,
-    PrecisionSection, ReportSection, ScheduleSection,
+    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, EvaluationSection,
+    GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
+    PipelineSection, PrecisionSection, ReportSection, ScheduleSection,
 };
 
 /// The format of a configuration file.
@@ -65,6 +65,8 @@ pub struct Config {
     pub gradients: GradientSection,
     /// The state that is kept outside of device memory.
     pub offload: OffloadSection,
+    /// When a training is evaluated.
+    pub evaluation: EvaluationSection,
     /// When and where checkpoints are written.
     pub checkpoints: CheckpointSection,
     /// The title, the folder and the frequency of reports.
@@ -97,6 +99,7 @@ impl Default for Config {
             clip: ClipSection::default(),
             gradients: GradientSection::default(),
             offload: OffloadSection::default(),
+            evaluation: EvaluationSection::default(),
             checkpoints: CheckpointSection::default(),
             report: ReportSection::default(),
             deepspeed_schedule: None,

@@ -42,9 +42,10 @@ mod source;
 
 pub use batch::{BatchSizes, Batches};
 pub use config::{
-    BatchSection, Best, CheckpointSection, ClipSection, Config, DataSection, DecayKind, Format,
-    GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
-    PipelineSection, PrecisionSection, ReportSection, ScheduleSection, is_deepspeeds,
+    BatchSection, Best, CheckpointSection, ClipSection, Config, DataSection, DecayKind,
+    EvaluationSection, Format, GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind,
+    OptimizerSection, PipelineSection, PrecisionSection, ReportSection, ScheduleSection,
+    is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
 pub use settings::{OffloadTo, Precision, Wire};

@@ -97,6 +97,8 @@ pub struct Trainer<M: Model, B> {
     /// Forward passes since the last step, and the position in the data after the newest of them.
     passes: u64,
     reached: Fed,
+    /// True if the last step ended an interval or an epoch, after which it is not evaluated yet.
+    evaluation_is_due: bool,
     /// Steps at the newest checkpoint.
     saved: u64,
     /// The plan of its memory, if activations are known.
@@ -196,6 +198,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     fn begin_pass(&mut self) {
         self.place.seed_step(self.config.seed, self.progress.passes + self.passes);
         self.passes += self.passes_per_call;
+        self.evaluation_is_due = false;
     }
 
     /// Steps the optimizer with the gradients of all forward passes since the last step.
@@ -216,8 +219,12 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         self.progress.passes += self.passes;
         self.passes = 0;
         self.progress.data.clone_from(&self.reached.state);
+        self.progress.steps += u64::from(stepped);
+        self.evaluation_is_due = match self.config.evaluation.every {
+            Some(every) => stepped && self.progress.steps.is_multiple_of(every),
+            None => self.reached.is_last,
+        } || self.is_done();
         if stepped {
-            self.progress.steps += 1;
             self.after_step(rate, &done.loss)?;
         }
         Ok(StepOutput {
@@ -238,6 +245,28 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             Some(every) if steps.is_multiple_of(every) => self.save(None),
             _ => Ok(()),
         }
+    }
+
+    /// Returns true if the program should evaluate now: after every `evaluation.every` steps, without it at the end of
+    /// each epoch, and after the last step. It does not communicate.
+    ///
+    /// ```no_run
+    /// # use bonfire::{Error, trainer::{Data, Trainer}};
+    /// # use burn::nn::Linear;
+    /// # use burn::tensor::Tensor;
+    /// # fn mean(model: &Linear, batch: Tensor<2>) -> Tensor<1> { model.forward(batch).mean() }
+    /// # fn train(trainer: &mut Trainer<Linear, Tensor<2>>, validation: &Data<Tensor<2>>) -> Result<(), Error> {
+    /// while let Some(batch) = trainer.next_batch()? {
+    ///     trainer.step(batch, mean)?;
+    ///     if trainer.evaluation_is_due() {
+    ///         let [loss] = trainer.evaluate(validation, |model, batch| [mean(model, batch).into_scalar()])?;
+    ///         trainer.save(Some(loss))?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn evaluation_is_due(&self) -> bool {
+        self.evaluation_is_due
     }
 
     /// Records a scalar that is the same on all ranks, such as a validation loss, and shows it.

@@ -221,6 +221,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("batch.accumulation", config.batch.accumulation),
         ("pipeline.stages_per_rank", config.pipeline.stages_per_rank.map(u64::from)),
         ("data.workers", Some(config.data.workers as u64)),
+        ("evaluation.every", config.evaluation.every),
         ("checkpoints.every", config.checkpoints.every),
         ("checkpoints.keep", Some(config.checkpoints.keep as u64)),
         ("report.every", Some(config.report.every)),

@@ -245,6 +245,14 @@ pub struct OffloadSection {
     pub activations: KeptIn,
 }
 
+/// When a training is evaluated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EvaluationSection {
+    /// Steps between two evaluations. Without it there is one at the end of each epoch.
+    pub every: Option<u64>,
+}
+
 /// The order that makes a metric the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -67,6 +67,7 @@ fn numbers_out_of_range_are_refused() {
         ("clip.norm=0", "a number above 0"),
         ("report.peak_flops=0", "a number above 0"),
         ("steps=0", "a whole number from 1"),
+        ("evaluation.every=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),
         ("placement=zero4", "unknown placement `zero4`; choose replicated, zero1"),

@@ -102,6 +102,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         config,
         passes: 0,
         reached: Fed::default(),
+        evaluation_is_due: false,
         engine,
         optimizer,
         rates,

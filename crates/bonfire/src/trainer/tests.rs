@@ -10,6 +10,7 @@ use crate::{Error, SpawnOptions, spawn, spawn_with};
 
 mod deepspeed;
 mod endings;
+mod evaluation;
 mod meshes;
 mod pipelines;
 
