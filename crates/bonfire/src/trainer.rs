@@ -1,7 +1,9 @@
 //! Makes a training of a model, its data and a configuration by one call.
 
 mod data;
+mod diloco;
 mod engine;
+mod finish;
 mod memory;
 mod mesh;
 mod optimizer;
@@ -18,7 +20,8 @@ use bonfire_data::{DistributedSampler, Remainder, SamplerState};
 use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::{Evaluation, Training};
-use bonfire_report::{Activity, Journal, Report};
+use bonfire_report::{Activity, Journal};
+use bonfire_train::diloco::Diloco;
 use bonfire_train::{
     Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, Step, StepOptions, World,
 };
@@ -84,6 +87,8 @@ pub struct Trainer<M: Model, B> {
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
     deferred: Option<DeferredScale>,
+    /// The exchanges of workers that train alone, until they end.
+    diloco: Option<Diloco>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -103,6 +108,8 @@ pub struct Trainer<M: Model, B> {
     saved: u64,
     /// The plan of its memory, if activations are known.
     planned: Option<Training>,
+    /// Facts that the program adds to the report.
+    facts: Vec<(String, String)>,
 }
 
 impl<M: Model, B> fmt::Debug for Trainer<M, B> {
@@ -118,8 +125,10 @@ impl<M: Model, B> fmt::Debug for Trainer<M, B> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Progress {
     steps: u64,
-    /// Forward passes of this rank.
+    /// Forward passes of this rank, and how many of them a step has.
     passes: u64,
+    #[serde(default)]
+    accumulation: Option<u64>,
     /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,
@@ -168,6 +177,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
                 NextStep::Step(None) => return Err(unequal()),
                 NextStep::End => self.feed.next_epoch()?,
                 NextStep::Stop => {
+                    self.end_exchanges()?;
                     let steps = self.progress.steps;
                     self.journal.note(&match &self.checkpoints {
                         Some(_) => format!(
@@ -220,6 +230,12 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         self.passes = 0;
         self.progress.data.clone_from(&self.reached.state);
         self.progress.steps += u64::from(stepped);
+        if let Some(diloco) = &mut self.diloco {
+            diloco.step_in(self.engine.ddp())?;
+            if self.is_done() {
+                self.end_exchanges()?;
+            }
+        }
         self.evaluation_is_due = match self.config.evaluation.every {
             Some(every) => stepped && self.progress.steps.is_multiple_of(every),
             None => self.reached.is_last,
@@ -232,6 +248,14 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             output: done.output,
             step: stepped.then_some(self.progress.steps),
         })
+    }
+
+    /// Gives all workers of DiLoCo the mean of their parameters, unless they have it.
+    fn end_exchanges(&mut self) -> Result<()> {
+        match self.diloco.take() {
+            Some(mut diloco) => Ok(diloco.finish_in(self.engine.ddp())?),
+            None => Ok(()),
+        }
     }
 
     /// Shows figures and saves a checkpoint after a step, if they are due.
@@ -322,50 +346,6 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     /// Returns the loss scaler, with the number of skipped steps: under f16, and with `precision.skip_overflow`.
     pub fn scaler(&self) -> Option<&LossScaler> {
         self.progress.scaler.as_ref()
-    }
-
-    /// Ends the training: saves a last checkpoint, if there is a folder for them, and returns the report, which rank 0
-    /// also writes into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop.
-    /// Where parameters are sharded, each rank needs the memory of one complete parameter for the digest in the
-    /// report.
-    ///
-    /// # Errors
-    /// If a checkpoint or the report cannot be written, if the training has diverged, or if a rank has failed.
-    #[track_caller]
-    pub fn finish(mut self) -> Result<Report> {
-        self.save(None)?;
-        if let Some(checkpoints) = &self.checkpoints {
-            checkpoints.wait()?;
-        }
-        let digest = self.engine.ddp().digest()?;
-        let report = self.journal.close()?;
-        let report = report
-            .with_configuration(self.config.resolved().into_iter().map(|value| {
-                let is = format!("{} ({})", value.value, value.source);
-                (value.path, is)
-            }))
-            .with_fact("placement", self.config.placement);
-        let report = if self.place.has_parts() {
-            report.with_fact("parameters of rank 0, which has parts", digest)
-        } else {
-            report.with_fact("parameters", digest)
-        };
-        let report = match self.place.mesh() {
-            Some(mesh) => report.with_fact("mesh", mesh.grid()),
-            None => report,
-        };
-        let report = match &self.planned {
-            Some(training) => {
-                report.with_memory_planned(training.memory(self.config.placement).resident())
-            }
-            None => report,
-        };
-        let written = match &report.folder {
-            Some(folder) if self.world.is_main() => report.write(folder),
-            _ => Ok(()),
-        };
-        all_or_none(&self.world, written)?;
-        Ok(report)
     }
 }
 
