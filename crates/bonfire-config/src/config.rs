@@ -17,9 +17,9 @@ use crate::json::Json;
 use crate::source::Source;
 
 pub use sections::{
-    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, EvaluationSection,
-    GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind, OptimizerSection,
-    PipelineSection, PrecisionSection, ReportSection, ScheduleSection,
+    BatchSection, Best, CheckpointSection, ClipSection, DataSection, DecayKind, DilocoSection,
+    EvaluationSection, GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind,
+    OptimizerSection, PipelineSection, PrecisionSection, ReportSection, ScheduleSection,
 };
 
 /// The format of a configuration file.
@@ -61,8 +61,10 @@ pub struct Config {
     pub precision: PrecisionSection,
     /// Limits the size of gradients.
     pub clip: ClipSection,
-    /// The data type and the buckets in which gradients are communicated.
+    /// The route, the data type and the buckets in which gradients are communicated.
     pub gradients: GradientSection,
+    /// Training over slow links, with few exchanges.
+    pub diloco: DilocoSection,
     /// The state that is kept outside of device memory.
     pub offload: OffloadSection,
     /// When a training is evaluated.
@@ -98,6 +100,7 @@ impl Default for Config {
             precision: PrecisionSection::default(),
             clip: ClipSection::default(),
             gradients: GradientSection::default(),
+            diloco: DilocoSection::default(),
             offload: OffloadSection::default(),
             evaluation: EvaluationSection::default(),
             checkpoints: CheckpointSection::default(),
@@ -121,9 +124,21 @@ impl Config {
         file: Option<&Path>,
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, ConfigErrors> {
+        Self::default().load_over(file, words)
+    }
+
+    /// As [`load`](Self::load), over a program's own defaults.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_over<W: AsRef<str>>(
+        self,
+        file: Option<&Path>,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, ConfigErrors> {
         let config = match file {
-            Some(file) => Self::default().with_path(file)?,
-            None => Self::default(),
+            Some(file) => self.with_path(file)?,
+            None => self,
         };
         config.with_environment(std::env::vars())?.with_words(words)
     }

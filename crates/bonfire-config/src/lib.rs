@@ -43,10 +43,10 @@ mod source;
 pub use batch::{BatchSizes, Batches};
 pub use config::{
     BatchSection, Best, CheckpointSection, ClipSection, Config, DataSection, DecayKind,
-    EvaluationSection, Format, GradientSection, KeptIn, MuonScale, OffloadSection, OptimizerKind,
-    OptimizerSection, PipelineSection, PrecisionSection, ReportSection, ScheduleSection,
-    is_deepspeeds,
+    DilocoSection, EvaluationSection, Format, GradientSection, KeptIn, MuonScale, OffloadSection,
+    OptimizerKind, OptimizerSection, PipelineSection, PrecisionSection, ReportSection,
+    ScheduleSection, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
-pub use settings::{OffloadTo, Precision, Wire};
+pub use settings::{OffloadTo, OuterGradients, Precision, Route, Wire};
 pub use source::Source;

@@ -30,6 +30,34 @@ pub enum Wire {
     F16,
 }
 
+/// The route of gradients between the ranks. `bonfire::ddp::GradientRoute` has their conditions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// From device to device where that is possible.
+    #[default]
+    Auto,
+    /// Through host memory, on all devices.
+    Host,
+    /// From device to device, or not at all.
+    Device,
+    /// Over NVIDIA's NCCL, or not at all.
+    Nccl,
+}
+
+/// The data type in which workers of DiLoCo exchange parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OuterGradients {
+    /// 4 bytes for each parameter.
+    #[default]
+    F32,
+    /// 2 bytes for each parameter.
+    Bf16,
+    /// 1 byte for each parameter, and a scale per block of 256.
+    Int8,
+}
+
 /// The place of state for which the device has no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]

@@ -196,7 +196,15 @@ impl ConfigArgs {
     /// # Errors
     /// [`Error::Config`].
     pub fn load(&self) -> Result<Config> {
-        Ok(Config::load(self.config.as_deref(), &self.words)?)
+        self.load_over(Config::default())
+    }
+
+    /// Loads the configuration over a program's own defaults.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn load_over(&self, defaults: Config) -> Result<Config> {
+        Ok(defaults.load_over(self.config.as_deref(), &self.words)?)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Makes a training of a model, its data and a configuration by one call.
 
 mod data;
+mod diloco;
 mod engine;
 mod evaluation;
+mod finish;
 mod memory;
 mod mesh;
 mod optimizer;
@@ -19,7 +21,8 @@ use bonfire_data::SamplerState;
 use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::Training;
-use bonfire_report::{Activity, Journal, Report};
+use bonfire_report::{Activity, Journal};
+use bonfire_train::diloco::Diloco;
 use bonfire_train::{
     Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, Step, StepOptions, World,
 };
@@ -86,6 +89,8 @@ pub struct Trainer<M: Model, B> {
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
     deferred: Option<DeferredScale>,
+    /// The exchanges of workers that train alone, until they end.
+    diloco: Option<Diloco>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -104,6 +109,8 @@ pub struct Trainer<M: Model, B> {
     is_saved: bool,
     /// The plan of its memory, if activations are known.
     planned: Option<Training>,
+    /// Facts that the program adds to the report.
+    facts: Vec<(String, String)>,
 }
 
 impl<M: Model, B> fmt::Debug for Trainer<M, B> {
@@ -124,8 +131,9 @@ struct Progress {
     epochs: u64,
     /// True if the last step ended an interval or an epoch, after which it is not evaluated yet.
     evaluation_is_due: bool,
-    /// Forward passes of this rank.
+    /// Forward passes of this rank, and how many of them a step has.
     passes: u64,
+    accumulation: Option<u64>,
     /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,
@@ -176,6 +184,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
                 NextStep::Step(None) => return Err(unequal()),
                 NextStep::End => self.feed.next_epoch()?,
                 NextStep::Stop => {
+                    self.end_exchanges()?;
                     self.note_stop();
                     return Ok(None);
                 }
@@ -235,6 +244,12 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         self.progress.data.clone_from(position);
         self.progress.epochs = epoch + u64::from(is_last);
         self.progress.steps += u64::from(stepped);
+        if let Some(diloco) = &mut self.diloco {
+            diloco.step_in(self.engine.ddp())?;
+            if self.is_done() {
+                self.end_exchanges()?;
+            }
+        }
         self.progress.evaluation_is_due = match self.config.evaluation.every {
             Some(every) => stepped && self.progress.steps.is_multiple_of(every),
             None => is_last,
@@ -248,6 +263,14 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             output: done.output,
             step: stepped.then_some(self.progress.steps),
         })
+    }
+
+    /// Gives all workers of DiLoCo the mean of their parameters, unless they have it.
+    fn end_exchanges(&mut self) -> Result<()> {
+        match self.diloco.take() {
+            Some(mut diloco) => Ok(diloco.finish_in(self.engine.ddp())?),
+            None => Ok(()),
+        }
     }
 
     /// Shows figures and saves a checkpoint after a step, if they are due.
@@ -354,50 +377,6 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     /// Returns the loss scaler, with the number of skipped steps: under f16, and with `precision.skip_overflow`.
     pub fn scaler(&self) -> Option<&LossScaler> {
         self.progress.scaler.as_ref()
-    }
-
-    /// Ends the training: saves a last checkpoint, if there is a folder for them, and returns the report, which rank 0
-    /// also writes into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop.
-    /// Where parameters are sharded, each rank needs the memory of one complete parameter for the digest in the
-    /// report.
-    ///
-    /// # Errors
-    /// If a checkpoint or the report cannot be written, if the training has diverged, or if a rank has failed.
-    #[track_caller]
-    pub fn finish(mut self) -> Result<Report> {
-        self.save(None)?;
-        if let Some(checkpoints) = &self.checkpoints {
-            checkpoints.wait()?;
-        }
-        let digest = self.engine.ddp().digest()?;
-        let report = self.journal.close()?;
-        let report = report
-            .with_configuration(self.config.resolved().into_iter().map(|value| {
-                let is = format!("{} ({})", value.value, value.source);
-                (value.path, is)
-            }))
-            .with_fact("placement", self.config.placement);
-        let report = if self.place.has_parts() {
-            report.with_fact("parameters of rank 0, which has parts", digest)
-        } else {
-            report.with_fact("parameters", digest)
-        };
-        let report = match self.place.mesh() {
-            Some(mesh) => report.with_fact("mesh", mesh.grid()),
-            None => report,
-        };
-        let report = match &self.planned {
-            Some(training) => {
-                report.with_memory_planned(training.memory(self.config.placement).resident())
-            }
-            None => report,
-        };
-        let written = match &report.folder {
-            Some(folder) if self.world.is_main() => report.write(folder),
-            _ => Ok(()),
-        };
-        all_or_none(&self.world, written)?;
-        Ok(report)
     }
 }
 

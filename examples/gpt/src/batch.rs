@@ -4,9 +4,15 @@
 //! ranks with six windows each see exactly what one rank with twelve sees, and a training can be continued at any
 //! step. Validation windows are the same at every evaluation, and are divided among the ranks without padding.
 
+use anyhow::Result;
+use bonfire::World;
 use bonfire::collective::{Rank, WorldSize};
+use bonfire::config::Config;
+use burn::tensor::Device;
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+
+use crate::text::{TextBatch, TextWindows};
 
 /// Random windows of a text, the same for every rank with the same seed.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +33,28 @@ impl Sampler {
         let skipped = rank.index() * self.batch;
         drawn.skip(skipped).take(self.batch).collect()
     }
+}
+
+/// Returns the forward passes of a step, and this rank's batch of each pass: windows that differ among the ranks of
+/// `data`.
+pub fn passes(
+    text: &TextWindows,
+    config: &Config,
+    data: &World,
+    device: &Device,
+) -> Result<(u64, impl Fn(u64) -> TextBatch + Send + Sync + use<>)> {
+    let (text, device) = (text.clone(), device.clone());
+    let (rank, world_size) = (data.rank(), data.world_size());
+    let batches = config.batches(world_size.get().into())?;
+    let (micro, per_step) = (usize::try_from(batches.micro)?, batches.accumulation);
+    let batch = micro * usize::try_from(per_step)?;
+    let sampler = Sampler { seed: config.seed, windows: text.count(), batch };
+    let of_pass = move |pass| {
+        let windows = sampler.windows(pass / per_step, rank, world_size);
+        let first = (pass % per_step) as usize * micro;
+        text.batch(&windows[first..first + micro], &device)
+    };
+    Ok((per_step, of_pass))
 }
 
 /// Selects at most `count` of a text's windows, spread evenly.

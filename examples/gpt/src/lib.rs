@@ -6,10 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod checkpoint;
 pub mod data;
 pub mod model;
-pub mod optimizer;
 pub mod options;
 pub mod plan;
 pub mod sample;

@@ -13,7 +13,7 @@
 //! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
 //! layer is one plain matrix product.
 
-mod part;
+mod stage;
 
 use std::f64::consts::TAU;
 
@@ -29,7 +29,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-pub use part::Part;
+use crate::text::TextBatch;
 
 /// The standard deviation of every initial matrix, as in GPT-2.
 const INITIAL_STD: f64 = 0.02;
@@ -49,13 +49,21 @@ pub struct GptConfig {
     pub width: usize,
 }
 
+/// The model, or the layers of a stage: the embedding is in the first, the last norm in the last.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    tokens: VocabParallelEmbedding,
-    positions: Param<Tensor<2>>,
+    tokens: Option<VocabParallelEmbedding>,
+    positions: Option<Param<Tensor<2>>>,
     blocks: Vec<Block>,
-    norm: LayerNorm,
+    norm: Option<LayerNorm>,
     recomputed: bool,
+    /// Characters of which this rank has the vectors.
+    rows: usize,
+    #[module(skip)]
+    config: GptConfig,
+    /// The ranks among which the layers are divided.
+    #[module(skip)]
+    tp: Option<World>,
     /// The ranks that have other tokens of the same windows.
     #[module(skip)]
     cp: Option<World>,
@@ -92,13 +100,7 @@ impl GptConfig {
     /// Matrices are normal with deviation 0.02; those that write to the residual stream are scaled
     /// by `1 / sqrt(2 * layers)`, because that many of them add up.
     pub fn init(&self, seed: u64, device: &Device) -> Gpt {
-        assert_eq!(
-            self.width % self.heads,
-            0,
-            "{} heads share a width of {}",
-            self.heads,
-            self.width
-        );
+        assert!(self.width.is_multiple_of(self.heads), "heads share the width: {self:?}");
         let mut normals = Normals { seed, drawn: 0 };
         let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         let (c, v) = (self.width, self.vocabulary);
@@ -121,17 +123,24 @@ impl GptConfig {
             },
         });
         Gpt {
-            tokens: tokens.into(),
-            positions,
+            tokens: Some(tokens.into()),
+            positions: Some(positions),
             blocks: blocks.collect(),
-            norm: norm(),
+            norm: Some(norm()),
             recomputed: false,
+            rows: v,
+            config: *self,
+            tp: None,
             cp: None,
         }
     }
 }
 
 impl Gpt {
+    pub fn config(&self) -> &GptConfig {
+        &self.config
+    }
+
     pub fn with_recomputed_blocks(mut self) -> Self {
         self.recomputed = true;
         self
@@ -147,7 +156,7 @@ impl Gpt {
     /// D T`, as in appendix B of the paper on PaLM, <https://arxiv.org/abs/2204.02311>. Its `N` leaves the positions
     /// out, as nanoGPT's does: they are only added.
     pub fn flops_per_token(&self) -> f64 {
-        let [t, c] = self.positions.lazy_shape().dims();
+        let (t, c) = (self.config.context, self.config.width);
         let parameters = self.num_params() - t * c;
         (6 * parameters + 12 * self.blocks.len() * c * t) as f64
     }
@@ -157,10 +166,16 @@ impl Gpt {
     /// # Errors
     /// [`ParallelError::Indivisible`] if the ranks do not divide the heads or the hidden features.
     pub fn divided(self, tp: &World) -> Result<Self, ParallelError> {
+        let divide = |tokens: VocabParallelEmbedding| {
+            VocabParallelEmbedding::from_embedding(tokens.to_embedding()?, tp)
+        };
+        let tokens = self.tokens.map(divide).transpose()?;
         let blocks = self.blocks.into_iter().map(|block| block.divided(tp));
         Ok(Self {
-            tokens: VocabParallelEmbedding::from_embedding(self.tokens.to_embedding()?, tp)?,
+            rows: tokens.as_ref().map_or(0, |tokens| tokens.weight.lazy_shape()[0]),
+            tokens,
             blocks: blocks.collect::<Result<_, _>>()?,
+            tp: Some(tp.clone()),
             ..self
         })
     }
@@ -170,10 +185,12 @@ impl Gpt {
     /// # Errors
     /// [`ParallelError::Collective`] if a rank fails.
     pub fn whole(&self) -> Result<Self, ParallelError> {
+        let tokens = self.tokens.as_ref().map(|tokens| tokens.to_embedding());
         let blocks = self.blocks.iter().map(Block::whole);
         Ok(Self {
-            tokens: self.tokens.to_embedding()?.into(),
+            tokens: tokens.transpose()?.map(Into::into),
             blocks: blocks.collect::<Result<_, _>>()?,
+            tp: None,
             cp: None,
             ..self.clone()
         })
@@ -182,81 +199,87 @@ impl Gpt {
     /// Returns the scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`; those of this
     /// rank's characters if the model is divided. Among ranks of `cp` the tokens are this rank's.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
-        let [b, t] = tokens.dims();
-        let positions = match &self.cp {
-            None => self.positions.val().slice(0..t),
-            Some(cp) => {
-                let all = self.positions.val().slice(0..t * cp.world_size().len());
-                or_end_pass(zigzag_split(all, 0, cp), cp)
-            }
-        };
-        let embedded = self.tokens.forward(tokens) + positions.unsqueeze(); // [B, T, C]
-        let mut stream = embedded.flatten(0, 1); // [B*T, C]
-        for block in &self.blocks {
-            stream = block.run(stream, b, self.cp.as_ref(), self.recomputed); // [B*T, C]
-        }
-        self.tokens.logits(self.norm.forward(stream)) // [B*T, V]
+        self.tokens().logits(self.normalised(self.stream(tokens, None))) // [B*T, V]
     }
 
-    /// Returns the mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`; of this
+    /// Returns the mean cross entropy, in nats per character, of the targets after the tokens, both `[B, T]`; of this
     /// rank's tokens among ranks of `cp`. They have equally many, so the mean over the ranks is that over all tokens.
-    pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
-        let [tokens, targets] = [tokens, targets].map(|all| match &self.cp {
+    pub fn loss(&self, batch: TextBatch) -> Tensor<1> {
+        let [tokens, targets] = [batch.tokens, batch.targets].map(|all| match &self.cp {
             None => all,
             Some(cp) => or_end_pass(zigzag_split(all, 1, cp), cp),
         });
-        let scores = self.forward(tokens); // [B*T, V]
-        let cross_entropy = VocabParallelCrossEntropy::new();
-        cross_entropy.forward(&self.tokens, scores, targets.flatten(0, 1))
+        self.cross_entropy(self.stream(tokens, None), self.tokens(), targets)
+    }
+
+    /// The output of the blocks, `[B*T, C]`: of the tokens, or of the previous stage's output.
+    fn stream(&self, tokens: Tensor<2, Int>, input: Option<Tensor<2>>) -> Tensor<2> {
+        let [b, t] = tokens.dims();
+        let embedded = self.positions.as_ref().map(|positions| {
+            let positions = match &self.cp {
+                None => positions.val().slice(0..t),
+                Some(cp) => {
+                    let all = positions.val().slice(0..t * cp.world_size().len());
+                    or_end_pass(zigzag_split(all, 0, cp), cp)
+                }
+            };
+            let embedded = self.tokens().forward(tokens) + positions.unsqueeze(); // [B, T, C]
+            embedded.flatten(0, 1) // [B*T, C]
+        });
+        let stream = embedded.or(input).expect("a stage without embedding has an input");
+        let block = |stream, block: &Block| block.run(stream, b, self.cp.as_ref(), self.recomputed);
+        self.blocks.iter().fold(stream, block)
+    }
+
+    fn cross_entropy(
+        &self,
+        stream: Tensor<2>,
+        head: &VocabParallelEmbedding,
+        targets: Tensor<2, Int>,
+    ) -> Tensor<1> {
+        let scores = head.logits(self.normalised(stream)); // [B*T, V]
+        VocabParallelCrossEntropy::new().forward(head, scores, targets.flatten(0, 1))
+    }
+
+    fn normalised(&self, stream: Tensor<2>) -> Tensor<2> {
+        self.norm.as_ref().expect("the last stage has the norm").forward(stream)
+    }
+
+    fn tokens(&self) -> &VocabParallelEmbedding {
+        self.tokens.as_ref().expect("the first stage has the embedding")
     }
 }
 
 impl Block {
-    fn divided(self, tp: &World) -> Result<Self, ParallelError> {
-        let Attention { query_key_value, output, heads } = self.attention;
-        let ranks = tp.world_size();
-        if !heads.is_multiple_of(ranks.len()) {
+    fn divided(mut self, tp: &World) -> Result<Self, ParallelError> {
+        let (ranks, size) = (tp.world_size(), self.attention.heads);
+        if !size.is_multiple_of(ranks.len()) {
             return Err(ParallelError::Indivisible {
                 what: "the list of heads",
                 dim: 0,
-                size: heads,
+                size,
                 ranks,
             });
         }
-        Ok(Self {
-            attention: Attention {
-                query_key_value: ColumnParallelLinear::from_fused(
-                    query_key_value.to_linear()?,
-                    3,
-                    tp,
-                )?,
-                output: RowParallelLinear::from_linear(output.to_linear()?, tp)?,
-                heads: heads / ranks.len(),
-            },
-            mlp: Mlp {
-                input: ColumnParallelLinear::from_linear(self.mlp.input.to_linear()?, tp)?,
-                output: RowParallelLinear::from_linear(self.mlp.output.to_linear()?, tp)?,
-            },
-            ..self
-        })
+        let Attention { query_key_value, output, heads } = &mut self.attention;
+        *query_key_value = ColumnParallelLinear::from_fused(query_key_value.to_linear()?, 3, tp)?;
+        *output = RowParallelLinear::from_linear(output.to_linear()?, tp)?;
+        *heads /= ranks.len();
+        let Mlp { input, output } = &mut self.mlp;
+        *input = ColumnParallelLinear::from_linear(input.to_linear()?, tp)?;
+        *output = RowParallelLinear::from_linear(output.to_linear()?, tp)?;
+        Ok(self)
     }
 
     fn whole(&self) -> Result<Self, ParallelError> {
-        let Self { attention, mlp, .. } = self;
-        let output = attention.output.to_linear()?;
-        let ranks = output.weight.shape()[0] / attention.output.weight.shape()[0];
-        Ok(Self {
-            attention: Attention {
-                query_key_value: attention.query_key_value.to_linear()?.into(),
-                output: output.into(),
-                heads: ranks * attention.heads,
-            },
-            mlp: Mlp {
-                input: mlp.input.to_linear()?.into(),
-                output: mlp.output.to_linear()?.into(),
-            },
-            ..self.clone()
-        })
+        let mut whole = self.clone();
+        let Attention { query_key_value, output, heads } = &mut whole.attention;
+        let joined = output.to_linear()?;
+        *heads *= joined.weight.shape()[0] / output.weight.shape()[0];
+        (*query_key_value, *output) = (query_key_value.to_linear()?.into(), joined.into());
+        let Mlp { input, output } = &mut whole.mlp;
+        (*input, *output) = (input.to_linear()?.into(), output.to_linear()?.into());
+        Ok(whole)
     }
 
     /// The forward pass of a block, with the tokens of ranks of `cp`; keeps only its input if it is recomputed.
@@ -382,7 +405,8 @@ mod tests {
         let model = CONFIG.init(7, &device());
         let row = [0, 1, 2, 3, 4, 5, 6, 7];
         let target = [1, 2, 3, 4, 5, 6, 7, 8];
-        let loss = model.loss(tokens([row, row]), tokens([target, target])).into_scalar::<f32>();
+        let [tokens, targets] = [row, target].map(|row| tokens([row, row]));
+        let loss = model.loss(TextBatch { tokens, targets }).into_scalar::<f32>();
         // Scores are sums of C products of a normalised activation with a weight of deviation
         // 0.02, so their deviation is 0.02 * sqrt(C) and the mean loss over 16 tokens is within
         // about four standard errors of the uniform one.

@@ -2,6 +2,7 @@
 //!
 //! Every character costs a forward pass over the complete window; good for a sample of the model, not for serving.
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -9,28 +10,24 @@ use rand::{RngExt, SeedableRng};
 use crate::model::Gpt;
 use crate::text::Vocabulary;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    pub len: usize,
-    pub context: usize,
-    /// Divides the scores before the softmax.
-    pub temperature: f64,
-    pub seed: u64,
-}
-
-impl Sample {
-    /// Generates text with `model`, beginning with a new line where the text has lines.
-    pub fn generate(&self, model: &Gpt, vocabulary: &Vocabulary, device: &Device) -> String {
-        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        let first = vocabulary.token('\n').unwrap_or(0);
-        let mut tokens = vec![first];
-        for _ in 0..self.len {
-            let window = &tokens[tokens.len().saturating_sub(self.context)..];
-            let scores = last_scores(model, window, device);
-            tokens.push(draw(&scores, self.temperature, rng.random()));
-        }
-        vocabulary.decode(&tokens[1..])
+/// Generates `len` characters with `model`, beginning with a new line where the text has lines. `temperature` divides
+/// the scores before the softmax.
+pub fn sample(
+    model: &Gpt,
+    vocabulary: &Vocabulary,
+    len: usize,
+    temperature: f64,
+    seed: u64,
+) -> String {
+    let device = model.devices().remove(0);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut tokens = vec![vocabulary.token('\n').unwrap_or(0)];
+    for _ in 0..len {
+        let window = &tokens[tokens.len().saturating_sub(model.config().context)..];
+        let scores = last_scores(model, window, &device);
+        tokens.push(draw(&scores, temperature, rng.random()));
     }
+    vocabulary.decode(&tokens[1..])
 }
 
 fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
@@ -80,10 +77,7 @@ mod tests {
         let vocabulary = Vocabulary::of("\nabcdefg");
         let config = GptConfig { vocabulary: 8, context: 4, layers: 1, heads: 2, width: 8 };
         let model = config.init(3, &Device::flex());
-        let text = |seed| {
-            let sample = Sample { len: 50, context: 4, temperature: 1.0, seed };
-            sample.generate(&model, &vocabulary, &Device::flex())
-        };
+        let text = |seed| sample(&model, &vocabulary, 50, 1.0, seed);
         assert_eq!(text(1).chars().count(), 50);
         assert_eq!(text(1), text(1));
         assert_ne!(text(1), text(2));

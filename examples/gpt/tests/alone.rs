@@ -26,7 +26,8 @@ fn losses(ranks: u32, more: &str) -> Vec<f64> {
                  --log-interval 30 --eval-interval 60 --eval-windows 9 --batch 4";
     let words = sizes.split_whitespace().chain(more.split_whitespace());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
-    settings.reporting.report_dir = Some(folder.path().to_owned());
+    settings.config.report.folder = Some(folder.path().to_owned());
+    settings.config.report.run_name = None;
     let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
     let run = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, run).unwrap();

@@ -26,8 +26,9 @@ fn ctrl_c_ends_a_training_with_its_report() {
     let end = job.end();
     let (output, errors) = (end.stdout.join("\n"), end.stderr.join("\n"));
     assert!(errors.contains("interrupted by SIGINT"), "{errors}");
-    let stop = output.split("stopped after ").nth(1).unwrap_or_else(|| panic!("{output} {errors}"));
-    let steps: usize = stop.split(' ').next().unwrap().parse().unwrap();
+    let stop =
+        output.split("stopped after step ").nth(1).unwrap_or_else(|| panic!("{output} {errors}"));
+    let steps: usize = stop.split(';').next().unwrap().parse().unwrap();
     let report = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["steps"], steps, "{report}");

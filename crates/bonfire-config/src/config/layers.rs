@@ -221,6 +221,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("batch.accumulation", config.batch.accumulation),
         ("pipeline.stages_per_rank", config.pipeline.stages_per_rank.map(u64::from)),
         ("data.workers", Some(config.data.workers as u64)),
+        ("diloco.local_steps", config.diloco.local_steps),
+        ("diloco.fragments", Some(config.diloco.fragments as u64)),
         ("evaluation.every", config.evaluation.every),
         ("checkpoints.every", config.checkpoints.every),
         ("checkpoints.keep", Some(config.checkpoints.keep as u64)),

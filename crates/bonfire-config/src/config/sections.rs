@@ -6,7 +6,7 @@ use bonfire_plan::pipeline::Kind;
 use bonfire_plan::rate::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{OffloadTo, Precision, Wire};
+use crate::settings::{OffloadTo, OuterGradients, Precision, Route, Wire};
 
 /// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,6 +79,8 @@ pub struct OptimizerSection {
     /// Weight decay, as the rule applies it. The default is 0, and not the 0.01 of `bonfire::optim::AdamWConfig`,
     /// which is PyTorch's, nor the 1e-4 of Burn's AdamW.
     pub weight_decay: f64,
+    /// Leaves parameters without weight decay whose path has one of these texts in it, such as `["bias", "gamma"]`.
+    pub no_decay: Vec<String>,
     /// Decay rates of the moments; by default 0.9 and 0.999, for Lion 0.9 and 0.99.
     pub betas: Option<(f64, f64)>,
     /// Added to the root of the second moment.
@@ -99,6 +101,7 @@ impl Default for OptimizerSection {
             kind: OptimizerKind::default(),
             lr: 1e-3,
             weight_decay: 0.0,
+            no_decay: Vec::new(),
             betas: None,
             eps: 1e-8,
             momentum: None,
@@ -211,14 +214,35 @@ impl Default for PipelineSection {
     }
 }
 
-/// The data type and the buckets in which gradients are communicated.
+/// The route, the data type and the buckets in which gradients are communicated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GradientSection {
+    /// The route of gradients between the ranks.
+    pub route: Route,
     /// The data type in which gradients are communicated.
     pub wire: Wire,
     /// Bytes of a bucket, if not the default of `DdpConfig`.
     pub bucket_bytes: Option<usize>,
+}
+
+/// Training over slow links by DiLoCo: each worker takes steps alone between two exchanges of parameters. The workers
+/// are the ranks along `dp_replicate` of the mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DilocoSection {
+    /// Steps that a worker takes alone between two exchanges. Without it gradients are averaged in every step.
+    pub local_steps: Option<u64>,
+    /// Parts of the parameters, which are exchanged one after the other.
+    pub fragments: usize,
+    /// The data type in which parameters are exchanged.
+    pub outer_gradients: OuterGradients,
+}
+
+impl Default for DilocoSection {
+    fn default() -> Self {
+        Self { local_steps: None, fragments: 1, outer_gradients: OuterGradients::default() }
+    }
 }
 
 /// The place of values that may wait in host memory.
@@ -295,6 +319,8 @@ pub struct ReportSection {
     pub title: String,
     /// The folder of curves and the page; none are written without it.
     pub folder: Option<PathBuf>,
+    /// Gives each run a new folder in `folder`, named by the time in UTC and this name.
+    pub run_name: Option<String>,
     /// Steps between two lines of figures.
     pub every: u64,
     /// FLOP/s that the device of each rank can do, for model FLOPs utilisation.
@@ -303,6 +329,12 @@ pub struct ReportSection {
 
 impl Default for ReportSection {
     fn default() -> Self {
-        Self { title: "training".to_owned(), folder: None, every: 10, peak_flops: None }
+        Self {
+            title: "training".to_owned(),
+            folder: None,
+            run_name: None,
+            every: 10,
+            peak_flops: None,
+        }
     }
 }

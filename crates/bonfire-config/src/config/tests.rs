@@ -33,6 +33,19 @@ fn later_layers_win_and_every_value_knows_where_it_is_from() {
 }
 
 #[test]
+fn a_programs_own_defaults_are_below_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("train.toml");
+    std::fs::write(&file, "steps = 100\noptimizer.no_decay = [\"bias\"]").unwrap();
+    let mut own = Config::default();
+    (own.steps, own.optimizer.lr) = (Some(600), 0.5);
+    let config = own.load_over(Some(&file), ["seed=3"]).unwrap();
+    assert_eq!((config.steps, config.optimizer.lr, config.seed), (Some(100), 0.5, 3));
+    assert_eq!(config.optimizer.no_decay, ["bias"]);
+    assert_eq!(config.source("optimizer.lr"), Source::Default);
+}
+
+#[test]
 fn json_and_toml_say_the_same() {
     let json = r#"{ "seed": 3, "batch": { "micro": 4 }, "checkpoints": { "folder": "a" } }"#;
     let toml = "seed = 3\nbatch.micro = 4\n[checkpoints]\nfolder = \"a\"";
@@ -67,6 +80,8 @@ fn numbers_out_of_range_are_refused() {
         ("clip.norm=0", "a number above 0"),
         ("report.peak_flops=0", "a number above 0"),
         ("steps=0", "a whole number from 1"),
+        ("gradients.route=wire", "one of auto, host, device, nccl"),
+        ("diloco.fragments=0", "a whole number from 1"),
         ("evaluation.every=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),

@@ -49,8 +49,8 @@ impl<B> Data<B> {
     }
 
     /// Makes an unbounded data source: `batch` makes this rank's batch of a forward pass, which are counted from 0.
-    /// The batch must depend on that number and the rank alone, so that a training can continue from a checkpoint. It
-    /// needs `steps` in the configuration.
+    /// The batch must depend on that number and the rank alone, so that a training can continue from a checkpoint:
+    /// after N steps with pass N x `batch.accumulation`. It needs `steps` in the configuration.
     pub fn stream(batch: impl Fn(u64) -> B + Send + Sync + 'static) -> Self {
         Self::try_stream(move |pass| Ok::<_, BoxError>(batch(pass)))
     }

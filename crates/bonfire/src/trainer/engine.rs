@@ -98,7 +98,7 @@ impl<M: Module> Model for M {
         Ok(Part {
             module: self,
             connect: Box::new(|module, place, config| {
-                Ok(Ddp::with_config(module, place.replicas(), config)?)
+                Ok(Ddp::with_config(module, place.averaging(), config)?)
             }),
         })
     }

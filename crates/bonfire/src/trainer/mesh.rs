@@ -31,6 +31,8 @@ pub struct Place {
     mesh: Option<(Mesh, TensorTable)>,
     /// True if parameters are divided among ranks of `tp`.
     is_divided: bool,
+    /// The ranks of a worker of DiLoCo.
+    worker: Option<World>,
 }
 
 impl Place {
@@ -58,7 +60,7 @@ impl Place {
             }
             _ => {}
         }
-        Ok(Self { world: world.clone(), grid, mesh, is_divided: false })
+        Ok(Self { world: world.clone(), grid, mesh, is_divided: false, worker: None })
     }
 
     /// Finds out if this rank's part of the model has divided layers.
@@ -113,6 +115,16 @@ impl Place {
     /// The ranks that have the same parameters.
     pub(super) fn replicas(&self) -> &World {
         self.mesh.as_ref().map_or(&self.world, |(mesh, _)| mesh.replicas())
+    }
+
+    /// The ranks that average their gradients.
+    pub(super) fn averaging(&self) -> &World {
+        self.worker.as_ref().unwrap_or_else(|| self.replicas())
+    }
+
+    /// Lets the ranks of a worker train without the others.
+    pub(super) fn train_apart(&mut self, worker: World) {
+        self.worker = Some(worker);
     }
 
     pub(super) fn mesh(&self) -> Option<&Mesh> {

@@ -26,80 +26,86 @@ pub(super) fn build<M: Module>(
         (one as f32, other as f32)
     };
     let adams = betas((0.9, 0.999));
-    let (eps, decay) = (section.eps as f32, section.weight_decay as f32);
+    let eps = section.eps as f32;
     if offload.is_some() && matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon) {
         return Err(Error::Usage(
             "offload.optimizer and offload.parameters are for adamw, adam, sgd and lion".to_owned(),
         ));
     }
-    let adamw = || {
-        AdamWConfig::new()
-            .with_beta_1(adams.0)
-            .with_beta_2(adams.1)
-            .with_epsilon(eps)
-            .with_weight_decay(decay)
-            .build()
-            .with_offload(offload.clone())
-            .with_deferred_scale(deferred.clone())
+    let adamw = |decay| {
+        let adamw = AdamWConfig::new().with_beta_1(adams.0).with_beta_2(adams.1).with_epsilon(eps);
+        let adamw = adamw.with_weight_decay(decay).build().with_offload(offload.clone());
+        adamw.with_deferred_scale(deferred.clone())
     };
     let optimizer = match section.kind {
-        OptimizerKind::AdamW => adamw().into(),
-        OptimizerKind::Adam => AdamConfig::new()
-            .with_beta_1(adams.0)
-            .with_beta_2(adams.1)
-            .with_epsilon(eps)
-            .with_weight_decay(decay)
-            .build()
-            .with_offload(offload)
-            .with_deferred_scale(deferred.clone())
-            .into(),
-        OptimizerKind::Sgd => SgdConfig::new()
-            .with_momentum(section.momentum.unwrap_or(0.0))
-            .with_dampening(section.dampening)
-            .with_nesterov(section.nesterov)
-            .with_weight_decay(decay)
-            .build()
-            .with_offload(offload)
-            .with_deferred_scale(deferred.clone())
-            .into(),
-        OptimizerKind::Lion => {
-            let betas = betas((0.9, 0.99));
-            LionConfig::new()
-                .with_beta_1(betas.0)
-                .with_beta_2(betas.1)
+        OptimizerKind::AdamW => grouped(section, adamw),
+        OptimizerKind::Adam => grouped(section, |decay| {
+            let adam = AdamConfig::new().with_beta_1(adams.0).with_beta_2(adams.1);
+            let adam = adam.with_epsilon(eps).with_weight_decay(decay).build();
+            adam.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+        }),
+        OptimizerKind::Sgd => grouped(section, |decay| {
+            let sgd = SgdConfig::new()
+                .with_momentum(section.momentum.unwrap_or(0.0))
+                .with_dampening(section.dampening)
+                .with_nesterov(section.nesterov)
                 .with_weight_decay(decay)
-                .build()
-                .with_offload(offload)
-                .with_deferred_scale(deferred.clone())
-                .into()
-        }
-        OptimizerKind::Lamb => LambConfig::new()
-            .with_beta_1(adams.0)
-            .with_beta_2(adams.1)
-            .with_epsilon(eps)
-            .with_weight_decay(decay)
-            .init(),
+                .build();
+            sgd.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+        }),
+        OptimizerKind::Lion => grouped(section, |decay| {
+            let betas = betas((0.9, 0.99));
+            let lion = LionConfig::new().with_beta_1(betas.0).with_beta_2(betas.1);
+            let lion = lion.with_weight_decay(decay).build();
+            lion.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+        }),
+        OptimizerKind::Lamb => grouped(section, |decay| {
+            let lamb = LambConfig::new().with_beta_1(adams.0).with_beta_2(adams.1);
+            lamb.with_epsilon(eps).with_weight_decay(decay).build()
+        }),
         OptimizerKind::Muon => {
-            let matrices = ParamGroup::from_ids(matrices(model));
-            let optimizer = ModuleOptimizer::from(adamw());
+            let all = ParamGroup::from_ids(matrices(model));
+            let decayed = match undecayed(section) {
+                Some(others) => all.clone().exclude(others),
+                None => all.clone(),
+            };
+            let optimizer = grouped(section, adamw);
+            let decay = section.weight_decay;
             match section.muon_scale {
-                MuonScale::AdamW => optimizer.with_group(matrices, muon(section).build(), None),
-                MuonScale::Original => {
-                    optimizer.with_group(matrices, OriginalMuon::new(section), None)
-                }
+                MuonScale::AdamW => optimizer
+                    .with_group(all, muon(section, 0.0).build(), None)
+                    .with_group(decayed, muon(section, decay).build(), None),
+                MuonScale::Original => optimizer
+                    .with_group(all, OriginalMuon::new(section, 0.0), None)
+                    .with_group(decayed, OriginalMuon::new(section, decay), None),
             }
         }
     };
     Ok((optimizer, deferred))
 }
 
+/// The parameters without weight decay, if there are any.
+fn undecayed(section: &OptimizerSection) -> Option<ParamGroup> {
+    let texts = &section.no_decay;
+    (!texts.is_empty()).then(|| ParamGroup::from_any_predicates(texts.clone()))
+}
+
+/// Builds an optimizer from its rule with a weight decay.
+fn grouped<O: Optimizer>(section: &OptimizerSection, rule: impl Fn(f32) -> O) -> ModuleOptimizer {
+    let optimizer = ModuleOptimizer::from(rule(section.weight_decay as f32));
+    match undecayed(section) {
+        Some(group) => optimizer.with_group(group, rule(0.0), None),
+        None => optimizer,
+    }
+}
+
 /// Burn's Muon with steps on AdamW's scale, so that one rate serves both.
-fn muon(section: &OptimizerSection) -> MuonConfig {
+fn muon(section: &OptimizerSection, decay: f64) -> MuonConfig {
     let momentum = MomentumConfig::new()
         .with_momentum(section.momentum.unwrap_or(0.95))
         .with_dampening(0.0)
         .with_nesterov(true);
-    let decay = WeightDecayConfig::new(section.weight_decay as f32);
+    let decay = WeightDecayConfig::new(decay as f32);
     MuonConfig::new()
         .with_momentum(momentum)
         .with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW)
@@ -116,9 +122,9 @@ pub(super) struct OriginalMuon {
 }
 
 impl OriginalMuon {
-    pub(super) fn new(section: &OptimizerSection) -> Self {
-        let muon = muon(section).with_adjust_lr_fn(AdjustLrFn::Original);
-        Self { muon: muon.with_weight_decay(None).build(), weight_decay: section.weight_decay }
+    pub(super) fn new(section: &OptimizerSection, weight_decay: f64) -> Self {
+        let muon = muon(section, 0.0).with_adjust_lr_fn(AdjustLrFn::Original);
+        Self { muon: muon.with_weight_decay(None).build(), weight_decay }
     }
 }
 

@@ -28,6 +28,7 @@ pub struct Parts<M, B> {
     pub(super) stop: Option<StopRequest>,
     pub(super) activations: Option<Activations>,
     pub(super) flops_per_sample: Option<f64>,
+    pub(super) units: (&'static str, usize),
     pub(super) mesh: Option<(Mesh, TensorTable)>,
 }
 
@@ -42,6 +43,7 @@ impl<M, B> Parts<M, B> {
             stop: None,
             activations: None,
             flops_per_sample: None,
+            units: ("samples", 1),
             mesh: None,
         }
     }
@@ -85,6 +87,14 @@ impl<M, B> Parts<M, B> {
     #[must_use]
     pub fn with_flops_per_sample(mut self, flops: f64) -> Self {
         self.flops_per_sample = Some(flops);
+        self
+    }
+
+    /// Counts throughput in another unit than samples: `per_sample` of them are in each sample, such as the `tokens` of
+    /// a window.
+    #[must_use]
+    pub fn with_units(mut self, name: &'static str, per_sample: usize) -> Self {
+        self.units = (name, per_sample.max(1));
         self
     }
 

@@ -5,15 +5,18 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use bonfire_config::{
-    Batches, Best as BestMetric, Config, OffloadSection, OffloadTo, Precision as Compute, Wire,
+    Batches, Best as BestMetric, Config, OffloadSection, OffloadTo, Precision as Compute, Route,
+    Wire,
 };
 use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
 use bonfire_launch::StopRequest;
 use bonfire_optim::{DeferredScale, Offload, ScalerConfig};
 use bonfire_plan::memory::Training;
 use bonfire_report::ModelFlops;
+use bonfire_train::diloco::DilocoConfig;
 use bonfire_train::{
-    Best, Clip, DdpConfig, DeviceKind, GradientCompression, Keep, LossScaler, Precision, World,
+    Best, Clip, DdpConfig, DeviceKind, GradientCompression, GradientRoute, Keep, LossScaler,
+    Precision, World,
 };
 use burn::optim::ModuleOptimizer;
 
@@ -21,7 +24,7 @@ use super::data::{Feed, Source};
 use super::engine::{Calls, Model, Part};
 use super::mesh::{Place, placed};
 use super::parts::Rates;
-use super::{Data, Parts, memory, optimizer, parts};
+use super::{Data, Parts, diloco, memory, optimizer, parts};
 use crate::error::{Error, Result};
 
 /// A training before the ranks speak of it.
@@ -41,6 +44,8 @@ pub(super) struct Resolved<M: Model, B> {
     pub(super) optimizer: ModuleOptimizer,
     /// The optimizer's handle on factors of gradients, if it has one.
     pub(super) deferred: Option<DeferredScale>,
+    pub(super) diloco: Option<DilocoConfig>,
+    pub(super) units: (&'static str, usize),
     pub(super) flops: Option<ModelFlops>,
     pub(super) planned: Option<Training>,
 }
@@ -60,7 +65,9 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let batches = config.batches(u64::from(ranks))?;
     let part = parts.model.part(&place, &config, &batches)?;
     place.look_at(&part.module);
-    let flops = model_flops(&config, parts.flops_per_sample)?;
+    let diloco = diloco::options(&config, place.grid())?;
+    let per_unit = parts.flops_per_sample.map(|flops| flops / parts.units.1 as f64);
+    let flops = model_flops(&config, per_unit)?;
     let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
     let feed = feed(place.data(), &config, data, &batches, calls)?;
     let steps = total_steps(&config, &feed, batches.accumulation / calls.passes);
@@ -91,6 +98,8 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         calls,
         optimizer,
         deferred,
+        diloco,
+        units: parts.units,
         flops,
     })
 }
@@ -146,9 +155,9 @@ pub(super) fn prefetch(config: &Config) -> Prefetch {
     Prefetch::default().with_workers(config.data.workers)
 }
 
-/// Combines the program's operations per sample with the configured peak of the device.
-fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
-    match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
+/// Combines the program's operations per sample, or per unit of it, with the configured peak of the device.
+fn model_flops(config: &Config, per_unit: Option<f64>) -> Result<Option<ModelFlops>> {
+    match (per_unit.map(ModelFlops::per_sample), config.report.peak_flops) {
         (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
         (None, Some(_)) => Err(Error::Usage(
             "report.peak_flops is for a program that sets the operations of its model; leave it out, or call \
@@ -222,6 +231,12 @@ pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
     let bytes = config.gradients.bucket_bytes.unwrap_or(own.bucket_bytes_max);
     own.with_placement(config.placement)
         .with_bucket_bytes_max(bytes)
+        .with_route(match config.gradients.route {
+            Route::Auto => GradientRoute::Auto,
+            Route::Host => GradientRoute::Host,
+            Route::Device => GradientRoute::Device,
+            Route::Nccl => GradientRoute::Nccl,
+        })
         .with_precision(match config.precision.compute {
             Compute::F32 => Precision::F32,
             Compute::Bf16 => Precision::Bf16,

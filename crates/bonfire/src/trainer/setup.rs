@@ -10,7 +10,7 @@ use bonfire_train::{Checkpoints, InputPlacement, LossScaler, Recompute, World};
 use super::data::{Fed, Feed};
 use super::engine::{Engine, Model};
 use super::resolve::{Resolved, clip, keep, micro, resolve, scaler};
-use super::{Parts, Progress, Trainer};
+use super::{Parts, Progress, Trainer, diloco};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
@@ -57,11 +57,20 @@ pub fn prepare<M: Model, B: Send + 'static>(
         ddp,
         mut optimizer,
         deferred,
+        diloco,
+        units,
         flops,
         planned,
     } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
     place.check_parts()?;
-    let mut engine = (part.connect)(part.module, &place, ddp)?;
+    let (diloco, module) = match diloco {
+        Some(options) => {
+            let begun = diloco::begin(world, &mut place, &config, options, part.module)?;
+            (Some(begun.0), begun.1)
+        }
+        None => (None, part.module),
+    };
+    let mut engine = (part.connect)(module, &place, ddp)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let opened = Checkpoints::open(world, folder, keep(&config)).map_err(Error::from);
@@ -79,7 +88,8 @@ pub fn prepare<M: Model, B: Send + 'static>(
         }
         None => None,
     };
-    let mut progress = progress(scaler(&config), resumed.map(|resumed| resumed.state));
+    let resumed = resumed.map(|resumed| resumed.state);
+    let mut progress = progress(scaler(&config), batches.accumulation, resumed);
     if let (Feed::Epochs { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         // Known only now: a checkpoint may be of other data.
         *loader = all_or_none(world, loader.clone().resuming(state))?;
@@ -91,16 +101,20 @@ pub fn prepare<M: Model, B: Send + 'static>(
     log_notes(world, &config);
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
-        .with_samples_per_step(samples, "samples")
+        .with_samples_per_step(samples.saturating_mul(units.1), units.0)
         .with_steps_done(progress.steps);
     journal.flops = flops;
-    if let Some(folder) = &config.report.folder {
-        journal = journal.with_folder(folder);
-    }
+    journal = match (&config.report.folder, &config.report.run_name) {
+        (Some(parent), Some(name)) => journal.with_new_folder(parent, name),
+        (Some(folder), None) => journal.with_folder(folder),
+        (None, _) => journal,
+    };
     Ok(Trainer {
         journal: Journal::new(world, journal)?,
         clip: clip(&config),
         deferred,
+        diloco,
+        facts: Vec::new(),
         micro: micro(&batches).get(),
         accumulation: batches.accumulation,
         passes_per_call: calls.passes,
@@ -122,10 +136,14 @@ pub fn prepare<M: Model, B: Send + 'static>(
     })
 }
 
-/// Returns the progress of a checkpoint, if there is one. A training may continue with another precision.
-fn progress(scaler: Option<LossScaler>, resumed: Option<Progress>) -> Progress {
+/// Returns the progress of a checkpoint, if there is one. A training may continue with another precision, or with more
+/// or fewer forward passes in a step.
+fn progress(scaler: Option<LossScaler>, accumulation: u64, resumed: Option<Progress>) -> Progress {
     let resumed = resumed.unwrap_or_default();
+    let before = resumed.accumulation.unwrap_or(accumulation).max(1);
     Progress {
+        passes: resumed.passes.saturating_mul(accumulation) / before,
+        accumulation: Some(accumulation),
         scaler: match (scaler, resumed.scaler) {
             (Some(new), Some(saved)) => Some(new.or_resumed(saved)),
             (new, _) => new,

@@ -9,8 +9,10 @@ use super::*;
 use crate::{Error, SpawnOptions, spawn, spawn_with};
 
 mod deepspeed;
+mod diloco;
 mod endings;
 mod evaluation;
+mod keys;
 mod meshes;
 mod pipelines;
 
@@ -308,7 +310,7 @@ fn muons_original_steps_are_longer_where_there_are_more_outputs() {
     let weight = Tensor::<2>::ones([4, 16], &device);
     let mut section = Config::default().optimizer;
     section.weight_decay = 0.5;
-    let ours = optimizer::OriginalMuon::new(&section);
+    let ours = optimizer::OriginalMuon::new(&section, section.weight_decay);
     let (stepped, _) = ours.step(0.1, weight.clone(), gradient.clone(), None);
     // As PyTorch has the matrix: Burn's own rule is right there.
     let theirs = MuonConfig::new()

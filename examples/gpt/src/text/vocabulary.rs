@@ -14,12 +14,8 @@ impl Vocabulary {
         Self { characters: distinct.into_iter().collect() }
     }
 
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.characters.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.characters.is_empty()
     }
 
     /// Returns the number of a character, if it belongs to the vocabulary.
@@ -50,7 +46,7 @@ mod tests {
     #[test]
     fn characters_are_numbered_in_order_and_come_back() {
         let vocabulary = Vocabulary::of("hello wörld");
-        assert_eq!(vocabulary.len(), 9);
+        assert_eq!(vocabulary.size(), 9);
         assert_eq!(vocabulary.token(' '), Some(0));
         assert_eq!(vocabulary.token('z'), None);
         let tokens = vocabulary.encode("wörld hello");

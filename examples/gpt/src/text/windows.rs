@@ -1,8 +1,9 @@
 //! Windows of text, with the next characters as targets.
 
+use anyhow::{Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::{Text, TextError};
+use super::Text;
 
 /// Windows and, for each of their characters, the next one: `[batch, context]` both.
 #[derive(Clone, Debug)]
@@ -13,19 +14,7 @@ pub struct TextBatch {
     pub targets: Tensor<2, Int>,
 }
 
-/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](bonfire::data::Loader) of
-/// [`len`](Self::len) samples. Clones share the text.
-///
-/// ```
-/// use gpt::text::Text;
-/// use burn::tensor::Device;
-///
-/// let windows = Text::new("a rhyme", "one two three four")?.windows(4)?;
-/// assert_eq!(windows.len(), 4);
-/// let batch = windows.batch(&[0, 2], &Device::flex());
-/// assert_eq!(batch.tokens.dims(), [2, 4]);
-/// # Ok::<(), gpt::text::TextError>(())
-/// ```
+/// All windows of a text, numbered from its beginning. Clones share the text.
 #[derive(Clone, Debug)]
 pub struct TextWindows {
     text: Text,
@@ -35,18 +24,12 @@ pub struct TextWindows {
 }
 
 impl TextWindows {
-    pub(super) fn new(text: Text, context: usize) -> Result<Self, TextError> {
-        assert!(context > 0, "a window has at least one character");
-        // A window reads `context` characters and predicts each one's successor.
-        let needed = context + 1;
-        if text.len() < needed {
-            return Err(TextError::TooShort {
-                name: text.name().to_owned(),
-                characters: text.len(),
-                context,
-                needed,
-            });
-        }
+    /// Cuts windows of `context` characters, one behind the other.
+    ///
+    /// # Errors
+    /// If not one fits with its successor.
+    pub fn new(text: Text, context: usize) -> Result<Self> {
+        require(&text, context, 1)?;
         Ok(Self { text, context, stride: context })
     }
 
@@ -56,21 +39,8 @@ impl TextWindows {
         Self { stride: 1, ..self }
     }
 
-    pub fn len(&self) -> usize {
-        (self.text.len() - self.context - 1) / self.stride + 1
-    }
-
-    /// Always false, because a text that is too short is an error.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    pub fn text(&self) -> &Text {
-        &self.text
-    }
-
-    pub fn context(&self) -> usize {
-        self.context
+    pub fn count(&self) -> usize {
+        (self.text.tokens().len() - self.context - 1) / self.stride + 1
     }
 
     /// Makes a batch of the windows at `indices`, on `device`.
@@ -87,13 +57,26 @@ impl TextWindows {
 
     fn gather(&self, indices: &[usize], shift: usize, device: &Device) -> Tensor<2, Int> {
         let window = |&index: &usize| {
-            assert!(index < self.len(), "window {index} of {}", self.len());
+            assert!(index < self.count(), "window {index} of {}", self.count());
             let start = index * self.stride + shift;
             &self.text.tokens()[start..start + self.context]
         };
         let values: Vec<i32> = indices.iter().flat_map(window).copied().collect();
         Tensor::from_data(TensorData::new(values, [indices.len(), self.context]), device)
     }
+}
+
+/// Checks that a text has as many windows one behind the other, each with its successor.
+pub(crate) fn require(text: &Text, context: usize, windows: usize) -> Result<()> {
+    let (name, characters) = (text.name(), text.tokens().len());
+    // A window reads `context` characters and predicts each one's successor.
+    let needed = windows * (context + 1);
+    ensure!(
+        characters >= needed,
+        "{name} has {characters} characters, but a context of {context} needs at least {needed}; give a longer text or a \
+         smaller context"
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -113,7 +96,7 @@ mod tests {
 
     #[test]
     fn targets_are_the_successors() {
-        let windows = text(20).windows(3).unwrap();
+        let windows = TextWindows::new(text(20), 3).unwrap();
         let batch = windows.batch(&[0, 4], &Device::flex());
         assert_eq!(values(batch.tokens), [0, 1, 2, 12, 13, 14]);
         assert_eq!(values(batch.targets), [1, 2, 3, 13, 14, 15]);
@@ -124,9 +107,9 @@ mod tests {
 
     #[test]
     fn a_text_too_short_says_how_long_it_should_be() {
-        let short = text(8).windows(8).unwrap_err().to_string();
+        let short = TextWindows::new(text(8), 8).unwrap_err().to_string();
         assert!(short.contains("8 characters") && short.contains("at least 9"), "{short}");
-        assert_eq!(text(9).windows(8).unwrap().len(), 1);
+        assert_eq!(TextWindows::new(text(9), 8).unwrap().count(), 1);
     }
 
     proptest! {
@@ -135,14 +118,14 @@ mod tests {
         #[test]
         fn windows_cover_a_text_without_overlap(len in 2..200_usize, context in 1..20_usize) {
             prop_assume!(len > context);
-            let windows = text(len).windows(context).unwrap();
-            let all: Vec<usize> = (0..windows.len()).collect();
+            let windows = TextWindows::new(text(len), context).unwrap();
+            let all: Vec<usize> = (0..windows.count()).collect();
             let targets = values(windows.batch(&all, &Device::flex()).targets);
             let expected: Vec<i64> = (1..len).map(|place| (place % 26) as i64).collect();
             prop_assert_eq!(&targets[..], &expected[..targets.len()]);
             prop_assert!(expected.len() - targets.len() < context);
             let everywhere = windows.at_every_character();
-            prop_assert_eq!(everywhere.len(), len - context);
+            prop_assert_eq!(everywhere.count(), len - context);
         }
     }
 }

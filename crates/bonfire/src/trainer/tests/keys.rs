@@ -1,0 +1,126 @@
+//! Keys of the configuration, and parts of a program, each by what it changes.
+
+use bonfire_report::Report;
+
+use super::*;
+
+fn report_of(words: &[&str], parts: fn(Parts<Linear, Batch>) -> Parts<Linear, Batch>) -> Report {
+    let reports = spawn(2, |world| {
+        let own = parts(Parts::new(model(&world.device()), data(&world, 16)));
+        let mut trainer = prepare(&world, &config(words), own)?;
+        trainer.fact("data", "a guess");
+        trainer.fact("data", "points on a line");
+        trainer.fact("parameters", "those of a program");
+        trainer.finish()
+    });
+    reports.unwrap().remove(0)
+}
+
+#[test]
+fn the_route_of_gradients_is_that_of_the_configuration() {
+    let error = format!("{:?}", trained(2, &["gradients.route=device"]).unwrap_err());
+    assert!(error.contains("as GradientRoute::Device asks"), "{error}");
+    trained(2, &["gradients.route=host", "steps=1"]).unwrap();
+}
+
+#[test]
+fn throughput_is_counted_in_the_programs_units() {
+    let report = report_of(&[], |parts| parts);
+    // 2 ranks, 2 passes of 4 samples.
+    assert_eq!((&*report.unit, report.samples_per_step), ("samples", 16));
+    let report =
+        report_of(&[], |parts| parts.with_units("tokens", 64).with_flops_per_sample(640.0));
+    assert_eq!((&*report.unit, report.samples_per_step), ("tokens", 16 * 64));
+    assert_eq!(report.flops, Some(bonfire_report::ModelFlops::per_sample(10.0)));
+}
+
+#[test]
+fn a_report_has_the_facts_of_the_program() {
+    let report = report_of(&[], |parts| parts);
+    let of = |wanted: &str| {
+        let facts = report.facts.iter().filter(|(name, _)| name == wanted);
+        facts.map(|(_, value)| &**value).collect::<Vec<_>>()
+    };
+    assert_eq!(of("data"), ["points on a line"]);
+    assert_eq!(of("parameters"), ["those of a program"]);
+    assert_eq!(of("placement"), ["replicated"]);
+}
+
+#[test]
+fn each_run_of_a_name_has_a_new_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("report.folder={}", folder.path().display());
+    let words = [&*place, "report.run_name=lines"];
+    for runs in 1..=2 {
+        let own = report_of(&words, |parts| parts).folder.unwrap();
+        assert!(own.join("report.json").exists() && own.starts_with(folder.path()), "{own:?}");
+        let name = own.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.contains("-lines"), "{name}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), runs);
+    }
+}
+
+/// Gradients are zero, so that weight decay alone moves a parameter.
+#[test]
+fn parameters_that_are_named_do_not_decay() {
+    let moved = |words: &[&str]| {
+        let all = spawn(2, |world| {
+            let device = world.device();
+            let ones = |shape: [usize; 2]| Tensor::<2>::ones(shape, &device);
+            let model = Linear {
+                weight: Param::from_tensor(ones([3, 700])),
+                bias: Some(Param::from_tensor(ones([1, 700]).reshape([700]))),
+            };
+            let base = ["steps=1", "batch.accumulation=1", "optimizer.weight_decay=0.5"];
+            let config = config(&[&base[..], &["schedule.warmup_steps=0"], words].concat());
+            let mut trainer = prepare(&world, &config, (model, data(&world, 16)))?;
+            while let Some(batch) = trainer.next_batch()? {
+                trainer
+                    .step(batch, |model: &Linear, (x, _): Batch| (model.forward(x) * 0.0).mean())?;
+            }
+            let model = trainer.ddp().whole()?;
+            let is_one = |sum: f32, len: f32| (sum - len).abs() < 1e-3 * len;
+            let weight: f32 = model.weight.val().sum().into_scalar();
+            let bias: f32 = model.bias.unwrap().val().sum().into_scalar();
+            Ok::<_, Error>([!is_one(weight, 2100.0), !is_one(bias, 700.0)])
+        });
+        all.unwrap().remove(0)
+    };
+    for kind in ["adamw", "adam", "sgd", "lion", "lamb", "muon"] {
+        let kind = format!("optimizer.kind={kind}");
+        let rate = "optimizer.lr=0.5";
+        assert_eq!(moved(&[&kind, rate]), [true, true], "{kind}");
+        let words = [&*kind, rate, "optimizer.no_decay=[\"bias\"]"];
+        assert_eq!(moved(&words), [true, false], "{kind}");
+    }
+    let words = ["optimizer.kind=muon", "optimizer.muon_scale=original", "optimizer.lr=0.5"];
+    assert_eq!(moved(&[&words[..], &["optimizer.no_decay=[\"w\", \"b\"]"]].concat()), [false; 2]);
+    let rows = ["placement=zero1", "optimizer.lr=0.5", "optimizer.no_decay=[\"bias\"]"];
+    assert_eq!(moved(&rows), [true, false]);
+}
+
+/// A step has the same place in a stream, whatever the forward passes that an earlier run took for one.
+#[test]
+fn a_stream_goes_on_after_the_same_step_with_other_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", folder.path().display());
+    let seen = |words: &[&str]| {
+        let seen = spawn(1, |world| {
+            let device = world.device().autodiff();
+            let data = Data::stream(move |pass| (pass, batch(&[pass as usize], &device)));
+            let config = config(&[words, &[&*folder]].concat());
+            let mut trainer = prepare(&world, &config, (model(&world.device()), data))?;
+            let mut seen = Vec::new();
+            while let Some((pass, batch)) = trainer.next_batch()? {
+                seen.push(pass);
+                trainer.step(batch, loss)?;
+            }
+            trainer.finish()?;
+            Ok::<_, Error>(seen)
+        });
+        seen.unwrap().remove(0)
+    };
+    assert_eq!(seen(&["steps=3", "batch.accumulation=2"]), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(seen(&["steps=4", "batch.accumulation=1"]), [3]);
+    assert_eq!(seen(&["steps=5", "batch.accumulation=3"]), [12, 13, 14]);
+}
