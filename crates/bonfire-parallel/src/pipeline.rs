@@ -163,10 +163,9 @@ impl<M: Module> Pipeline<M> {
         config: DdpConfig,
     ) -> Result<Self, PipelineError> {
         let Axes { stages: world, data } = axes;
-        let abort = |error: &PipelineError| world.abort(&error.to_string());
-        let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
-        let (schedule, numbers) = prepared?;
-        check(&config).inspect_err(abort)?;
+        let prepared = prepared(stages.len(), schedule, world);
+        let prepared = prepared.and_then(|prepared| check(&config).map(|()| prepared));
+        let (schedule, numbers) = world.group().or_abort(prepared)?;
         let channels = Channels::new(world, &schedule)?;
         let ddp = Ddp::with_config(stages, data, config);
         let ddp = ddp.map_err(|error| as_known_in(world, error.into()))?;
@@ -294,10 +293,7 @@ impl<M: Module> Pipeline<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), PipelineError> {
-        let done = self.ddp.step(optimizer, lr, gradients);
-        let done = done.map_err(PipelineError::from);
-        let done = done.and_then(|()| self.share_tied());
-        self.or_abort(done)
+        self.step_with(optimizer, lr, gradients, StepOptions::default()).map(drop)
     }
 
     /// Unscales and clips the gradients and [steps](Self::step), as [`Ddp::step_with`] does. Every rank calls it.
@@ -312,10 +308,13 @@ impl<M: Module> Pipeline<M> {
         gradients: Gradients,
         options: StepOptions<'_>,
     ) -> Result<bool, PipelineError> {
-        match options.apply(gradients)? {
-            Some(gradients) => self.step(optimizer, lr, gradients).map(|()| true),
-            None => Ok(false),
+        let stepped = self.ddp.step_with(optimizer, lr, gradients, options);
+        let stepped = stepped.map_err(|error| as_known_in(&self.world, error.into()))?;
+        if stepped {
+            let shared = self.share_tied();
+            self.or_abort(shared)?;
         }
+        Ok(stepped)
     }
 
     /// Gathers the stages of all ranks, in the order of the layers, without autodiff: for validation or export of a
@@ -360,10 +359,8 @@ impl<M: Module> Pipeline<M> {
 
     /// Ends, on an error, all that other ranks may wait in.
     fn or_abort<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
-        outcome.map_err(|error| {
-            self.world.abort(&error.to_string());
-            as_known_in(&self.world, error)
-        })
+        let outcome = self.world.group().or_abort(outcome);
+        outcome.map_err(|error| as_known_in(&self.world, error))
     }
 
     #[track_caller]

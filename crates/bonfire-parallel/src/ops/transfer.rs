@@ -115,7 +115,7 @@ fn transferred(
         Err(cause) => Err(unreadable(&cause)),
     };
     // The other ranks are not to wait for one that has nothing to send.
-    let data = data.inspect_err(|error| group.abort(&error.to_string()))?;
+    let data = group.or_abort(data)?;
     Ok(Tensor::from_data(data, (&device, dtype)))
 }
 
