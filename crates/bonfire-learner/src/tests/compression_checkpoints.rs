@@ -133,9 +133,7 @@ fn a_damaged_state_ends_all_ranks() {
         let error = training.launch(learner(&world)).error.unwrap();
         error.to_string()
     });
-    for error in errors {
-        assert!(error.contains("has changed since it was saved"), "{error}");
-    }
+    assert_each_says(errors, &["has changed since it was saved"]);
 }
 
 #[test]
@@ -151,7 +149,5 @@ fn a_strategy_that_is_not_followed_is_an_error() {
         let error = training.launch(learner(&world)).error.unwrap();
         error.to_string()
     });
-    for error in errors {
-        assert!(error.contains("kept.follow"), "{error}");
-    }
+    assert_each_says(errors, &["kept.follow"]);
 }

@@ -142,7 +142,5 @@ fn a_loader_that_cannot_be_sliced_is_an_error_on_all_ranks() {
         let result = training.distributed(&world).launch(learner(&world));
         result.error.unwrap().to_string()
     });
-    for error in errors {
-        assert!(error.contains("DatasetLoader"), "{error}");
-    }
+    assert_each_says(errors, &["DatasetLoader"]);
 }
