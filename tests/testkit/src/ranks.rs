@@ -103,7 +103,7 @@ pub fn assert_each_says<E: Display>(errors: impl IntoIterator<Item = E>, parts: 
     for error in errors {
         let text = error.to_string();
         for part in parts {
-            assert!(text.contains(part), "{part:?} is not in {text:?}");
+            assert!(text.contains(part), "{part:?} is missing: {text}");
         }
     }
 }

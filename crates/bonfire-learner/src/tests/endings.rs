@@ -15,11 +15,7 @@ fn a_sample_that_cannot_be_read_on_one_rank_ends_all() {
         result.error.unwrap().to_string()
     });
     assert!(errors[1].contains("sample 10 is torn"), "{}", errors[1]);
-    for rank in [0, 2] {
-        let error = &errors[rank];
-        assert!(error.contains("rank 1 failed"), "{error}");
-        assert!(error.contains("sample 10 is torn"), "{error}");
-    }
+    assert_each_says([&errors[0], &errors[2]], &["rank 1 failed", "sample 10 is torn"]);
 }
 
 #[test]
