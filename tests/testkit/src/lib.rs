@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "for the tests of this workspace alone")]
 #![forbid(unsafe_code)]
 
+mod again;
 pub mod conformance;
 mod console;
 pub mod endings;
@@ -20,6 +21,7 @@ mod scope;
 mod watchdog;
 mod way;
 
+pub use again::{again, measured, print_figure, task};
 pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
@@ -27,7 +29,9 @@ pub use job::{
     Job, JobEnd, OwnPort, Signal, assert_gone, is_running, of_another_launcher, signal_process,
     wait_until_gone, wait_until_stopped,
 };
-pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use ranks::{
+    assert_each_says, connected, env_of, local, meeting, on_hosts, processes, try_connected,
+};
 pub use readers::{
     CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,
 };

@@ -42,9 +42,7 @@ fn all_are_notified(
 ) {
     let errors: Vec<_> = outcomes(body).into_iter().map(Outcome::unwrap_err).collect();
     assert!(errors.iter().any(|error| matches!(error, CollectiveError::Usage(_))));
-    for error in errors {
-        assert!(error.to_string().contains(what), "{error}");
-    }
+    assert_each_says(errors, &[what]);
 }
 
 /// The others do not wait for what never comes.
