@@ -374,6 +374,6 @@ fn a_master_that_is_no_name_is_one_clear_line() {
 #[test]
 fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_printed() {
     for node in ["0", "1"] {
-        of_master("no.such.host.invalid", node).until_told("the name does not resolve");
+        of_master("no.such.host.invalid", node).until_printed("the name does not resolve");
     }
 }

@@ -112,7 +112,10 @@ fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
     let parts: [&[usize]; 2] = [&[2, 2, 2], &[2, 2, 2]];
     for weighted in [false, true] {
         let single = Averaging::per_parameter(DdpConfig::default());
-        assert_eq!(gradients_of(small_buckets(), &parts, weighted), gradients_of(single, &parts, weighted));
+        assert_eq!(
+            gradients_of(small_buckets(), &parts, weighted),
+            gradients_of(single, &parts, weighted)
+        );
     }
 }
 
