@@ -300,8 +300,8 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Saves the training as it was after its last step, with a figure by which `checkpoints.best` finds the best
-    /// checkpoint, if there is one. Where there is a checkpoint of this step already, it gets the figure. Without
-    /// `checkpoints.folder` it does nothing.
+    /// checkpoint, if there is one. Where there is a checkpoint of this step already, it gets the figure, or is
+    /// saved again with a new [state](Self::set_state). Without `checkpoints.folder` it does nothing.
     ///
     /// # Errors
     /// As [`Checkpoints::save`](crate::checkpoint::Checkpoints::save), which refuses a training that has diverged.

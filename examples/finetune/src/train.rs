@@ -15,6 +15,9 @@ use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, World, all_or_none, trainer};
 use burn::nn::loss::CrossEntropyLossConfig;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Int, Tensor};
 use vision::networks::resnet::ResNet;
 
@@ -100,16 +103,23 @@ fn parts(
         if options.sync_bn { bonfire::nn::convert_sync_batch_norm(model, world)? } else { model };
     let schedule = options.schedule(world.world_size());
     let parts = Parts::new(model, data.training(options, world)?)
+        .with_optimizer(optimizer())
         .with_epoch_schedule(move |epoch| schedule.rate(epoch));
     Ok((parts, data.validation(options, world)?))
+}
+
+fn optimizer() -> ModuleOptimizer {
+    // Burn's own default dampens; PyTorch's does not.
+    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+    SgdConfig::new()
+        .with_momentum(Some(momentum))
+        .with_weight_decay(Some(WeightDecayConfig::new(5e-3)))
+        .init()
 }
 
 fn config(options: &Options) -> Result<Config, ConfigErrors> {
     let mut config = Config::default().with_words([
         "data.drop_last=true",
-        "optimizer.kind=sgd",
-        "optimizer.momentum=0.9",
-        "optimizer.weight_decay=5e-3",
         "checkpoints.keep=1",
         "checkpoints.best=highest",
     ])?;
