@@ -15,7 +15,8 @@ mod shared_values;
 mod split;
 pub(crate) mod work;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::exec::executor::{Executor, ExecutorConfig};
 use crate::group::buffer::GroupBuffer;
 use crate::health::control::Control;
 use crate::health::domain::{Bond, Domain};
+use crate::health::failure::panic_message;
 use crate::health::flight::RecordTarget;
 use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
@@ -327,6 +329,28 @@ impl ProcessGroup {
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
         // What this rank did is part of what went wrong, and its process may end at once.
         let _ = self.core.refuse(cause);
+    }
+
+    /// Returns the value; or [aborts](Self::abort) the group, with the error as the cause, and returns the error. For a
+    /// failure that begins on this rank, of which the other ranks learn in no other way.
+    ///
+    /// # Errors
+    /// That of `result`.
+    pub fn or_abort<T, E: Display>(&self, result: Result<T, E>) -> Result<T, E> {
+        result.inspect_err(|error| self.abort(&error.to_string()))
+    }
+
+    /// Runs `work`. If it panics, [aborts](Self::abort) the group with the panic's message as the cause, and continues
+    /// the panic.
+    ///
+    /// # Panics
+    /// If `work` panics.
+    pub fn abort_on_panic<R>(&self, work: impl FnOnce() -> R) -> R {
+        // After a panic nothing of `work` is used here.
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            self.abort(&format!("panicked: {}", panic_message(&*panic)));
+            resume_unwind(panic)
+        })
     }
 
     /// Leaves this group and those that [share its fate](Self::split), even if there are other handles of them: a

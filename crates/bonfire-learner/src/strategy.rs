@@ -1,9 +1,7 @@
 //! The strategy of a rank, for `SupervisedTraining::with_training_strategy`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-use bonfire_collective::panic_message;
 use bonfire_launch::StopRequest;
 use bonfire_train::World;
 use burn_train::{
@@ -109,21 +107,12 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         let interrupter = components.interrupter.clone();
         let _interrupts = stop_on_interrupt(&interrupter);
         let mut run = Run::new(&self.world, &self.config, components, learner);
-        // After a panic nothing of the run is used.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let group = self.world.group();
+        let trained = group.abort_on_panic(|| {
             run.train(self.restoring, &dataloader_train, &dataloader_valid, starting_epoch)
-        }));
-        match outcome {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                self.world.group().abort(&error.to_string());
-                error.stop(&interrupter, self.world.rank());
-            }
-            Err(panic) => {
-                let said = format!("panicked: {}", panic_message(&*panic));
-                self.world.group().abort(&said);
-                resume_unwind(panic);
-            }
+        });
+        if let Err(error) = group.or_abort(trained) {
+            error.stop(&interrupter, group.rank());
         }
         run.into_parts()
     }

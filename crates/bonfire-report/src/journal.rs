@@ -138,7 +138,7 @@ impl Journal {
         };
         let folder = config.folder.as_ref().filter(|_| world.is_main());
         let files = folder.map(|folder| Files::new(folder, config.steps_done));
-        let files = told(world, files.transpose())?;
+        let files = reported(world, files.transpose())?;
         let folder = files.as_ref().map(|files| files.folder().to_owned());
         let (folder, host) = host::of_rank_0(world, folder)?;
         Ok(Self {
@@ -229,7 +229,7 @@ impl Journal {
         self.book_other();
         let interval = self.times.since(&self.times_shown);
         (self.times_shown, self.steps_shown) = (self.times, self.steps);
-        let losses = told(&self.world, self.losses.take())?;
+        let losses = reported(&self.world, self.losses.take())?;
         let all = self.all_ranks(interval, losses)?;
 
         let (sum, weight) =
@@ -360,7 +360,7 @@ impl Journal {
             points.push(Point { step, value });
         }
         let written = self.files.as_mut().map(|files| files.write(step, values));
-        told(&self.world, written.transpose())?;
+        reported(&self.world, written.transpose())?;
         Ok(())
     }
 }
@@ -426,8 +426,8 @@ impl LossSum {
 }
 
 /// Ends the group on an error that only this rank has, so that no rank waits for it.
-fn told<T>(world: &World, outcome: Result<T, ReportError>) -> Result<T, ReportError> {
-    outcome.inspect_err(|error| world.group().abort(&error.to_string()))
+fn reported<T>(world: &World, outcome: Result<T, ReportError>) -> Result<T, ReportError> {
+    world.group().or_abort(outcome)
 }
 
 #[cfg(test)]

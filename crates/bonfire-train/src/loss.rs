@@ -95,8 +95,7 @@ impl Loss {
         // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
         let own = if samples > 0.0 {
             // The other ranks are not to wait for a loss that cannot be read.
-            let loss = self.value();
-            [loss.inspect_err(|error| group.abort(&error.to_string()))?, samples]
+            [group.or_abort(self.value())?, samples]
         } else {
             [0.0, 0.0]
         };

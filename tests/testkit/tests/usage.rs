@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
@@ -174,6 +175,25 @@ fn use_after_abort() {
             group.abort("enough");
         }
         group.all_to_all(&mut [0_u8; 3])?;
+        group.barrier()
+    });
+}
+
+#[test]
+fn an_error_of_one_rank_ends_the_group_for_all() {
+    rank_one_is_to_blame("rank 1 failed: no more disk", |group| {
+        let read = if is_one(group) == 1 { Err("no more disk") } else { Ok(()) };
+        assert_eq!(group.or_abort(read), read);
+        group.barrier()
+    });
+}
+
+#[test]
+fn a_panic_of_one_rank_ends_the_group_for_all() {
+    rank_one_is_to_blame("rank 1 failed: panicked: no more disk", |group| {
+        let work = || assert_ne!(is_one(group), 1, "no more disk");
+        let done = catch_unwind(AssertUnwindSafe(|| group.abort_on_panic(work)));
+        assert_eq!(done.is_err(), is_one(group) == 1);
         group.barrier()
     });
 }

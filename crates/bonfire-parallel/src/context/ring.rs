@@ -275,12 +275,8 @@ impl<const D: usize> Shift<D> {
     fn begin(x: Tensor<D>, cp: &World) -> Result<Self, ParallelError> {
         let group = cp.group();
         let (shape, options) = (x.dims(), (x.device(), x.dtype()));
-        let data = x.try_into_data().map_err(|cause| {
-            let error = unreadable(&cause);
-            // The other ranks are not to wait for one that has nothing to send.
-            group.abort(&error.to_string());
-            error
-        })?;
+        // The other ranks are not to wait for one that has nothing to send.
+        let data = group.or_abort(x.try_into_data().map_err(|cause| unreadable(&cause)))?;
         let mut lengths = vec![0; group.world_size().len()];
         let next = (group.rank().index() + 1) % lengths.len();
         lengths[next] = data.as_bytes().len();

@@ -111,7 +111,7 @@ fn travelled(x: Tensor<1>, world: &World, travel: Travel) -> Result<Tensor<1>, P
         Err(cause) => Err(unreadable(&cause)),
     };
     // The other ranks are not to wait for one that has nothing to send.
-    let data = data.inspect_err(|error| group.abort(&error.to_string()))?;
+    let data = group.or_abort(data)?;
     Ok(Tensor::from_data(data, (&device, dtype)))
 }
 

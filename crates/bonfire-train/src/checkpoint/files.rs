@@ -136,7 +136,7 @@ impl Files {
             joined = all.and_then(|all| all.write(write));
         });
         // The leads of other shards wait for this one in a group of theirs.
-        sent.and_then(|()| Ok(joined?)).inspect_err(|error| self.group.abort(&error.to_string()))
+        self.group.or_abort(sent.and_then(|()| Ok(joined?)))
     }
 
     /// Runs `work` on the writing rank, and returns its outcome there. All ranks return its failure.
