@@ -169,19 +169,27 @@ impl Gradients {
     /// Only on GPUs, and where other ranks have rows, parts or parameters of the model:
     /// [`TrainError::Collective`], or [`TrainError::UnreadableTensor`].
     pub fn norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
+        let rest = self.rest.as_ref().map(|rest| &rest.group);
+        let others = self.parts.as_ref().or(self.stages.as_ref()).or(self.replicas.as_ref());
+        let norm = self.same_norm();
+        match others.or(rest) {
+            Some(group) => group.or_abort(norm),
+            None => norm,
+        }
+    }
+
+    /// The norm with the same bits on all replicas.
+    fn same_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let own = self.own_norm()?;
         let Some(replicas) = &self.replicas else {
             return Ok(own);
         };
-        let first = || {
-            let number = match &own {
-                Some(norm) => vec![read_squares(norm.clone())?[0]],
-                None => Vec::new(),
-            };
-            let numbers = replicas.all_gather_v(&number)?;
-            Ok(numbers.iter().flatten().next().copied())
+        let number = match &own {
+            Some(norm) => vec![read_squares(norm.clone())?[0]],
+            None => Vec::new(),
         };
-        let first = first().inspect_err(|error: &TrainError| replicas.abort(&error.to_string()))?;
+        let numbers = replicas.all_gather_v(&number)?;
+        let first = numbers.iter().flatten().next().copied();
         let same = |(norm, first): (Tensor<1>, f64)| {
             Tensor::from_data(TensorData::new(vec![first], [1]), (&norm.device(), norm.dtype()))
         };
@@ -213,22 +221,15 @@ impl Gradients {
     /// The sum of squares of this rank and of those that have other parts or parameters. A rank without any takes
     /// part.
     fn over_others(&self, own: Vec<Tensor<1>>) -> Result<Vec<f64>, TrainError> {
-        let sum = || {
-            let mut sum = if own.is_empty() {
-                vec![0.0]
-            } else {
-                read_squares(Tensor::cat(together(own), 0).sum())?
-            };
-            for group in self.parts.iter().chain(&self.stages) {
-                group.all_reduce(&mut sum, ReduceOp::Sum)?;
-            }
-            Ok(sum)
+        let mut sum = if own.is_empty() {
+            vec![0.0]
+        } else {
+            read_squares(Tensor::cat(together(own), 0).sum())?
         };
-        sum().inspect_err(|error: &TrainError| {
-            if let Some(group) = self.parts.as_ref().or(self.stages.as_ref()) {
-                group.abort(&error.to_string());
-            }
-        })
+        for group in self.parts.iter().chain(&self.stages) {
+            group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        }
+        Ok(sum)
     }
 
     /// A number per row of all ranks, parameter by parameter, from those of this rank.
