@@ -163,10 +163,9 @@ impl<M: Module> Pipeline<M> {
         config: DdpConfig,
     ) -> Result<Self, PipelineError> {
         let Axes { stages: world, data } = axes;
-        let abort = |error: &PipelineError| world.abort(&error.to_string());
-        let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
-        let (schedule, numbers) = prepared?;
-        check(&config).inspect_err(abort)?;
+        let prepared = prepared(stages.len(), schedule, world);
+        let prepared = prepared.and_then(|prepared| check(&config).map(|()| prepared));
+        let (schedule, numbers) = world.group().or_abort(prepared)?;
         let channels = Channels::new(world, &schedule)?;
         let ddp = Ddp::with_config(stages, data, config);
         let ddp = ddp.map_err(|error| as_known_in(world, error.into()))?;
@@ -212,7 +211,7 @@ impl<M: Module> Pipeline<M> {
             parameter,
             device,
         );
-        self.tie = self.told(tie)?;
+        self.tie = self.reported(tie)?;
         Ok(self)
     }
 
@@ -244,7 +243,7 @@ impl<M: Module> Pipeline<M> {
             self.share_tied()?;
             Ok(resumed)
         });
-        self.told(resumed)
+        self.reported(resumed)
     }
 
     /// Returns the data-parallel model of this rank's stages, for checkpoints and digests.
@@ -280,7 +279,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<PipelineStep, PipelineError> {
         let step = self.try_backward(micro_batches, forward);
-        self.told(step)
+        self.reported(step)
     }
 
     /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
@@ -297,7 +296,7 @@ impl<M: Module> Pipeline<M> {
         let done = self.ddp.step(optimizer, lr, gradients);
         let done = done.map_err(PipelineError::from);
         let done = done.and_then(|()| self.share_tied());
-        self.told(done)
+        self.reported(done)
     }
 
     /// Unscales and clips the gradients and [steps](Self::step), as [`Ddp::step_with`] does. Every rank calls it.
@@ -327,7 +326,7 @@ impl<M: Module> Pipeline<M> {
     /// read; [`PipelineError::Collective`].
     #[track_caller]
     pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
-        self.told(self.try_gather(modules))
+        self.reported(self.try_gather(modules))
     }
 
     #[track_caller]
@@ -359,11 +358,9 @@ impl<M: Module> Pipeline<M> {
     }
 
     /// Ends, on an error, all that other ranks may wait in.
-    fn told<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
-        outcome.map_err(|error| {
-            self.world.abort(&error.to_string());
-            as_known_in(&self.world, error)
-        })
+    fn reported<T>(&self, outcome: Result<T, PipelineError>) -> Result<T, PipelineError> {
+        let outcome = self.world.group().or_abort(outcome);
+        outcome.map_err(|error| as_known_in(&self.world, error))
     }
 
     #[track_caller]

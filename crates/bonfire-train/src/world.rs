@@ -203,12 +203,6 @@ impl World {
         self.failures.keep(error.into());
     }
 
-    /// Ends this world's group and all that [share its fate](ProcessGroup::split), such as those of its
-    /// [`mesh`](Self::mesh): no other rank waits for this one any more.
-    pub fn abort(&self, cause: &str) {
-        self.group.abort(cause);
-    }
-
     /// Takes the failure that [`fail`](Self::fail) kept: for code that runs a pass without a [`Ddp`](crate::Ddp).
     pub fn take_failure(&self) -> Option<TrainError> {
         self.failures.take()

@@ -34,7 +34,7 @@ const NEWS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Channels {
-    world: World,
+    pub(super) world: World,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
     /// What crosses each boundary, once it is known.
@@ -178,10 +178,6 @@ impl Channels {
             std::thread::sleep(LOOK);
         }
         error
-    }
-
-    pub(super) fn abort(&self, cause: &str) {
-        self.world.abort(cause);
     }
 }
 

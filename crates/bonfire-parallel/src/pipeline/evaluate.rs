@@ -40,7 +40,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<Vec<f64>, PipelineError> {
         let losses = self.try_evaluate(micro_batches, forward);
-        self.told(losses)
+        self.reported(losses)
     }
 
     #[track_caller]

@@ -339,11 +339,11 @@ pub(super) fn ended<T>(
         return Err(failure.into());
     }
     match outcome {
-        Ok(done) => done.inspect_err(|error| channels.abort(&error.to_string())),
+        Ok(done) => channels.world.group().or_abort(done),
         Err(panic) => {
             let pass = current.map(|pass| format!(" in {pass}")).unwrap_or_default();
             let cause = format!("panicked{pass}: {}", panic_message(&*panic));
-            channels.abort(&cause);
+            channels.world.group().abort(&cause);
             resume_unwind(panic)
         }
     }
