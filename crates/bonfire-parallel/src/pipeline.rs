@@ -293,10 +293,7 @@ impl<M: Module> Pipeline<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), PipelineError> {
-        let done = self.ddp.step(optimizer, lr, gradients);
-        let done = done.map_err(PipelineError::from);
-        let done = done.and_then(|()| self.share_tied());
-        self.reported(done)
+        self.step_with(optimizer, lr, gradients, StepOptions::default()).map(drop)
     }
 
     /// Unscales and clips the gradients and [steps](Self::step), as [`Ddp::step_with`] does. Every rank calls it.
@@ -311,10 +308,13 @@ impl<M: Module> Pipeline<M> {
         gradients: Gradients,
         options: StepOptions<'_>,
     ) -> Result<bool, PipelineError> {
-        match options.apply(gradients)? {
-            Some(gradients) => self.step(optimizer, lr, gradients).map(|()| true),
-            None => Ok(false),
+        let stepped = self.ddp.step_with(optimizer, lr, gradients, options);
+        let stepped = stepped.map_err(|error| as_known_in(&self.world, error.into()))?;
+        if stepped {
+            let shared = self.share_tied();
+            self.reported(shared)?;
         }
+        Ok(stepped)
     }
 
     /// Gathers the stages of all ranks, in the order of the layers, without autodiff: for validation or export of a

@@ -69,7 +69,7 @@ impl<'a> StepOptions<'a> {
     ///
     /// # Errors
     /// As [`LossScaler::unscale`] and [`Gradients::clip`].
-    pub fn apply(self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
+    pub(super) fn apply(self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
         let gradients = match self.scaler {
             Some(scaler) => scaler.unscale(gradients)?,
             None => Some(gradients),
