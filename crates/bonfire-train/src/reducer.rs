@@ -26,7 +26,7 @@ mod step_flags;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::Rank;
+use bonfire_collective::{ProcessGroup, Rank};
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
 use burn::tensor::Tensor;
@@ -58,6 +58,8 @@ pub(crate) struct Reducer {
     pub(crate) compressor: Compressor,
     assignments: Vec<Assignment>,
     buckets: Buckets,
+    /// The group of the engine of [`Buckets::Device`], whose ranks may wait for this one on a device.
+    pub(crate) device_group: Option<ProcessGroup>,
     is_made: bool,
     pool: Pool,
     homes: Vec<Home>,
@@ -102,6 +104,10 @@ impl Reducer {
         let division = |parameter| shards.division(parameter);
         let assignments = assign(&table.extents(), division, &order, caps);
         let is_alone = group.world_size().get() == 1;
+        let device_group = match &way {
+            Chosen::Host => None,
+            Chosen::Device(engine) => Some(engine.group().clone()),
+        };
         let mut reducer = Self {
             group,
             homes: homes(&assignments, table.len()),
@@ -111,6 +117,7 @@ impl Reducer {
             compressor,
             assignments,
             buckets: Buckets::new(way),
+            device_group,
             is_made: false,
             pool: Pool::default(),
             parameters,
@@ -298,11 +305,6 @@ impl Reducer {
             comparable: self.step.micro_batches.comparable(),
             present: self.parameters.iter().map(|p| p.present).collect(),
         }
-    }
-
-    /// Aborts ranks that wait for this one on a device.
-    pub(crate) fn abort(&self, cause: &str) {
-        self.buckets.abort(cause);
     }
 
     /// Begins to gather the parameters that are cut, between two steps. Every rank calls it alike.

@@ -96,9 +96,11 @@ impl<M: Module> Ddp<M> {
         error
     }
 
-    /// Ends the groups in which other ranks may wait for this one, and what they wait for on devices.
+    /// Ends the groups in which other ranks may wait for this one. That of their devices is detached.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        self.reducer.lock().abort(cause);
+        if let Some(devices) = &self.reducer.lock().device_group {
+            devices.abort(cause);
+        }
     }
 }

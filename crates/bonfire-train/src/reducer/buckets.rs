@@ -120,11 +120,4 @@ impl Buckets {
             Self::Device(buckets) => buckets.end_accumulation(),
         }
     }
-
-    /// Aborts ranks that wait for this one on a device.
-    pub(super) fn abort(&self, cause: &str) {
-        if let Self::Device(buckets) = self {
-            buckets.abort(cause);
-        }
-    }
 }

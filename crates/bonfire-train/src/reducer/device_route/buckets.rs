@@ -211,10 +211,6 @@ impl DeviceBuckets {
         self.readers.clear();
     }
 
-    pub(crate) fn abort(&self, cause: &str) {
-        self.engine.abort(cause);
-    }
-
     /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot. Later
     /// operations of this thread, on the device too, see them.
     ///

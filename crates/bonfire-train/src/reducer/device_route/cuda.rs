@@ -18,6 +18,7 @@ mod peers;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
 use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
 use bonfire_plan::DType;
@@ -203,7 +204,8 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
         // The others wait in a separate group, which does not end with that of the caller.
-        self.open_all(rooms).inspect_err(|error| self.group.abort(&error.to_string()))
+        let opened = self.open_all(rooms);
+        self.place.ranks.or_abort(opened)
     }
 
     fn queue(&mut self, action: Action) -> Result<(), TrainError> {
@@ -245,17 +247,18 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
         Ok(self.flight.land(&self.group)?)
     }
 
-    fn abort(&self, cause: &str) {
-        self.group.abort(cause);
+    fn group(&self) -> &ProcessGroup {
+        &self.place.ranks
     }
 }
 
 impl<G: GpuGroup> Drop for CudaEngine<G> {
     fn drop(&mut self) {
         // Memory is freed when the device is idle, which it never is while it waits for ranks that have
-        // failed or gone.
+        // failed or gone: the wait in a group that has ended frees it.
         if !self.flight.is_empty() {
-            self.group.abort("this rank failed while its gradients were sent");
+            self.place.ranks.abort("this rank failed while its gradients were sent");
+            let _ = self.group.wait_idle();
         }
     }
 }

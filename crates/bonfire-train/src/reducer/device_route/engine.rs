@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_plan::DType;
 
 use crate::TrainError;
@@ -22,8 +23,8 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// Waits until everything queued is done, with a deadline.
     fn settle(&mut self) -> Result<(), TrainError>;
 
-    /// Ends it on all ranks, with all waiting operations.
-    fn abort(&self, cause: &str);
+    /// Returns the group whose failure ends all waiting operations, on all ranks. It may be detached from others.
+    fn group(&self) -> &ProcessGroup;
 }
 
 /// The time at which buckets may be sent.

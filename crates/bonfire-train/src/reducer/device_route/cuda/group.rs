@@ -30,7 +30,6 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
 
     /// Queues the mean of elements over all ranks, in place.
     fn average(&self, buffer: &Self::Buffer, elements: &Elements) -> Result<(), CudaGroupError>;
-    fn abort(&self, cause: &str);
 }
 
 macro_rules! gpu_group {
@@ -61,10 +60,6 @@ macro_rules! gpu_group {
 
             fn average(&self, buffer: &$buffer, elements: &Elements) -> Result<(), CudaGroupError> {
                 self.all_reduce(buffer, elements, ReduceOp::Mean)
-            }
-
-            fn abort(&self, cause: &str) {
-                Self::abort(self, cause);
             }
         }
     };

@@ -198,7 +198,7 @@ impl Engine for Double {
         Ok(())
     }
 
-    fn abort(&self, cause: &str) {
-        self.group.abort(cause);
+    fn group(&self) -> &ProcessGroup {
+        &self.group
     }
 }
