@@ -5,18 +5,31 @@ pub(crate) mod guard;
 pub(crate) mod late_drop;
 pub(crate) mod wait;
 
+use std::time::Duration;
+
 use bonfire_collective::{Disagreement, ProcessGroup};
 use bonfire_cuda::CudaError;
+use bonfire_plan::Rank;
 
 use crate::error::{CudaGroupError, Result};
 
 /// Makes a failure of this rank's device the failure of all ranks.
 pub(crate) fn local<T>(group: &ProcessGroup, result: Result<T, CudaError>) -> Result<T> {
-    result.map_err(|source| {
-        let rank = group.rank();
-        group.abort(&source.to_string());
-        CudaGroupError::Device { rank, source }
-    })
+    let rank = group.rank();
+    group.or_abort(result).map_err(|source| CudaGroupError::Device { rank, source })
+}
+
+/// Ends the group because an operation has taken too long, for which `waited_for` are to blame if they are known.
+pub(crate) fn time_out(
+    group: &ProcessGroup,
+    waited_for: Vec<Rank>,
+    operation: String,
+    elapsed: Duration,
+) -> CudaGroupError {
+    let elapsed_ms = elapsed.as_millis() as u64;
+    let error = CudaGroupError::Timeout { rank: group.rank(), waited_for, operation, elapsed_ms };
+    group.abort(&error.to_string());
+    error
 }
 
 /// Sends all ranks the outcome of this one's part of set-up, and returns the first failure, which

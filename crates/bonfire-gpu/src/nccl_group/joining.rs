@@ -60,7 +60,7 @@ pub(crate) fn on_all_or_none<T>(
     let joining = group.detached();
     let joining = joining.split(Some(0), i64::from(group.rank().get()))?;
     let joining = joining.expect("every rank has a color");
-    let joined = join(&joining).inspect_err(|reason| joining.abort(reason));
+    let joined = joining.or_abort(join(&joining));
     let joined = agree(group, joined)?;
     agree(group, joined.ok_or("NCCL did not connect the ranks"))
 }

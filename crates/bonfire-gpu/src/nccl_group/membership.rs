@@ -89,14 +89,7 @@ impl Inner {
             Err(error) => error,
             Ok(Waited::Failed(failure)) => failure.into(),
             Ok(Waited::TimedOut(elapsed)) => {
-                let error = CudaGroupError::Timeout {
-                    rank: self.group.rank(),
-                    waited_for: Vec::new(),
-                    operation: state.last.clone(),
-                    elapsed_ms: elapsed.as_millis() as u64,
-                };
-                self.group.abort(&error.to_string());
-                error
+                life::time_out(&self.group, Vec::new(), state.last.clone(), elapsed)
             }
         };
         state.member = None;

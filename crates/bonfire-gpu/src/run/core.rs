@@ -105,13 +105,7 @@ impl Core {
             },
             Err(_) => Vec::new(),
         };
-        let error = CudaGroupError::Timeout {
-            rank: self.group.rank(),
-            waited_for,
-            operation: state.last.to_string(),
-            elapsed_ms: elapsed.as_millis() as u64,
-        };
-        self.group.abort(&error.to_string());
+        let error = life::time_out(&self.group, waited_for, state.last.to_string(), elapsed);
         self.free(state);
         error
     }
