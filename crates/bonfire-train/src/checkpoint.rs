@@ -10,7 +10,7 @@ mod moments;
 #[cfg(feature = "weights")]
 pub(crate) mod pretrained;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -19,7 +19,7 @@ use bonfire_checkpoint::record::{
     ShardedTable, TableSharding, TensorTable, WRITER, broadcast_value,
 };
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
-use bonfire_collective::{Mutex, panic_message};
+use bonfire_collective::Mutex;
 use bonfire_plan::Axis;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -154,7 +154,7 @@ impl Checkpoints {
         self.wait()?;
         let files = self.files.with_file_timeout(ddp.module());
         finite::check(ddp.module(), &files.group)?;
-        let saved = ddp.or_abort("Checkpoints::save", |ddp| {
+        let saved = ddp.call("Checkpoints::save", |ddp| {
             let route = ddp.route(files.replicas());
             let image = files.image(&route, milestone, ddp, optimizer, state)?;
             match files.write(image) {
@@ -192,18 +192,12 @@ impl Checkpoints {
         };
         let files = files.with_file_timeout(ddp.module());
         let group = files.group.clone();
-        let image = ddp.or_abort("Checkpoints::save_in_background", |ddp| {
+        let image = ddp.call("Checkpoints::save_in_background", |ddp| {
             let route = ddp.route_beside(files.replicas())?;
             files.image(&route, milestone, ddp, optimizer, state)
         })?;
         let named = thread::Builder::new().name("bonfire-save".to_owned());
-        let saving = named.spawn(move || {
-            let written = catch_unwind(AssertUnwindSafe(|| files.write(image)));
-            written.unwrap_or_else(|panic| {
-                files.group.abort(&format!("panicked: {}", panic_message(&*panic)));
-                resume_unwind(panic)
-            })
-        });
+        let saving = named.spawn(move || files.group.abort_on_panic(|| files.write(image)));
         background.saving = Some(saving.map_err(|cause| {
             group.abort(&format!("no thread to save in: {cause}"));
             CheckpointError::Unwritable {

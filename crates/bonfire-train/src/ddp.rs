@@ -104,40 +104,36 @@ struct Setup<M> {
 }
 
 impl<M: Module> Setup<M> {
-    /// Compares the ranks' models and sends all ranks that of rank 0. Every rank calls it.
+    /// Compares the ranks' models and sends all ranks that of rank 0. Every rank calls it, and the caller aborts the
+    /// group if it fails.
     #[track_caller]
     fn new(
         module: M,
         group: &WarmUp,
+        failures: &PassFailures,
         config: &DdpConfig,
         place: Where<'_>,
     ) -> Result<Self, TrainError> {
-        let abort = |error: &TrainError| {
-            // All ranks return this one.
-            if !matches!(error, TrainError::NoDeviceRoute { .. }) {
-                group.abort(&error.to_string());
-            }
-        };
         let is_cut = config.placement.parameters == Sharding::Sharded;
         let placement = config.placement;
-        let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
+        let groups = ShardGroups::new(placement, group)?;
         let (module, table) = if is_cut || place.offload.is_some() {
             verify(outline(&module), config, group)?;
-            let (rows, table) = replicate_rows(module, placement, groups.shards(), place, group)
-                .inspect_err(abort)?;
+            let (rows, table) = replicate_rows(module, placement, groups.shards(), place, group)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
         } else {
-            let table = ParameterTable::of(&module).inspect_err(abort)?;
+            let table = ParameterTable::of(&module)?;
             verify(table.entries().to_vec(), config, group)?;
-            (replicate(module, group).inspect_err(abort)?, table)
+            (replicate(module, group)?, table)
         };
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
-        let reducer = reducer_of(&module, group, &table, &shards, config).inspect_err(abort)?;
-        let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
+        let reducer = reducer_of(&module, group, &table, &shards, config)?;
+        let gatherer = is_cut
+            .then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards), failures.clone()));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),
             None => module,
@@ -179,15 +175,26 @@ impl<M: Module> Ddp<M> {
         // In memory is where parameters on the CPU are anyway.
         let is_elsewhere = |offload: &Offload| offload.has_files() || !is_cpu;
         let offload = config.offload.take().filter(Offload::has_parameters).filter(is_elsewhere);
-        let model = checked(model, &config)
-            .and_then(|model| match offload {
-                Some(_) => check_offload(config.placement, world).map(|()| model),
-                None => Ok(model),
-            })
-            .inspect_err(|error| group.abort(&error.to_string()))?;
+        let model = checked(model, &config).and_then(|model| match offload {
+            Some(_) => check_offload(config.placement, world).map(|()| model),
+            None => Ok(model),
+        });
         let computing = (offload.is_some() && !is_cpu).then(|| world.device());
         let place = Where { offload: offload.as_ref(), computing: computing.as_ref() };
-        let setup = Setup::new(model, &group, &config, place)?;
+        // A closure would lose the caller's place, which operations record.
+        let setup = match model {
+            Ok(model) => Setup::new(model, &group, world.failures(), &config, place),
+            Err(error) => Err(error),
+        };
+        let setup = match setup {
+            // All ranks return these, and the group continues.
+            Err(
+                error @ (TrainError::ModelMismatch(_)
+                | TrainError::OtherProgram { .. }
+                | TrainError::NoDeviceRoute { .. }),
+            ) => return Err(error),
+            setup => group.or_abort(setup)?,
+        };
         let trained_on = device_of(&setup.module);
         let watchdog = Watchdog::new(&group);
         Ok(Self {
@@ -225,9 +232,8 @@ impl<M: Module> Ddp<M> {
     pub fn compare(model: &M, world: &World, config: &DdpConfig) -> Result<(), TrainError> {
         let group = world.warm_up();
         // An error of one rank alone must not leave the others waiting in the comparison.
-        let table = checked(model.clone(), config)
-            .and_then(|model| ParameterTable::of(&model))
-            .inspect_err(|error| group.abort(&error.to_string()))?;
+        let table = checked(model.clone(), config).and_then(|model| ParameterTable::of(&model));
+        let table = group.or_abort(table)?;
         verify(table.entries().to_vec(), config, &group)
     }
 
@@ -249,7 +255,7 @@ impl<M: Module> Ddp<M> {
     /// group has ended then.
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
-        self.or_abort("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
+        self.call("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
     }
 
     /// Returns the data type of forward and backward passes.
@@ -299,7 +305,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         const NAME: &str = "Ddp::backward";
         let _watched = self.begin_step(NAME);
-        let step = self.or_abort(NAME, |ddp| ddp.synchronise(forward));
+        let step = self.call(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
         let step = step?;
         Ok(Step { gradients: step.gradients.divided(self.divided.as_ref()), ..step })
@@ -321,7 +327,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<MicroStep<L::Output>, TrainError> {
         const NAME: &str = "Ddp::no_sync";
         let _watched = self.watchdog.watch(NAME, self.step_number(), &self.group);
-        self.or_abort(NAME, |ddp| ddp.accumulate(forward))
+        self.call(NAME, |ddp| ddp.accumulate(forward))
     }
 
     /// Updates the parameters by the optimizer's rule. Equal gradients and equal optimizers keep the replicas equal.
@@ -342,7 +348,7 @@ impl<M: Module> Ddp<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        let done = self.or_abort("Ddp::step", |ddp| {
+        let done = self.call("Ddp::step", |ddp| {
             if ddp.config.placement.is_sharded() {
                 return ddp.step_rows(optimizer, lr.into(), gradients);
             }

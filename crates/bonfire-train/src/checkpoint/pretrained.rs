@@ -72,8 +72,7 @@ pub fn load_weights<M: Module>(
 ) -> Result<(M, LoadReport), WeightsError> {
     let group = world.group();
     // Before anything is sent: the broadcast takes the shapes to be equal.
-    let abort = |error: &TrainError| group.abort(&error.to_string());
-    let table = ParameterTable::of(&model).inspect_err(abort)?;
+    let table = group.or_abort(ParameterTable::of(&model))?;
     let fingerprint =
         Fingerprint { config: DdpConfig::default(), entries: table.entries().to_vec() };
     fingerprint::verify(&fingerprint, group)?;
@@ -81,7 +80,7 @@ pub fn load_weights<M: Module>(
     let (model, outcome) =
         if group.rank() == READER { file.load(model) } else { (model, Ok(LoadReport::default())) };
     let report = broadcast_value(&with_file_timeout(group, &model), &outcome)??;
-    let model = replicate(model, group).inspect_err(abort)?;
+    let model = group.or_abort(replicate(model, group))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }
@@ -145,7 +144,7 @@ pub fn save_weights<M: Module>(
     let export: Export = export.into();
     let group = ddp.file_group();
     let mut written = Ok(());
-    ddp.or_abort("save_weights", |ddp| {
+    ddp.call("save_weights", |ddp| {
         let snapshot = ddp.snapshot_model(&ddp.route(&group));
         snapshot.write(|tensors| {
             written = export.write(tensors.into_iter().map(for_others).collect());

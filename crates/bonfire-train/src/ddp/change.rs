@@ -50,7 +50,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn map_module(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
         self.passes = 0;
-        self.or_abort("Ddp::map_module", |ddp| ddp.change(change))
+        self.call("Ddp::map_module", |ddp| ddp.change(change))
     }
 
     #[track_caller]
@@ -84,7 +84,7 @@ impl<M: Module> Ddp<M> {
         }
         // A model that is offloaded from a GPU is sharded.
         let place = Where { offload: self.offload.as_ref(), computing: None };
-        let setup = Setup::new(module, &self.group, &self.config, place)?;
+        let setup = Setup::new(module, &self.group, &self.failures, &self.config, place)?;
         self.module = Some(setup.module);
         self.table = setup.table;
         self.shards = setup.shards;

@@ -72,7 +72,7 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::Collective`].
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
-        let own = self.or_abort("Ddp::digest", |ddp| {
+        let own = self.call("Ddp::digest", |ddp| {
             if !ddp.micro_batches.is_empty() {
                 ddp.agree_on_buffers(Attendance::All)?;
             }

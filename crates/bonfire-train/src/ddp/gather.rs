@@ -31,6 +31,7 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
 use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::Readback;
+use crate::world::PassFailures;
 use crate::{Precision, TrainError};
 
 mod attacher;
@@ -50,6 +51,8 @@ pub(crate) struct Gatherer {
     group: ProcessGroup,
     /// The same ranks for each parameter, by its name.
     groups: Vec<ProcessGroup>,
+    /// A backward pass has no caller that takes its failure.
+    failures: PassFailures,
     state: Mutex<State>,
 }
 
@@ -62,22 +65,24 @@ struct State {
     stay: HashSet<usize>,
     /// The tensors from which stand-ins of parameters are made.
     zeros: HashMap<usize, Tensor<1>>,
-    /// The first failure: a backward pass has no caller that takes it.
-    failure: Option<TrainError>,
 }
 
 impl Gatherer {
     /// For the parameters of a model that all ranks of a group have.
-    pub(crate) fn new(table: Arc<ParameterTable>, shards: Arc<Shards>) -> Arc<Self> {
+    pub(crate) fn new(
+        table: Arc<ParameterTable>,
+        shards: Arc<Shards>,
+        failures: PassFailures,
+    ) -> Arc<Self> {
         let group = shards.groups().shards().clone();
         let names = (0..table.len()).map(|parameter| &table.get(parameter).name);
-        let groups = names.map(|name| group.compared_by(&format!("parameter {name}")));
-        Arc::new(Self { groups: groups.collect(), table, shards, group, state: Mutex::default() })
+        let groups = names.map(|name| group.compared_by(&format!("parameter {name}"))).collect();
+        Arc::new(Self { groups, table, shards, group, failures, state: Mutex::default() })
     }
 
     /// A second gatherer of the same parameters, in separate groups of the same ranks.
     pub(crate) fn beside(&self, shards: Arc<Shards>) -> Arc<Self> {
-        Self::new(Arc::clone(&self.table), shards)
+        Self::new(Arc::clone(&self.table), shards, self.failures.clone())
     }
 
     pub(crate) fn shards(&self) -> &Shards {
@@ -92,10 +97,6 @@ impl Gatherer {
         (state.stay, state.zeros) = (finder.staying, finder.zeros);
         drop(state);
         rows.apply_reparameterization(Attacher(self))
-    }
-
-    pub(crate) fn failure(&self) -> Option<TrainError> {
-        self.state.lock().failure.take()
     }
 
     /// A leaf that represents a parameter in the graph of a pass.
@@ -138,7 +139,7 @@ impl Gatherer {
             (Ok(whole), None) => whole,
             (Err(error), _) => {
                 let text = error.to_string();
-                self.fail(error);
+                self.failures.keep(error);
                 panic!("a parameter cannot be gathered: {text}")
             }
         }
@@ -199,12 +200,6 @@ impl Gatherer {
     pub(super) fn last_gathers(&self) -> Vec<usize> {
         self.state.lock().order.last().to_vec()
     }
-
-    /// Keeps the first failure, and reports it to the other ranks.
-    fn fail(&self, error: TrainError) {
-        self.group.abort(&error.to_string());
-        self.state.lock().failure.get_or_insert(error);
-    }
 }
 
 /// A forward pass of a training, and the backward pass after it.
@@ -242,6 +237,6 @@ impl Gatherer {
         let arrived = self.arrived(&mut state).map(drop);
         state.order.end();
         state.pass = None;
-        state.failure.take().map_or(arrived, Err)
+        self.failures.take().map_or(arrived, Err)
     }
 }

@@ -15,7 +15,7 @@ const STANDSTILL_PASSES: u64 = 20;
 impl<M: Module> Ddp<M> {
     /// Runs `work`, which is a call that users know by this name; reports its failure or panic to the other ranks.
     #[track_caller]
-    pub(crate) fn or_abort<R>(
+    pub(crate) fn call<R>(
         &mut self,
         name: &'static str,
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
@@ -37,7 +37,7 @@ impl<M: Module> Ddp<M> {
             (Some(failure), _) => failure,
             (None, Ok(Ok(result))) => return Ok(result),
             (None, Ok(Err(error))) => error,
-            (None, Err(panic)) => match self.pass_failure() {
+            (None, Err(panic)) => match self.norm_groups.failure() {
                 // A layer has no other way out of a forward pass than a panic.
                 Some(failure) => failure,
                 None => {
@@ -83,12 +83,6 @@ impl<M: Module> Ddp<M> {
             );
         }
         self.watchdog.watch(name, step, &self.group)
-    }
-
-    fn pass_failure(&self) -> Option<TrainError> {
-        let gatherer = self.gatherer.as_ref();
-        let failure = gatherer.and_then(|gatherer| gatherer.failure());
-        failure.or_else(|| self.norm_groups.failure())
     }
 
     fn abort_with(&self, error: TrainError) -> TrainError {

@@ -70,7 +70,7 @@ impl<M: Module> Ddp<M> {
         let _watched = self.watchdog.watch(NAME, number, &self.group);
         let weight = Weight::Samples(samples);
         let step = step.map(|step| |_: &M, hooked: &M| Ok(step(hooked)));
-        let own = self.or_abort(NAME, |ddp| ddp.own(weight, step, last));
+        let own = self.call(NAME, |ddp| ddp.own(weight, step, last));
         if last == Last::Yes {
             self.group.end_step();
         }
@@ -99,7 +99,7 @@ impl<M: Module> Ddp<M> {
             let loss = passes(model, hooked).into_loss();
             loss.map_err(TrainError::Forward)
         };
-        let own = self.or_abort(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
+        let own = self.call(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
         self.group.end_step();
         let OwnStep { output, synchronised } = own?;
         let (loss, output) = output.expect("the passes have run");

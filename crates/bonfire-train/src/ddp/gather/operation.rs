@@ -82,7 +82,7 @@ impl<B: Readback> RetroForward for GatherAgain<B> {
         let Source { rows, parameter, gatherer } = &self.source;
         let whole = gatherer.whole::<B>(*parameter, rows.clone(), &device);
         let whole = whole.unwrap_or_else(|error| {
-            gatherer.fail(error);
+            gatherer.failures.keep(error);
             // Results computed with it are dropped: the step ends with the failure.
             let entry = gatherer.table.get(*parameter);
             B::float_zeros(entry.shape.clone().into(), &device, entry.tensor_dtype.into())

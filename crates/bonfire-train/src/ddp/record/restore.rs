@@ -44,7 +44,7 @@ impl<M: Module> Ddp<M> {
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.passes = 0;
-        self.or_abort("Checkpoints::resume", |ddp| {
+        self.call("Checkpoints::resume", |ddp| {
             let model = SharedReader::open(group, model)?;
             let misfit = match sharded {
                 None => {

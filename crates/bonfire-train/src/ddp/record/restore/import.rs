@@ -18,7 +18,7 @@ impl<M: Module> Ddp<M> {
         group: &ProcessGroup,
         source: Option<&mut S>,
     ) -> Result<(), TrainError> {
-        self.or_abort("load_weights", |ddp| {
+        self.call("load_weights", |ddp| {
             let mut importer = Importer {
                 source,
                 group,
