@@ -220,6 +220,35 @@ fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
 }
 
 #[test]
+fn a_job_that_bg_continues_is_not_stopped_again_by_the_prompt_of_the_shell() {
+    if let Some(why) = script_is_missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let folder = folder("bg");
+    let script =
+        format!("cd {}; echo on $RANK; while [ ! -e end ]; do sleep 0.05; done", folder.display());
+    let job = bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]);
+    let words = std::iter::once(job.get_program()).chain(job.get_args());
+    let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]);
+    let mut console = Console::start(&shell);
+    console.press(format!("{}\n", line.join(" ")).as_bytes());
+    console.wait_for("on 1\r");
+    console.press(b"\x1a");
+    console.wait_for("Stopped");
+    console.press(b"bg\n");
+    // The shell's prompt is in raw mode, for longer than the launcher looks away.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let end = format!("touch {}/end; wait %1; echo ends with $?\n", folder.display());
+    console.press(end.as_bytes());
+    console.wait_for("ends with 0");
+    console.press(b"exit\n");
+    console.end();
+}
+
+#[test]
 fn a_job_that_is_interrupted_while_it_is_stopped_saves_when_it_goes_on() {
     let job = shell(&["--nproc-per-node=2"], SAVES);
     let ranks = job.next_numbers(2);

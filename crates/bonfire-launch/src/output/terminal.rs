@@ -99,9 +99,12 @@ impl Terminal {
         OsStr::from_bytes(&self.path)
     }
 
+    /// Whether somebody draws here. If this process is in the background, it is the shell with its prompt, and the kernel
+    /// would stop this process for a change of the terminal.
     pub(crate) fn is_drawn_on(&self) -> bool {
         let now = tcgetattr(&self.device);
         now.is_ok_and(|now| !now.local_modes.contains(LocalModes::ICANON))
+            && is_in_front(&self.device)
     }
 
     /// Whether the screen may be that of somebody who draws: raw mode ends before the old screen is back.
@@ -123,8 +126,7 @@ impl Terminal {
 
     /// Puts in order what a drawing program has left, if anything.
     fn restore(&self) -> rustix::io::Result<()> {
-        // In the background the kernel would stop this process for trying.
-        if !self.is_drawn_on() || !is_in_front(&self.device) {
+        if !self.is_drawn_on() {
             return Ok(());
         }
         tcsetattr(&self.device, OptionalActions::Flush, &self.before)?;

@@ -1,6 +1,7 @@
 //! The progress of rank 0: a line in its place on a terminal, a line at intervals elsewhere.
 
-use std::io::stderr;
+use std::fmt;
+use std::io::{Write as _, stderr, stdout};
 use std::time::{Duration, Instant};
 
 use bonfire_launch::{LauncherOutput, draws_on};
@@ -47,6 +48,15 @@ const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// The shortest time between two lines that replace each other.
 const DRAWN_PAUSE: Duration = Duration::from_millis(200);
 
+/// Prints a line. A reader that is gone or a full disk does not end a training, as a panic of `println!` would.
+fn print(line: &str) {
+    let _ = writeln!(stdout().lock(), "{line}");
+}
+
+fn draw(text: fmt::Arguments<'_>) {
+    let _ = stderr().lock().write_fmt(text);
+}
+
 impl Place {
     fn detect() -> Self {
         match LauncherOutput::detect() {
@@ -60,9 +70,9 @@ impl Place {
     fn show(self, drawn: &str, line: &str, is_last: bool) {
         let ([cut, uncut], end) = (CUT, if is_last { '\n' } else { '\r' });
         match self {
-            Self::Terminal => eprint!("{cut}{drawn} {line}{CLEAR}{uncut}{end}"),
-            Self::Launcher => eprint!("{drawn} {line}{end}"),
-            Self::Log => println!("{line}"),
+            Self::Terminal => draw(format_args!("{cut}{drawn} {line}{CLEAR}{uncut}{end}")),
+            Self::Launcher => draw(format_args!("{drawn} {line}{end}")),
+            Self::Log => print(line),
         }
     }
 }
@@ -160,14 +170,14 @@ impl Progress {
     pub(super) fn note(&self, line: &str) {
         if !matches!(self, Self::Silent) {
             self.clear();
-            println!("{line}");
+            print(line);
         }
     }
 
     /// Clears the line; the next figures show it again.
     pub(super) fn clear(&self) {
         if let Self::Shown(Place::Terminal, _) = self {
-            eprint!("{CLEAR}");
+            draw(format_args!("{CLEAR}"));
         }
     }
 }
