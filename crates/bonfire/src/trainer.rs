@@ -134,6 +134,8 @@ struct Progress {
     /// Forward passes of this rank, and how many of them a step has.
     passes: u64,
     accumulation: Option<u64>,
+    /// Of the configuration: batches of endless data and random numbers follow from it.
+    seed: Option<u64>,
     /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,

@@ -124,3 +124,25 @@ fn a_program_has_its_state_again_when_it_resumes() {
     assert_eq!(run("steps=1", state.clone()), None);
     assert_eq!(run("steps=2", None), state);
 }
+
+#[test]
+fn a_training_of_another_seed_is_not_continued() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", place.path().display());
+    let run = |seed: &str| {
+        spawn(2, |world| {
+            let device = world.device().autodiff();
+            let data = Data::stream(move |pass| batch(&[pass as usize], &device));
+            let words = [&*folder, seed, "steps=1"];
+            let mut trainer = prepare(&world, &config(&words), (model(&world.device()), data))?;
+            while let Some(batch) = trainer.next_batch()? {
+                trainer.step(batch, loss)?;
+            }
+            trainer.finish().map(drop)
+        })
+    };
+    run("seed=5").unwrap();
+    run("seed=5").unwrap();
+    let error = format!("{:?}", run("seed=6").unwrap_err());
+    assert!(error.contains("a training with seed=5, and this one has seed=6"), "{error}");
+}
