@@ -40,18 +40,18 @@ pub fn train(world: &World, options: &Options, data: &Data) -> Result<Option<u8>
     let mut trainer = prepare(world, &config(options)?, parts.with_stop(stop))?;
     let is_trained =
         trainer.epochs() >= options.epochs.get() as u64 && !trainer.evaluation_is_due();
-    if world.is_main() {
-        let (to_learn, to_judge) = data.counts();
-        let batch = options.global_batch(world.world_size());
-        let headline = options.rate_rule().headline(batch, to_learn, options.lr);
-        println!("{to_learn} pictures to learn from, {to_judge} held out; {headline}");
-        if is_trained {
-            let epochs = trainer.epochs();
-            println!("{epochs} epochs are trained already; give more --epochs, or another --out")
-        } else {
-            println!("curves: tensorboard --logdir {}", options.out.display())
-        }
-    }
+    let (to_learn, to_judge) = data.counts();
+    let batch = options.global_batch(world.world_size());
+    // Pictures that do not fill a step are left out.
+    let in_steps = to_learn - to_learn % batch.samples();
+    let headline = options.rate_rule().headline(batch, in_steps, options.lr);
+    trainer.note(&format!("{to_learn} pictures to learn from, {to_judge} held out; {headline}"));
+    trainer.note(&if is_trained {
+        let epochs = trainer.epochs();
+        format!("{epochs} epochs are trained already; give more --epochs, or another --out")
+    } else {
+        format!("curves: tensorboard --logdir {}", options.out.display())
+    });
     let schedule = options.schedule(world.world_size());
     let mut curves = None;
     // Of the epoch's steps so far, over all ranks.
@@ -63,7 +63,11 @@ pub fn train(world: &World, options: &Options, data: &Data) -> Result<Option<u8>
             };
             let epoch = trainer.epochs() - 1;
             let loss = mean.local().unwrap_or(f64::NAN);
-            let outcome = Epoch { loss, accuracy, learning_rate: schedule.rate(epoch) };
+            let learning_rate = schedule.rate(epoch);
+            trainer.note(&format!(
+                "[epoch {epoch}] mean loss {loss:.3}, accuracy {accuracy:.3}, learning rate {learning_rate:.6}"
+            ));
+            let outcome = Epoch { loss, accuracy, learning_rate };
             let reported =
                 if world.is_main() { report(epoch, outcome, &mut curves, options) } else { Ok(()) };
             all_or_none(world, reported)?;
@@ -160,7 +164,7 @@ fn write_weights(
     Ok(save_weights(ddp, Export::new(file).for_pytorch())?)
 }
 
-/// Prints a line, and adds a point to each curve; their file is made for the first.
+/// Adds a point to each curve; their file is made for the first.
 fn report(
     epoch: u64,
     outcome: Epoch,
@@ -168,9 +172,6 @@ fn report(
     options: &Options,
 ) -> Result<()> {
     let Epoch { loss, accuracy, learning_rate } = outcome;
-    println!(
-        "[epoch {epoch}] mean loss {loss:.3}, accuracy {accuracy:.3}, learning rate {learning_rate:.6}"
-    );
     let curves = match curves {
         Some(curves) => curves,
         none => none.insert(EventWriter::resume(&options.out, epoch)?),

@@ -3,6 +3,7 @@
 //! The program is its own launcher. Errors of the command line and the text are found before any rank is started, so
 //! each is reported once.
 
+use std::io::{Write as _, stdout};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -73,12 +74,20 @@ fn present(trained: &Trained, settings: &Settings, corpus: &Corpus) {
     if len > 0 {
         let (vocabulary, seed) = (corpus.text.vocabulary(), settings.config.seed);
         let text = sample(&trained.model, vocabulary, len, temperature, seed);
-        println!("\n--- sample, temperature {temperature} ---\n{text}\n");
+        show(&format!("\n--- sample, temperature {temperature} ---\n{text}\n"));
     }
-    println!("--- report ---\n{}", trained.report);
+    show(&format!("--- report ---\n{}", trained.report));
     if let Some(folder) = &trained.report.folder {
-        println!("the report, log.jsonl and TensorBoard's events are in {}", folder.display());
+        show(&format!(
+            "the report, log.jsonl and TensorBoard's events are in {}",
+            folder.display()
+        ));
     }
+}
+
+/// Prints a text. Nobody may be there to read it, as behind `| head`; the training is saved all the same.
+fn show(text: &str) {
+    let _ = writeln!(stdout(), "{text}");
 }
 
 #[cfg(test)]

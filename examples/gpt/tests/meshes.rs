@@ -273,7 +273,6 @@ fn windows_that_ranks_divide_teach_what_whole_ones_do() {
 #[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
-        (2, "--mesh pp=2 --micro-batches 3", "--batch 8 cannot be cut into 3 equal micro-batches"),
         (2, "--mesh pp=2 --placement zero3", "cannot have placement zero3"),
         (4, "--mesh pp=4 --schedule zbv", "6 layers"),
         (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),

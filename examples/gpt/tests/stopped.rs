@@ -1,4 +1,5 @@
-//! The program on two ranks, stopped by Ctrl-C: all stop before the same step, and the report is written.
+//! The program on two ranks, stopped by Ctrl-C: all stop before the same step, and the report is written. And on one
+//! rank whose output nobody can write.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -34,4 +35,20 @@ fn ctrl_c_ends_a_training_with_its_report() {
     assert_eq!(report["steps"], steps, "{report}");
     assert_eq!(report["world_size"], 2);
     assert!(folder.path().join("report.html").exists());
+}
+
+#[test]
+fn a_full_disk_under_the_output_does_not_end_a_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+    command.args(["--device", "cpu", "--report-dir"]).arg(folder.path());
+    let sizes = "--layers 1 --heads 2 --width 16 --context 8 --batch 2 --steps 6 --log-interval 1 --eval-interval 2 \
+                 --eval-windows 2 --sample 4";
+    command.args(sizes.split_whitespace());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let end = command.stdout(full).output().unwrap();
+    assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+    let report = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["steps"], 6, "{report}");
 }

@@ -70,7 +70,7 @@ impl TextWindows {
 pub(crate) fn require(text: &Text, context: usize, windows: usize) -> Result<()> {
     let (name, characters) = (text.name(), text.tokens().len());
     // A window reads `context` characters and predicts each one's successor.
-    let needed = windows * (context + 1);
+    let needed = context.saturating_add(1).saturating_mul(windows);
     ensure!(
         characters >= needed,
         "{name} has {characters} characters, but a context of {context} needs at least {needed}; give a longer text or a \

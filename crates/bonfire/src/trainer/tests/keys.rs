@@ -111,9 +111,10 @@ fn a_stream_goes_on_after_the_same_step_with_other_passes() {
             let config = config(&[words, &[&*folder]].concat());
             let mut trainer = prepare(&world, &config, (model(&world.device()), data))?;
             let mut seen = Vec::new();
-            while let Some((pass, batch)) = trainer.next_batch()? {
-                seen.push(pass);
-                trainer.step(batch, loss)?;
+            while let Some(batch) = trainer.next_batch()? {
+                seen.push(batch.0);
+                trainer
+                    .step(batch, |model: &Linear, (_, batch): (u64, Batch)| loss(model, batch))?;
             }
             trainer.finish()?;
             Ok::<_, Error>(seen)
