@@ -17,6 +17,13 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Sizes from the smallest to the largest, each that many times larger than the one before.
+pub(crate) fn sizes(min: usize, max: usize, step_factor: u32) -> anyhow::Result<Vec<usize>> {
+    anyhow::ensure!(min <= max, "--min-bytes {min} is larger than --max-bytes {max}");
+    let next = |bytes: &usize| bytes.checked_mul(step_factor as usize);
+    Ok(std::iter::successors(Some(min), next).take_while(|bytes| *bytes <= max).collect())
+}
+
 /// Reads `3.4us`, `500ns`, `1ms` or `2s`; in seconds.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];

@@ -91,7 +91,7 @@ impl Report {
         for form in forms {
             names += &times(["time", "mean", "algbw", "busbw", "#wrong", "algorithm"]);
             units += &times(["(us)", "(us)", "(GB/s)", "(GB/s)", "", ""]);
-            places += &times(["", "", form.label(), "", "", ""]);
+            places += &times(["", "", &form.name().replace('_', "-"), "", "", ""]);
         }
         for line in [places, names, units] {
             self.print(&line);
@@ -166,15 +166,6 @@ impl Report {
     fn print(&self, line: &str) {
         if self.speaks {
             println!("{}", line.trim_end());
-        }
-    }
-}
-
-impl Form {
-    fn label(self) -> &'static str {
-        match self {
-            Self::OutOfPlace => "out-of-place",
-            Self::InPlace => "in-place",
         }
     }
 }
