@@ -28,32 +28,13 @@ pub(crate) struct InspectArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Detail {
-    LastOperation,
-    AllOperations,
-}
-
-impl Detail {
-    fn operations_max(self) -> usize {
-        match self {
-            Self::LastOperation => 1,
-            Self::AllOperations => usize::MAX,
-        }
-    }
-}
-
 pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
         return print(&jobs::list()?);
     };
-    let detail = if args.trace.is_some() || args.json {
-        Detail::AllOperations
-    } else {
-        Detail::LastOperation
-    };
+    let operations_max = if args.trace.is_some() || args.json { usize::MAX } else { 1 };
     let reports = match target.to_str().filter(|name| !is_folder(name)) {
-        Some(name) => jobs::report(name, detail)?,
+        Some(name) => jobs::report(name, operations_max)?,
         None => read(target)?,
     };
     let records: Vec<FlightRecord> =
@@ -62,9 +43,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         timeline::write(path, &records)?;
     }
     if args.json {
-        let mut text = serde_json::to_string_pretty(&records)?;
-        text.push('\n');
-        return print(&text);
+        return print(&(serde_json::to_string_pretty(&records)? + "\n"));
     }
     print(&reports.iter().map(GroupReport::to_string).collect::<String>())
 }

@@ -24,9 +24,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use bonfire_launch::LaunchError;
 use clap::{Parser, Subcommand};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Data-parallel training: start jobs, and measure or simulate their communication.
 #[derive(Debug, Parser)]
@@ -52,11 +53,20 @@ enum Command {
     Selftest(selftest::SelftestArgs),
 }
 
-fn save(path: &Path, text: &str) -> anyhow::Result<()> {
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Reads a JSON file; what is `wrong` with it is said of one that is another.
+fn read_json<T: DeserializeOwned>(path: &Path, wrong: &str) -> Result<T> {
+    serde_json::from_str(&read(path)?).with_context(|| format!("{} {wrong}", path.display()))
+}
+
+fn save(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn save_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
+fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
     save(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
@@ -72,10 +82,7 @@ fn main() -> ExitCode {
         Command::Config(args) => Ok(config::run(&args)),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::write(&args).map(success),
-        Command::Doctor(args) => {
-            doctor::run(args);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Doctor(args) => doctor::run(args).map(success),
         Command::Inspect(args) => inspect::inspect(&args).map(success),
         Command::Completions(args) => {
             completions::run::<Cli>(&args);

@@ -116,9 +116,8 @@ impl PipelineArgs {
     /// The schedule, and those that it was chosen from, the fastest first.
     fn schedule(&self) -> anyhow::Result<(Schedule, Vec<Candidate>)> {
         if let Some(path) = &self.read {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let schedule = Schedule::from_csv(&text).with_context(|| path.display().to_string())?;
+            let schedule = Schedule::from_csv(&crate::read(path)?);
+            let schedule = schedule.with_context(|| path.display().to_string())?;
             return Ok((schedule.with_messages()?, Vec::new()));
         }
         let (Some(ranks), Some(micro_batches), Some(wanted)) =
