@@ -209,7 +209,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
     let mut report = Report::new(group, setting);
     for &operation in &args.operations {
         let forms = args.forms(operation)?;
-        report.begin(operation, &forms);
+        report.begin(operation, &forms)?;
         let blocks = operation.blocks_per_message(ranks.len());
         let measurements = forms.iter().map(|&form| Measurement {
             operation,
@@ -239,7 +239,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
                         bytes,
                         count: bytes.checked_div(block_bytes).unwrap_or(0),
                         forms: measurements.clone().zip(timings).collect(),
-                    });
+                    })?;
                 }
             }
         }

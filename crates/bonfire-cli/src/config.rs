@@ -1,5 +1,6 @@
 //! `bonfire config`: what a configuration file means, without running anything.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,18 +37,16 @@ struct CheckArgs {
     ranks: Option<u64>,
 }
 
-pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
+pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     let ConfigCommand::Check(args) = &args.command;
     match check(args) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => crate::print(&text).map(|()| ExitCode::SUCCESS),
         Err(lines) => {
             for line in lines {
-                eprintln!("{}: {line}", args.file.display());
+                // A closed terminal must not cause a panic.
+                let _ = writeln!(io::stderr(), "{}: {line}", args.file.display());
             }
-            ExitCode::FAILURE
+            Ok(ExitCode::FAILURE)
         }
     }
 }

@@ -3,7 +3,6 @@
 mod jobs;
 mod timeline;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -45,7 +44,7 @@ impl Detail {
 
 pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
-        return print(&jobs::list()?);
+        return crate::print(&jobs::list()?);
     };
     let detail = if args.trace.is_some() || args.json {
         Detail::AllOperations
@@ -62,11 +61,9 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         timeline::write(path, &records)?;
     }
     if args.json {
-        let mut text = serde_json::to_string_pretty(&records)?;
-        text.push('\n');
-        return print(&text);
+        return crate::print(&(serde_json::to_string_pretty(&records)? + "\n"));
     }
-    print(&reports.iter().map(GroupReport::to_string).collect::<String>())
+    crate::print(&reports.iter().map(GroupReport::to_string).collect::<String>())
 }
 
 /// A path is a folder, whether it is there or not; so is a word that names one.
@@ -85,14 +82,4 @@ fn read(folder: &Path) -> anyhow::Result<Vec<GroupReport>> {
     );
     let groups = records.chunk_by(|one, other| one.group == other.group);
     Ok(groups.filter_map(GroupReport::of).collect())
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever closed the output does not want the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to the standard output")
-        }
-        _ => Ok(()),
-    }
 }

@@ -20,7 +20,7 @@ mod simulate;
 mod trace;
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -60,6 +60,17 @@ fn save_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
     save(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // A reader that closed the output does not want the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to the standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn main() -> ExitCode {
     let cli: Cli = bonfire_launch::parse_args();
     bonfire_launch::log_to_stderr("", "warn");
@@ -69,24 +80,18 @@ fn main() -> ExitCode {
         Command::Scaling(args) => args.run().map(success),
         Command::Bench(args) => bench::bench(&args).map(success),
         Command::Simulate(args) => args.run().map(success),
-        Command::Config(args) => Ok(config::run(&args)),
+        Command::Config(args) => config::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::write(&args).map(success),
-        Command::Doctor(args) => {
-            doctor::run(args);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Doctor(args) => doctor::run(args).map(success),
         Command::Inspect(args) => inspect::inspect(&args).map(success),
-        Command::Completions(args) => {
-            completions::run::<Cli>(&args);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions(args) => completions::run::<Cli>(&args).map(success),
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => Ok(selftest::run(args)),
     };
     ended.unwrap_or_else(|error| {
         // A closed terminal must not cause a panic.
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        let _ = writeln!(io::stderr(), "error: {error:#}");
         // That of the rank that failed first, if the command's work was a job.
         ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
     })

@@ -144,8 +144,7 @@ impl SimulateArgs {
             None if self.fit.is_empty() => self.simulate(),
             None => self.fit(),
         };
-        print!("{}", report?);
-        Ok(())
+        crate::print(&report?)
     }
 
     fn fit(&self) -> anyhow::Result<String> {
