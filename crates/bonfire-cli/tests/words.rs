@@ -50,7 +50,9 @@ fn a_closed_pipe_is_quiet_and_a_full_disk_is_one_line() {
     let log = "{\"step\":1,\"unix_seconds\":1.0,\"loss\":2.0}\n";
     std::fs::write(inside("run/log.jsonl"), log).unwrap();
     std::fs::write(&file, "steps = 1\n").unwrap();
-    std::fs::write(&model, b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    let tensor = r#"{"a":{"dtype":"F32","shape":[4]}}"#;
+    let begin = (tensor.len() as u64).to_le_bytes();
+    std::fs::write(&model, [&begin[..], tensor.as_bytes()].concat()).unwrap();
     let pipeline = "simulate pipeline --stages 2 --micro-batches 2 --schedule 1f1b";
     for line in [
         "completions bash",
