@@ -71,6 +71,17 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// An error and its causes, separated by colons; a repeated cause is left out.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 fn main() -> ExitCode {
     let cli: Cli = bonfire_launch::parse_args();
     bonfire_launch::log_to_stderr("", "warn");
@@ -91,7 +102,7 @@ fn main() -> ExitCode {
     };
     ended.unwrap_or_else(|error| {
         // A closed terminal must not cause a panic.
-        let _ = writeln!(io::stderr(), "error: {error:#}");
+        let _ = writeln!(io::stderr(), "error: {}", with_causes(&error));
         // That of the rank that failed first, if the command's work was a job.
         ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
     })

@@ -96,8 +96,8 @@ pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::R
     Ok(path)
 }
 
-/// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank. Logs a warning for
-/// each file that is named like one and cannot be read, and leaves it out.
+/// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank. Logs a warning
+/// for each file that is named like one and cannot be read, and leaves it out.
 ///
 /// # Errors
 /// If the folder cannot be read, or there are files named like flight records and none is one of this version.
