@@ -132,6 +132,11 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         args.forms(operation)?;
     }
     let env = detect_rank()?;
+    if let Some(path) = &args.json
+        && env.as_ref().is_none_or(|env| env.rank.get() == 0)
+    {
+        crate::check_writable(path)?;
+    }
     let has_threads = env.is_none() && args.transport == Some(TransportKind::Local);
     if has_threads && args.device == DeviceKind::Cuda {
         Fleet::prepare_for_threads()?;

@@ -19,7 +19,7 @@ mod selftest;
 mod simulate;
 mod trace;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,6 +54,12 @@ enum Command {
 
 fn save(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Refuses a file that could not be written later. What is in it stays until then.
+fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn save_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
