@@ -20,7 +20,7 @@ use bonfire_plan::{Algorithm, DType, Rank, UnknownName, WorldSize};
 use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
-use crate::quantity::{counted, size};
+use crate::quantity::{counted, positive, size};
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
 
@@ -74,7 +74,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value = "f32")]
     dtype: DType,
     /// Frames that may be on their way between two ranks
-    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive::<NonZeroUsize>)]
     slots: NonZeroUsize,
     /// Write what everyone did when, for chrome://tracing or ui.perfetto.dev; of the fastest algorithm
     #[arg(long, value_name = "FILE")]

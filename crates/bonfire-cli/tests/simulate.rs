@@ -245,6 +245,7 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
     refused(&["--ranks", "4", "--link", "infiniband"], 2, "use one of nvlink-h100");
     refused(&["--ranks", "4", "--link", "alpha=1us"], 2, "needs bandwidth=RATE");
     refused(&["--ranks", "0", "--link", "shm"], 1, "at least one rank");
+    refused(&with(&["--slots", "0"]), 2, "must be at least 1");
     refused(&with(&["--hosts", "5"]), 1, "4 ranks are on 1 to 4 hosts");
     refused(&with(&["--algorithm", "binomial"]), 1, "does not implement all_reduce");
     refused(&with(&["--algorithm", "fastest"]), 2, "or all");
