@@ -28,6 +28,9 @@ use plot::{Against, Curve};
 use report::Record;
 use scenario::{Outcome, Scenario};
 
+/// Ranks that meet in pairs have more steps than a simulation can hold long before.
+const RANKS_MAX: u32 = 1 << 14;
+
 /// Predict how long an operation takes: its plan, run in simulated time.
 ///
 /// The very steps that Bonfire executes are run over links that cost latency and time per byte, and whose ports frames
@@ -196,6 +199,11 @@ impl SimulateArgs {
             bail!("--ranks and --link are needed");
         };
         let world_size = WorldSize::new(ranks)?;
+        if ranks > RANKS_MAX {
+            bail!(
+                "--ranks is {ranks}; give {RANKS_MAX} at most, for a plan is made for every rank"
+            );
+        }
         let inter = self.inter_link.as_ref().unwrap_or(link);
         Ok(Scenario {
             operation: self.op,
