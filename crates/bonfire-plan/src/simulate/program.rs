@@ -324,8 +324,8 @@ impl Packer {
     }
 }
 
-/// The fewest frames, or pairs of a rank and a memory that it reads, that a plan for `shape` has. One rank's list of steps
-/// may be too long for any memory, so this is asked before the first is made.
+/// The fewest frames, or pairs of a rank and a memory that it reads, that a plan for `shape` has. One rank's list of
+/// steps may be too long for any memory, so this is asked before the first is made.
 fn frames_min(shape: &ScheduleShape) -> u128 {
     use Algorithm::{OneShot, Pairwise, Ring, TwoShot, ZeroCopy};
     use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
