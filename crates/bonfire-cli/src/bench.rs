@@ -131,6 +131,11 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         args.forms(operation)?;
     }
     let env = detect_rank()?;
+    if let Some(path) = &args.json
+        && env.as_ref().is_none_or(|env| env.rank.get() == 0)
+    {
+        crate::check_writable(path)?;
+    }
     let has_threads = env.is_none() && args.transport == Some(TransportKind::Local);
     if has_threads && args.device == DeviceKind::Cuda {
         Fleet::prepare_for_threads()?;
@@ -197,7 +202,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
     let mut report = Report::new(group, setting);
     for &operation in &args.operations {
         let forms = args.forms(operation)?;
-        report.begin(operation, &forms);
+        report.begin(operation, &forms)?;
         let blocks = operation.blocks_per_message(ranks.len());
         let measurements = forms.iter().map(|&form| Measurement {
             operation,
@@ -227,7 +232,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
                         bytes,
                         count: bytes.checked_div(block_bytes).unwrap_or(0),
                         forms: measurements.clone().zip(timings).collect(),
-                    });
+                    })?;
                 }
             }
         }

@@ -37,11 +37,9 @@ struct Report {
 
 pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<()> {
     let report = Report::of_this_machine();
-    let json = || serde_json::to_string_pretty(&report).map(|text| text + "\n");
-    let text = if args.json { json()? } else { report.to_string() };
-    // Whoever closed the output does not want the rest.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-    Ok(())
+    let text =
+        if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() };
+    crate::print(&text)
 }
 
 impl Report {

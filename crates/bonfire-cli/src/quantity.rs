@@ -1,11 +1,21 @@
 //! Sizes, times and bandwidths, as people write them.
 
+use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
 use std::time::Duration;
 
 use bonfire_plan::{Bytes, UnknownBytes};
 
 /// Powers of ten behind which a number of bytes or bits per second is counted.
 const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3), ("", 1.0)];
+
+/// Reads a whole number that is at least 1.
+pub(crate) fn positive<N: FromStr<Err = ParseIntError>>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::Zero => "must be at least 1".to_owned(),
+        _ => error.to_string(),
+    })
+}
 
 /// Reads `4096`, `64K`, `16MiB` or `1.5G`, at least one byte.
 pub(crate) fn size(text: &str) -> Result<usize, String> {

@@ -20,13 +20,16 @@ use bonfire_plan::{Algorithm, DType, Rank, UnknownName, WorldSize};
 use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
-use crate::quantity::{counted, size, sizes};
+use crate::quantity::{counted, positive, size, sizes};
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
 
 use plot::{Against, Curve};
 use report::Record;
 use scenario::Scenario;
+
+/// Ranks that meet in pairs have more steps than a simulation can hold long before.
+const RANKS_MAX: u32 = 1 << 14;
 
 /// Predict how long an operation takes: its plan, run in simulated time.
 ///
@@ -74,7 +77,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value = "f32")]
     dtype: DType,
     /// Frames that may be on their way between two ranks
-    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive::<NonZeroUsize>)]
     slots: NonZeroUsize,
     /// Write what everyone did when, for chrome://tracing or ui.perfetto.dev; of the fastest algorithm
     #[arg(long, value_name = "FILE")]
@@ -142,8 +145,7 @@ impl SimulateArgs {
             None if self.fit.is_empty() => self.simulate(),
             None => self.fit(),
         };
-        print!("{}", report?);
-        Ok(())
+        crate::print(&report?)
     }
 
     fn fit(&self) -> anyhow::Result<String> {
@@ -189,6 +191,11 @@ impl SimulateArgs {
             bail!("--ranks and --link are needed");
         };
         let world_size = WorldSize::new(ranks)?;
+        if ranks > RANKS_MAX {
+            bail!(
+                "--ranks is {ranks}; give {RANKS_MAX} at most, for a plan is made for every rank"
+            );
+        }
         let inter = self.inter_link.as_ref().unwrap_or(link);
         Ok(Scenario {
             operation: self.op,
