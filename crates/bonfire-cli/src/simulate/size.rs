@@ -21,7 +21,8 @@ impl Operation {
             Self::AllToAll => {
                 let block = (bytes / elem).div_ceil(ranks).max(1);
                 // What is too large to count is too large to simulate, and refused there.
-                let block = block.min(usize::MAX / (ranks * ranks * elem));
+                let block =
+                    block.min(usize::MAX / ranks.saturating_mul(ranks).saturating_mul(elem));
                 Size { bytes: block * ranks * elem, count: block * ranks * ranks }
             }
             _ => {
