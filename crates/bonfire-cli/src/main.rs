@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use bonfire_launch::LaunchError;
 use clap::{Parser, Subcommand};
 use serde::{Serialize, de::DeserializeOwned};
@@ -53,26 +53,26 @@ enum Command {
     Selftest(selftest::SelftestArgs),
 }
 
-fn read(path: &Path) -> Result<String> {
+fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reads a JSON file; what is `wrong` with it is said of one that is another.
-fn read_json<T: DeserializeOwned>(path: &Path, wrong: &str) -> Result<T> {
+/// Reads a JSON file. In an error on its content, `wrong` follows its path.
+fn read_json<T: DeserializeOwned>(path: &Path, wrong: &str) -> anyhow::Result<T> {
     serde_json::from_str(&read(path)?).with_context(|| format!("{} {wrong}", path.display()))
 }
 
-fn save(path: &Path, text: &str) -> Result<()> {
+fn save(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Refuses a file that could not be written later. What is in it stays until then.
-fn check_writable(path: &Path) -> Result<()> {
+fn check_writable(path: &Path) -> anyhow::Result<()> {
     let opened = File::options().append(true).create(true).open(path);
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
+fn save_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     save(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 

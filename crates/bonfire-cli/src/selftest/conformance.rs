@@ -39,9 +39,10 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
         }
     }
     let options = CudaOptions::default().with_path(Some(CudaPath::Host));
-    let mut ranks = args.ranks.iter();
-    ranks
-        .try_for_each(|ranks| run(*ranks, options.clone(), CudaSync::Stream, "through host memory"))
+    for &ranks in &args.ranks {
+        run(ranks, options.clone(), CudaSync::Stream, "through host memory")?;
+    }
+    Ok(())
 }
 
 pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
