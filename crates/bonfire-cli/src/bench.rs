@@ -12,6 +12,8 @@ mod layout;
 mod measure;
 mod table;
 
+use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::thread;
@@ -25,12 +27,12 @@ use bonfire_launch::{AgentOptions, OutputLabels, RankCount, detect_rank};
 use clap::{Args, ValueEnum};
 
 use crate::operation::Operation;
-use crate::quantity::{duration, size};
+use crate::quantity::{duration, size, sizes};
 use buffers::Home;
 use gpu::Fleet;
 pub(crate) use host::Host;
 use layout::{Form, Parameters};
-use measure::{Measurement, Sizes, Timing};
+use measure::{Measurement, Timing, whole_blocks};
 use table::{Report, Row, Setting};
 
 /// What ranks compute on while they are measured.
@@ -121,10 +123,7 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
-    if args.min_bytes > args.max_bytes {
-        let (min, max) = (args.min_bytes, args.max_bytes);
-        bail!("--min-bytes {min} is larger than --max-bytes {max}");
-    }
+    args.sizes()?;
     if args.nccl && args.device == DeviceKind::Cpu {
         bail!("--nccl measures GPUs: add --device cuda");
     }
@@ -132,6 +131,11 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         args.forms(operation)?;
     }
     let env = detect_rank()?;
+    if let Some(path) = &args.json
+        && env.as_ref().is_none_or(|env| env.rank.get() == 0)
+    {
+        crate::check_writable(path)?;
+    }
     let has_threads = env.is_none() && args.transport == Some(TransportKind::Local);
     if has_threads && args.device == DeviceKind::Cuda {
         Fleet::prepare_for_threads()?;
@@ -146,15 +150,16 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         fleet.describe(args.ranks.resolve()?.get() as usize, args.oversubscribe)?;
     }
     match args.transport {
-        Some(TransportKind::Local) => on_threads(fleet.as_ref(), args),
-        _ => on_processes(args),
+        Some(TransportKind::Local) => {
+            let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
+            let groups = ProcessGroup::local(world_size, args.group_options())?;
+            as_threads(groups, |group| on_rank(&group, fleet.as_ref(), args)).map(drop)
+        }
+        _ => {
+            let arguments = std::env::args_os().skip(1).collect();
+            Ok(job(args.ranks.resolve()?, arguments)?.run()?)
+        }
     }
-}
-
-fn on_threads(fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
-    let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
-    let groups = ProcessGroup::local(world_size, args.group_options())?;
-    as_threads(groups, |group| on_rank(&group, fleet, args)).map(drop)
 }
 
 /// Runs `body` once per group, each on a thread; the results in their order.
@@ -167,22 +172,15 @@ pub(crate) fn as_threads<R: Send>(
         let start = |group| scope.spawn(move || body(group));
         let threads: Vec<_> = groups.into_iter().map(start).collect();
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        let results = results.into_iter();
-        let returned = results.map(|end| end.unwrap_or_else(|panic| resume_unwind(panic)));
-        returned.collect()
+        results.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
 
-fn on_processes(args: &BenchArgs) -> anyhow::Result<()> {
+/// A job of this program, of which rank 0 alone prints.
+pub(crate) fn job(ranks: NonZeroU32, args: Vec<OsString>) -> anyhow::Result<AgentOptions> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let options = AgentOptions {
-        args: std::env::args_os().skip(1).collect(),
-        nproc_per_node: args.ranks.resolve()?,
-        // Only rank 0 prints, and what it prints is a table.
-        labels: OutputLabels::Errors,
-        ..AgentOptions::new(program)
-    };
-    Ok(options.run()?)
+    let labels = OutputLabels::Errors;
+    Ok(AgentOptions { args, nproc_per_node: ranks, labels, ..AgentOptions::new(program) })
 }
 
 fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
@@ -191,11 +189,6 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
     if !ranks.contains(root) {
         bail!("--root is {root}, but there are {ranks} ranks: ranks count from 0");
     }
-    let sizes = Sizes {
-        min_bytes: args.min_bytes,
-        max_bytes: args.max_bytes,
-        step_factor: args.step_factor as usize,
-    };
     let mut setting = args.setting(group);
     let on_gpu = match fleet {
         None => None,
@@ -209,7 +202,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
     let mut report = Report::new(group, setting);
     for &operation in &args.operations {
         let forms = args.forms(operation)?;
-        report.begin(operation, &forms);
+        report.begin(operation, &forms)?;
         let blocks = operation.blocks_per_message(ranks.len());
         let measurements = forms.iter().map(|&form| Measurement {
             operation,
@@ -223,7 +216,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
             rotate_bytes: args.rotate_bytes,
         });
         let block_bytes = blocks * args.dtype.size_bytes();
-        let sizes = sizes.list(block_bytes);
+        let sizes = whole_blocks(args.sizes()?, block_bytes);
         let mut timings = vec![Vec::new(); sizes.len() * forms.len()];
         for repeat in 1..=args.repeats {
             for (&bytes, timings) in sizes.iter().zip(timings.chunks_mut(forms.len())) {
@@ -239,7 +232,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
                         bytes,
                         count: bytes.checked_div(block_bytes).unwrap_or(0),
                         forms: measurements.clone().zip(timings).collect(),
-                    });
+                    })?;
                 }
             }
         }
@@ -252,6 +245,10 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
 }
 
 impl BenchArgs {
+    fn sizes(&self) -> anyhow::Result<Vec<usize>> {
+        sizes(self.min_bytes, self.max_bytes, self.step_factor)
+    }
+
     fn forms(&self, operation: Operation) -> anyhow::Result<Vec<Form>> {
         let exist = match self.device {
             DeviceKind::Cpu => operation.forms(),

@@ -1,7 +1,5 @@
 //! `bonfire completions`: what a shell needs to complete the command's words.
 
-use std::io;
-
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 
@@ -14,10 +12,12 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) {
+pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut command = C::command();
     let name = command.get_name().to_owned();
-    generate(args.shell, &mut command, name, &mut io::stdout());
+    let mut script = Vec::new();
+    generate(args.shell, &mut command, name, &mut script);
+    crate::print(&String::from_utf8(script)?)
 }
 
 #[cfg(test)]

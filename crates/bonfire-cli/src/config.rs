@@ -1,10 +1,12 @@
 //! `bonfire config`: what a configuration file means, without running anything.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bonfire_config::deepspeed::{DeepSpeedFile, Program, Resolved};
-use bonfire_config::{Config, ConfigError, ConfigErrors, Source, is_deepspeeds};
+use bonfire_config::{Config, ConfigError, ConfigErrors, Format, Source, is_deepspeeds};
 use bonfire_plan::{Axis, WorldSize};
 use clap::{Args, Subcommand};
 
@@ -36,55 +38,61 @@ struct CheckArgs {
     ranks: Option<u64>,
 }
 
-pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
+pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     let ConfigCommand::Check(args) = &args.command;
     match check(args) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => crate::print(&text).map(|()| ExitCode::SUCCESS),
         Err(lines) => {
             for line in lines {
-                eprintln!("{}: {line}", args.file.display());
+                // A closed terminal must not cause a panic.
+                let _ = writeln!(io::stderr(), "{line}");
             }
-            ExitCode::FAILURE
+            Ok(ExitCode::FAILURE)
         }
     }
 }
 
 fn check(args: &CheckArgs) -> Result<String, Vec<String>> {
-    let text = std::fs::read_to_string(&args.file).map_err(|error| vec![error.to_string()])?;
-    let lines = |ConfigErrors(errors)| lines(&errors);
+    let file = args.file.display();
+    let text =
+        std::fs::read_to_string(&args.file).map_err(|error| vec![format!("{file}: {error}")])?;
+    let of_file = |errors| lines(&file, errors);
+    let of_words = |errors| lines(&Source::CommandLine, errors);
     if is_deepspeeds(&text) {
-        let file = DeepSpeedFile::parse(&text).map_err(lines)?;
+        let file = DeepSpeedFile::parse(&text).map_err(of_file)?;
         return match file.resolve(&Program::default()) {
             Ok(theirs) => {
-                let config = Config::default().with_deepspeed(&theirs);
-                let config = config.and_then(|config| config.with_words(&args.words));
-                let config = config.map_err(lines)?;
+                let config = Config::default().with_deepspeed(&theirs).map_err(of_file)?;
+                let config = config.with_words(&args.words).map_err(of_words)?;
                 let said = |value: &Resolved| value.source == Source::CommandLine;
                 let words = config.resolved().into_iter().filter(said);
                 let resolved: Vec<Resolved> =
                     theirs.resolved.iter().cloned().chain(words).collect();
-                explained(&resolved, &config, args.ranks).map_err(lines)
+                explained(&resolved, &config, args.ranks).map_err(of_file)
             }
-            Err(errors) => open(errors),
+            Err(errors) => open(errors).map_err(of_file),
         };
     }
-    let config = Config::load(Some(&args.file), &args.words).map_err(lines)?;
-    explained(&config.resolved(), &config, args.ranks).map_err(lines)
+    let is_toml = args.file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    let format = if is_toml { Format::Toml } else { Format::Json };
+    let config = Config::default().with_file(&text, format).map_err(of_file)?;
+    let config = config.with_environment(std::env::vars());
+    let config = config.map_err(|errors| lines(&Source::Environment, errors))?;
+    let config = config.with_words(&args.words).map_err(of_words)?;
+    explained(&config.resolved(), &config, args.ranks).map_err(of_file)
 }
 
-fn lines(errors: &[ConfigError]) -> Vec<String> {
-    errors.iter().map(ToString::to_string).collect()
+/// Each error behind the source of the values that are wrong.
+fn lines(source: &dyn Display, ConfigErrors(errors): ConfigErrors) -> Vec<String> {
+    errors.iter().map(|error| format!("{source}: {error}")).collect()
 }
 
 /// What the program must say, if nothing else is wrong.
-fn open(ConfigErrors(errors): ConfigErrors) -> Result<String, Vec<String>> {
+fn open(ConfigErrors(errors): ConfigErrors) -> Result<String, ConfigErrors> {
     let is_open = |error: &ConfigError| matches!(error, ConfigError::Unresolved { .. });
     let (open, wrong): (Vec<_>, Vec<_>) = errors.into_iter().partition(is_open);
     if !wrong.is_empty() {
-        return Err(lines(&wrong));
+        return Err(ConfigErrors(wrong));
     }
     let open = open.iter().map(|error| match error {
         ConfigError::Unresolved { path, needs } => format!("{path}: {needs}\n"),

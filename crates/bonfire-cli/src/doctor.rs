@@ -35,17 +35,11 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-pub(crate) fn run(args: DoctorArgs) {
+pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<()> {
     let report = Report::of_this_machine();
-    let text = if args.json {
-        let mut text = serde_json::to_string_pretty(&report).expect("a report is plain data");
-        text.push('\n');
-        text
-    } else {
-        report.to_string()
-    };
-    // Whoever closed the output does not want the rest.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+    let text =
+        if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() };
+    crate::print(&text)
 }
 
 impl Report {

@@ -3,7 +3,6 @@
 mod jobs;
 mod timeline;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -28,32 +27,13 @@ pub(crate) struct InspectArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Detail {
-    LastOperation,
-    AllOperations,
-}
-
-impl Detail {
-    fn operations_max(self) -> usize {
-        match self {
-            Self::LastOperation => 1,
-            Self::AllOperations => usize::MAX,
-        }
-    }
-}
-
 pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let Some(target) = &args.job else {
-        return print(&jobs::list()?);
+        return crate::print(&jobs::list()?);
     };
-    let detail = if args.trace.is_some() || args.json {
-        Detail::AllOperations
-    } else {
-        Detail::LastOperation
-    };
+    let operations_max = if args.trace.is_some() || args.json { usize::MAX } else { 1 };
     let reports = match target.to_str().filter(|name| !is_folder(name)) {
-        Some(name) => jobs::report(name, detail)?,
+        Some(name) => jobs::report(name, operations_max)?,
         None => read(target)?,
     };
     let records: Vec<FlightRecord> =
@@ -62,11 +42,9 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         timeline::write(path, &records)?;
     }
     if args.json {
-        let mut text = serde_json::to_string_pretty(&records)?;
-        text.push('\n');
-        return print(&text);
+        return crate::print(&(serde_json::to_string_pretty(&records)? + "\n"));
     }
-    print(&reports.iter().map(GroupReport::to_string).collect::<String>())
+    crate::print(&reports.iter().map(GroupReport::to_string).collect::<String>())
 }
 
 /// A path is a folder, whether it is there or not; so is a word that names one.
@@ -85,14 +63,4 @@ fn read(folder: &Path) -> anyhow::Result<Vec<GroupReport>> {
     );
     let groups = records.chunk_by(|one, other| one.group == other.group);
     Ok(groups.filter_map(GroupReport::of).collect())
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever closed the output does not want the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to the standard output")
-        }
-        _ => Ok(()),
-    }
 }

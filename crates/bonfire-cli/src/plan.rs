@@ -82,10 +82,11 @@ impl Optimizer {
 /// Prints the table. Fails if no placement fits.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let table = table(args)?;
-    print!("{table}");
+    let mut text = table.to_string();
     if args.activations == Bytes::default() {
-        println!("without activations: give them with --activations");
+        text += "without activations: give them with --activations\n";
     }
+    crate::print(&text)?;
     let fits = table.fitting().next().is_some();
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

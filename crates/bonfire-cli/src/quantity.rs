@@ -1,11 +1,21 @@
 //! Sizes, times and bandwidths, as people write them.
 
+use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
 use std::time::Duration;
 
 use bonfire_plan::{Bytes, UnknownBytes};
 
 /// Powers of ten behind which a number of bytes or bits per second is counted.
 const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3), ("", 1.0)];
+
+/// Reads a whole number that is at least 1.
+pub(crate) fn positive<N: FromStr<Err = ParseIntError>>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::Zero => "must be at least 1".to_owned(),
+        _ => error.to_string(),
+    })
+}
 
 /// Reads `4096`, `64K`, `16MiB` or `1.5G`, at least one byte.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
@@ -15,6 +25,13 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
         Ok(bytes) => Ok(bytes),
         Err(_) => Err(format!("{text} is too large")),
     }
+}
+
+/// Sizes from the smallest to the largest, each that many times larger than the one before.
+pub(crate) fn sizes(min: usize, max: usize, step_factor: u32) -> anyhow::Result<Vec<usize>> {
+    anyhow::ensure!(min <= max, "--min-bytes {min} is larger than --max-bytes {max}");
+    let next = |bytes: &usize| bytes.checked_mul(step_factor as usize);
+    Ok(std::iter::successors(Some(min), next).take_while(|bytes| *bytes <= max).collect())
 }
 
 /// Reads `3.4us`, `500ns`, `1ms` or `2s`; in seconds.

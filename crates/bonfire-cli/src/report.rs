@@ -26,8 +26,7 @@ pub(crate) fn write(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let out = &args.out;
     crate::save(out, &page(&runs))?;
-    println!("{}", out.display());
-    Ok(())
+    crate::print(&format!("{}\n", out.display()))
 }
 
 /// The run of a folder, or else those of the folders in it, by name.

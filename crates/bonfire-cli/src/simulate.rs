@@ -11,7 +11,7 @@ mod size;
 mod timeline;
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
 use bonfire_collective::GroupOptions;
@@ -20,13 +20,16 @@ use bonfire_plan::{Algorithm, DType, Rank, UnknownName, WorldSize};
 use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
-use crate::quantity::{counted, size};
+use crate::quantity::{counted, positive, size, sizes};
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
 
 use plot::{Against, Curve};
 use report::Record;
-use scenario::{Outcome, Scenario};
+use scenario::Scenario;
+
+/// Ranks that meet in pairs have more steps than a simulation can hold long before.
+const RANKS_MAX: u32 = 1 << 14;
 
 /// Predict how long an operation takes: its plan, run in simulated time.
 ///
@@ -74,7 +77,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value = "f32")]
     dtype: DType,
     /// Frames that may be on their way between two ranks
-    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive::<NonZeroUsize>)]
     slots: NonZeroUsize,
     /// Write what everyone did when, for chrome://tracing or ui.perfetto.dev; of the fastest algorithm
     #[arg(long, value_name = "FILE")]
@@ -116,20 +119,18 @@ enum Other {
     Pipeline(Box<pipeline::PipelineArgs>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    All,
-    One(Algorithm),
-}
+/// One algorithm, or all.
+#[derive(Clone, Copy, Debug)]
+struct Choice(Option<Algorithm>);
 
 impl std::str::FromStr for Choice {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
         if text.eq_ignore_ascii_case("all") {
-            return Ok(Self::All);
+            return Ok(Self(None));
         }
-        let one = text.parse().map(Self::One);
+        let one = text.parse().map(|one| Self(Some(one)));
         one.map_err(|mut error: UnknownName| {
             error.choices.push("all".to_owned());
             error
@@ -144,18 +145,13 @@ impl SimulateArgs {
             None if self.fit.is_empty() => self.simulate(),
             None => self.fit(),
         };
-        print!("{}", report?);
-        Ok(())
+        crate::print(&report?)
     }
 
     fn fit(&self) -> anyhow::Result<String> {
-        let algorithm = match self.algorithm {
-            Choice::All => None,
-            Choice::One(algorithm) => Some(algorithm),
-        };
         let options = FitOptions {
             hold_out: self.hold_out,
-            algorithm,
+            algorithm: self.algorithm.0,
             chunk_bytes: self.chunk_bytes(),
             json: self.json.as_deref(),
             write_link: self.write_link.as_deref(),
@@ -165,13 +161,9 @@ impl SimulateArgs {
 
     fn simulate(&self) -> anyhow::Result<String> {
         let scenario = self.scenario()?;
-        let one;
-        let algorithms = match self.algorithm {
-            Choice::All => Algorithm::candidates(scenario.collective()),
-            Choice::One(algorithm) => {
-                one = [algorithm];
-                &one[..]
-            }
+        let algorithms = match &self.algorithm.0 {
+            None => Algorithm::candidates(scenario.collective()),
+            Some(one) => std::slice::from_ref(one),
         };
         let (outcomes, mut skipped) = scenario.run_all(algorithms, self.bytes);
         let Some(fastest) = outcomes.first() else {
@@ -184,10 +176,12 @@ impl SimulateArgs {
             crate::save_json(path, &records)?;
         }
         if let Some(path) = &self.timeline {
-            self.write_timeline(path, &scenario, fastest)?;
+            timeline::check_size(&fastest.simulation)?;
+            let detailed = scenario.run(fastest.algorithm, self.bytes, Detail::Timeline)?;
+            timeline::write(path, &scenario.hosts, &detailed.simulation)?;
         }
         if let Some(path) = &self.plot {
-            self.write_plot(path, &scenario, algorithms)?;
+            crate::save(path, &self.plotted(&scenario, algorithms)?)?;
         }
         Ok(report::text(&scenario, &outcomes, &skipped))
     }
@@ -197,6 +191,11 @@ impl SimulateArgs {
             bail!("--ranks and --link are needed");
         };
         let world_size = WorldSize::new(ranks)?;
+        if ranks > RANKS_MAX {
+            bail!(
+                "--ranks is {ranks}; give {RANKS_MAX} at most, for a plan is made for every rank"
+            );
+        }
         let inter = self.inter_link.as_ref().unwrap_or(link);
         Ok(Scenario {
             operation: self.op,
@@ -215,31 +214,8 @@ impl SimulateArgs {
         self.chunk_bytes.unwrap_or(GroupOptions::default().chunk_bytes)
     }
 
-    fn write_timeline(
-        &self,
-        path: &Path,
-        scenario: &Scenario,
-        outcome: &Outcome,
-    ) -> anyhow::Result<()> {
-        timeline::check_size(&outcome.simulation)?;
-        let detailed = scenario.run(outcome.algorithm, self.bytes, Detail::Timeline)?;
-        timeline::write(path, &scenario.hosts, &detailed.simulation)
-    }
-
-    fn write_plot(
-        &self,
-        path: &Path,
-        scenario: &Scenario,
-        algorithms: &[Algorithm],
-    ) -> anyhow::Result<()> {
-        if self.min_bytes > self.max_bytes {
-            let (min, max) = (self.min_bytes, self.max_bytes);
-            bail!("--min-bytes {min} is larger than --max-bytes {max}");
-        }
-        let next = |&bytes: &usize| bytes.checked_mul(self.step_factor as usize);
-        let sizes: Vec<usize> = std::iter::successors(Some(self.min_bytes), next)
-            .take_while(|&bytes| bytes <= self.max_bytes)
-            .collect();
+    fn plotted(&self, scenario: &Scenario, algorithms: &[Algorithm]) -> anyhow::Result<String> {
+        let sizes = sizes(self.min_bytes, self.max_bytes, self.step_factor)?;
         let curve = |&algorithm: &Algorithm| Curve {
             name: algorithm.name(),
             points: sizes
@@ -260,6 +236,6 @@ impl SimulateArgs {
             counted(scenario.world_size.len(), "rank"),
             counted(scenario.hosts.host_count(), "host"),
         );
-        crate::save(path, &plot::svg(&title, Against::Size, &curves))
+        Ok(plot::svg(&title, Against::Size, &curves))
     }
 }

@@ -45,28 +45,21 @@ pub(crate) fn write(
     names: &[Value],
     events: impl Iterator<Item = Event>,
 ) -> anyhow::Result<()> {
-    File::create(path)
-        .map(BufWriter::new)
-        .and_then(|file| write_to(file, names, events))
-        .with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn write_to(
-    mut file: impl Write,
-    names: &[Value],
-    events: impl Iterator<Item = Event>,
-) -> io::Result<()> {
-    write!(file, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    let mut separator = "\n";
-    for name in names {
-        write!(file, "{separator}{name}")?;
-        separator = ",\n";
-    }
-    for event in events {
-        file.write_all(separator.as_bytes())?;
-        serde_json::to_writer(&mut file, &event)?;
-        separator = ",\n";
-    }
-    writeln!(file, "\n]}}")?;
-    file.flush()
+    let written = || -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        write!(file, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        let mut separator = "\n";
+        for name in names {
+            write!(file, "{separator}{name}")?;
+            separator = ",\n";
+        }
+        for event in events {
+            file.write_all(separator.as_bytes())?;
+            serde_json::to_writer(&mut file, &event)?;
+            separator = ",\n";
+        }
+        writeln!(file, "\n]}}")?;
+        file.flush()
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -162,6 +162,19 @@ fn under_a_launcher_it_joins_the_job() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_refused_before_the_measurement() {
+    let end = bench(&[&["barrier", "--json", "/nowhere/rows.json"], &SMALL[..]].concat());
+    let end = end.with_code(1);
+    assert_eq!(end.stdout, Vec::<String>::new());
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    assert!(
+        end.stderr[0].starts_with("error: cannot write /nowhere/rows.json"),
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
 fn a_root_outside_the_group_is_one_clear_line() {
     let end = bench(&[&["broadcast", "--transport", "local", "--root", "2"], &SMALL[..]].concat())
         .with_code(1);

@@ -101,6 +101,19 @@ fn a_file_of_bonfires_own_is_explained_with_what_comes_after_it() {
         "a step: 8 samples = 4 on each of 2 ranks x 1 forward passes",
     ];
     assert_each_says([lines_of(&end).join("\n")], &parts);
+    let end = check_named("train.toml", file, &["optimizer.lr=abc"]).with_code(1);
+    assert!(end.stderr[0].starts_with("command line: optimizer.lr: "), "{:?}", end.stderr);
     let end = check_named("train.toml", file, &["optimizer.lrr=1"]).with_code(1);
     assert!(end.stderr[0].ends_with("optimizer.lr is the nearest"), "{:?}", end.stderr);
+}
+
+#[test]
+fn a_wrong_variable_is_not_said_to_be_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("train.toml");
+    fs::write(&file, "steps = 100\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    command.args(["config", "check"]).arg(&file).env("BONFIRE__OPTIMIZER__LR", "abc");
+    let end = Job::start(&mut command).end().with_code(1);
+    assert!(end.stderr[0].starts_with("environment: optimizer.lr: "), "{:?}", end.stderr);
 }

@@ -131,6 +131,19 @@ fn a_missing_record_is_said_and_json_is_whole() {
 }
 
 #[test]
+fn a_foreign_or_cut_record_is_a_warning_beside_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    fail(folder.path());
+    for (name, text) in [("flight-foreign.json", "[]"), ("flight-cut.json", "{\"version\":1,")] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let end = inspect(folder.path(), &[]).with_code(0);
+    assert!(end.stdout[0].starts_with("Group 0 of 3 ranks: rank "), "{:?}", end.stdout);
+    assert_eq!(end.stderr.len(), 2, "{:?}", end.stderr);
+    assert_each_says(&end.stderr, &["is not a flight record: ", "left out"]);
+}
+
+#[test]
 fn a_folder_without_records_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     for (folder, expected) in [

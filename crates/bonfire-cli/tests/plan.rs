@@ -75,11 +75,15 @@ fn what_is_no_model_is_reported_in_one_line() {
     let file = folder.path().join("words.safetensors");
     fs::write(&file, "not a description of tensors").unwrap();
     describe(&folder.path().join("odd"), r#"{"a":{"dtype":"C64","shape":[2]}}"#);
+    let side = 1_u64 << 62;
+    let large = format!(r#"{{"w":{{"dtype":"F32","shape":[{side},{side}]}}}}"#);
+    describe(&folder.path().join("large"), &large);
     for (path, expected) in [
         (file.as_path(), "begins with \"not a description of"),
         (&folder.path().join("none"), "No such file"),
         (folder.path(), "model.safetensors"),
         (&folder.path().join("odd"), "C64"),
+        (&folder.path().join("large"), "tensor w of shape"),
     ] {
         let end = plan(path, &[]);
         assert!(!end.status.success());

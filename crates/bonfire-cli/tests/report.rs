@@ -34,4 +34,9 @@ fn runs_are_side_by_side_on_one_page_and_a_folder_without_one_is_named() {
     assert_eq!(refused.status.code(), Some(1));
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(error.contains("there is no run in third"), "{error}");
+    fs::create_dir(folder.path().join("third")).unwrap();
+    fs::write(folder.path().join("third/report.json"), "{").unwrap();
+    let error = String::from_utf8(report(&["third"]).stderr).unwrap();
+    assert!(error.contains("is not a report of a training"), "{error}");
+    assert_eq!(error.matches("EOF while parsing").count(), 1, "the cause is there once: {error}");
 }

@@ -277,7 +277,9 @@ fn bad_flags_are_one_clear_line() {
 #[test]
 fn a_missing_program_is_one_clear_line() {
     refused(&["--nproc-per-node", "2", "no-such-program"], 1, "no program no-such-program");
-    refused(&["/etc"], 1, "cannot start /etc as rank 0: Permission denied");
+    refused(&["/etc"], 1, "cannot start /etc: it is a folder; give the path of a program");
+    let script = tempfile::NamedTempFile::new().unwrap();
+    refused(&[script.path().to_str().unwrap()], 1, "allow it with `chmod +x`");
 }
 
 #[test]

@@ -245,6 +245,13 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
     refused(&["--ranks", "4", "--link", "infiniband"], 2, "use one of nvlink-h100");
     refused(&["--ranks", "4", "--link", "alpha=1us"], 2, "needs bandwidth=RATE");
     refused(&["--ranks", "0", "--link", "shm"], 1, "at least one rank");
+    refused(&["--ranks", "4294967295", "--link", "shm"], 1, "give 16384 at most");
+    refused(&["--ranks", "20000", "--link", "shm"], 1, "give 16384 at most");
+    for operation in ["all-reduce", "all-to-all", "gather"] {
+        let endless = ["--bytes", "17179869183G", "--op", operation];
+        refused(&with(&endless), 1, "more than 67108864 steps");
+    }
+    refused(&with(&["--slots", "0"]), 2, "must be at least 1");
     refused(&with(&["--hosts", "5"]), 1, "4 ranks are on 1 to 4 hosts");
     refused(&with(&["--algorithm", "binomial"]), 1, "does not implement all_reduce");
     refused(&with(&["--algorithm", "fastest"]), 2, "or all");

@@ -141,7 +141,12 @@ impl AgentOptions {
     fn open_logs(&self, meeting: &Meeting) -> Result<Logs, LaunchError> {
         let logs = Logs::open(&self.logs, meeting.job_name()).map_err(LaunchError::Logs)?;
         if let Some(folder) = logs.folder() {
-            info!("the output of the ranks is kept in {}", folder.display());
+            let kept = format!("the output of the ranks is kept in {}", folder.display());
+            match self.logs.dir {
+                Some(_) => info!("{kept}"),
+                // The user cannot know the folder. A closed stream cannot report it.
+                None => drop(writeln!(io::stderr(), "{kept}")),
+            }
         }
         Ok(logs)
     }

@@ -42,6 +42,14 @@ pub enum LaunchError {
         /// The interpreter in its first line, or `or dynamic loader` without one.
         interpreter: String,
     },
+    /// The program is a folder, or a file that nobody may execute.
+    #[error("cannot start {}: {reason}", .program.display())]
+    NotExecutable {
+        /// The folder or file that was found.
+        program: PathBuf,
+        /// What it is, and what to do.
+        reason: &'static str,
+    },
     /// The system cannot start the program, though it exists.
     #[error("cannot start {} as rank {rank}", .program.display())]
     Spawn {

@@ -46,8 +46,7 @@ impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
         let training = self.with_training_strategy(strategy);
         if world.is_main() {
             if let Err(error) = claim_terminal() {
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                let cause = cause.unwrap_or_default();
+                let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
                 tracing::warn!("{error}{cause}; the learner shows lines instead of its display");
             }
             return if is_logged() { training.with_application_logger(None) } else { training };
@@ -73,10 +72,7 @@ impl MetricsRendererTraining for Silent {
     fn update_train(&mut self, _state: MetricState) {}
     fn update_valid(&mut self, _state: MetricState) {}
 
-    fn on_train_end(
-        &mut self,
-        _summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn on_train_end(&mut self, _: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
         Ok(())
     }
 }
@@ -84,10 +80,7 @@ impl MetricsRendererTraining for Silent {
 impl MetricsRendererEvaluation for Silent {
     fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
 
-    fn on_test_end(
-        &mut self,
-        _summary: Option<LearnerSummary>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn on_test_end(&mut self, _: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
         Ok(())
     }
 }

@@ -36,16 +36,14 @@ impl<O> LocalBatches<O> {
         let total = loader.num_items();
         let Range { start, end } = range_of(total, world.rank(), world.world_size());
         if start == end {
-            let loader = None;
-            return Ok(Self { loader, total });
+            return Ok(Self { loader: None, total });
         }
         let part = loader.slice(start, end);
         let found = part.num_items();
         if found != end - start {
             return Err(LearnerError::NotSliced { start, end, found });
         }
-        let loader = Some(part.to_device(device));
-        Ok(Self { loader, total })
+        Ok(Self { loader: Some(part.to_device(device)), total })
     }
 
     /// Skips epochs that an earlier run has used, so that the next is in the order it would have had.

@@ -35,20 +35,7 @@ enum Next {
     Stop,
 }
 
-impl<'a, M: DistributedModel> Run<'a, M> {
-    pub(crate) fn new(
-        world: &'a World,
-        config: &'a LearnerConfig,
-        components: TrainingComponents<M>,
-        learner: Learner<M>,
-    ) -> Self {
-        Self { world, components, learner, config }
-    }
-
-    pub(crate) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
-        (self.learner.model(), self.components.event_processor)
-    }
-
+impl<M: DistributedModel> Run<'_, M> {
     /// Trains and validates, epoch after epoch. All errors end all ranks: the caller reports them to the others.
     pub(crate) fn train(
         &mut self,
@@ -171,7 +158,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     ) -> Result<ControlFlow<Next, Turn<O>>, LearnerError> {
         let (batch, more) = split.batches.next()?;
         let samples = batch.as_ref().map_or(0, |batch| batch.samples);
-        let agreement = self.agreement(samples, more)?;
+        let agreement = self.agreement(self.world.group(), samples, more)?;
         Ok(match (agreement.stop, agreement.total()) {
             (Some(_), _) => ControlFlow::Break(Next::Stop),
             (None, 0) => ControlFlow::Break(Next::GoOn),
@@ -193,7 +180,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     ) -> Result<Vec<LearnerEvent<T>>, LearnerError> {
         let outputs = gathered(self.world, sent, output, &agreement.samples)?;
         let item = |output| {
-            let (progress, iteration) = (split.progress(), Some(split.iteration()));
+            let (progress, iteration) = (split.progress(), Some(split.iteration));
             LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, iteration, lr.clone()))
         };
         Ok(outputs.into_iter().map(item).collect())
@@ -224,21 +211,14 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         }
         // The early stop of rank 0 is sent as that rank having no more batches.
         let patient = with_file_timeout(self.world.group(), ddp.module());
-        let agreement = self.agree_in(&patient, usize::from(early), false)?;
-        if agreement.stop.is_some() || agreement.total() > 0 {
-            return Ok(Next::Stop);
-        }
-        Ok(Next::GoOn)
+        let agreement = self.agreement(&patient, usize::from(early), false)?;
+        let stops = agreement.stop.is_some() || agreement.total() > 0;
+        Ok(if stops { Next::Stop } else { Next::GoOn })
     }
 
     /// Exchanges what the ranks bring to the next step. A stop that any of them requests is one on all.
     #[track_caller]
-    fn agreement(&self, samples: usize, more: bool) -> Result<StepAgreement, LearnerError> {
-        self.agree_in(self.world.group(), samples, more)
-    }
-
-    #[track_caller]
-    fn agree_in(
+    fn agreement(
         &self,
         group: &ProcessGroup,
         samples: usize,
@@ -247,8 +227,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         self.check()?;
         let interrupter = &self.components.interrupter;
         let stop = interrupter.should_stop();
-        let own = OwnStep { samples, more, stop };
-        let agreement = StepAgreement::of(group, own)?;
+        let agreement = StepAgreement::of(group, OwnStep { samples, more, stop })?;
         if let Some(rank) = agreement.stop
             && !stop
         {
@@ -258,10 +237,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     }
 
     fn check(&self) -> Result<(), LearnerError> {
-        match self.components.interrupter.error() {
-            Some(error) => Err(LearnerError::Learner(error)),
-            None => Ok(()),
-        }
+        let error = self.components.interrupter.error();
+        error.map_or(Ok(()), |error| Err(LearnerError::Learner(error)))
     }
 
     fn tell_train(

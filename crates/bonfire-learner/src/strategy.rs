@@ -76,10 +76,9 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         components: TrainingComponents<M>,
     ) -> LearningResult<M> {
         if self.world.is_main() {
-            let end = OnceLock::new();
-            let main = Main { strategy: self, end: &end };
+            let main = Main { strategy: self, end: OnceLock::new() };
             let result = main.train(learner, dataloader_train, dataloader_valid, components);
-            return match end.into_inner() {
+            return match main.end.into_inner() {
                 Some(end) => end.complete(result),
                 None => result,
             };
@@ -106,7 +105,7 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
         let _interrupts = stop_on_interrupt(&interrupter);
-        let mut run = Run::new(&self.world, &self.config, components, learner);
+        let mut run = Run { world: &self.world, components, learner, config: &self.config };
         let group = self.world.group();
         let trained = group.abort_on_panic(|| {
             run.train(self.restoring, &dataloader_train, &dataloader_valid, starting_epoch)
@@ -114,7 +113,7 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         if let Err(error) = group.or_abort(trained) {
             error.stop(&interrupter, group.rank());
         }
-        run.into_parts()
+        (run.learner.model(), run.components.event_processor)
     }
 }
 
@@ -133,10 +132,6 @@ struct End {
 }
 
 impl End {
-    fn of(interrupter: &Interrupter) -> Self {
-        Self { interrupted: interrupter.interruption(), error: interrupter.error() }
-    }
-
     /// Restores the values that Burn's terminal display makes the learner forget when the training is over.
     fn complete<M>(self, mut result: LearningResult<M>) -> LearningResult<M> {
         result.error = self.error.or(result.error);
@@ -149,7 +144,7 @@ impl End {
 
 struct Main<'a> {
     strategy: &'a Distributed,
-    end: &'a OnceLock<End>,
+    end: OnceLock<End>,
 }
 
 impl<M: DistributedModel> SupervisedLearningStrategy<M> for Main<'_> {
@@ -169,7 +164,8 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Main<'_> {
             dataloader_valid,
             starting_epoch,
         );
-        self.end.get_or_init(|| End::of(&interrupter));
+        let (interrupted, error) = (interrupter.interruption(), interrupter.error());
+        self.end.get_or_init(|| End { interrupted, error });
         fitted
     }
 }

@@ -175,10 +175,9 @@ impl StepTimeMetric {
     /// Adds the steps since the last call. A step has as many outputs as ranks, and there are steps without any that
     /// is synchronised.
     fn catch_up(&mut self) {
-        let (steps, time) = {
-            let times = self.timings.0.lock();
-            (times.steps, self.part.of(times.means))
-        };
+        let times = self.timings.0.lock();
+        let (steps, time) = (times.steps, self.part.of(times.means));
+        drop(times);
         let (seen_steps, seen_time) = self.seen;
         let count = (steps - seen_steps) as usize;
         if count > 0 {
@@ -198,13 +197,10 @@ impl StepTimeMetric {
         &self,
         format: impl FnOnce(&NumericMetricState, FormatOptions) -> SerializedEntry,
     ) -> SerializedEntry {
-        match self.steps {
-            0 => SerializedEntry::not_available(Some(UNIT)),
-            _ => {
-                let options = FormatOptions::new(self.name()).unit(UNIT).precision(3);
-                format(&self.state, options)
-            }
+        if self.steps == 0 {
+            return SerializedEntry::not_available(Some(UNIT));
         }
+        format(&self.state, FormatOptions::new(self.name()).unit(UNIT).precision(3))
     }
 }
 

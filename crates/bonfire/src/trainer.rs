@@ -183,7 +183,12 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
                     self.reached = fed;
                     return Ok(Some(batch));
                 }
-                NextStep::Step(None) => return Err(unequal()),
+                // Batches are equally many, unless the program's own data differs on one rank.
+                NextStep::Step(None) => {
+                    let cause =
+                        "another rank has one batch more than this one; all need equally many";
+                    return Err(crate::Error::Program(cause.into()));
+                }
                 NextStep::End => self.feed.next_epoch()?,
                 NextStep::Stop => {
                     self.end_exchanges()?;
@@ -428,13 +433,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     pub fn ddp(&mut self) -> &mut Ddp<M> {
         &mut self.engine
     }
-}
-
-/// All ranks have equally many batches, unless the program's own data differs on one of them.
-fn unequal() -> crate::Error {
-    crate::Error::Program(
-        "another rank has one batch more than this one; all need equally many".into(),
-    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The memory of a measurement: one piece, of which each operation has a part of its own.
 
 use std::fmt;
-use std::ops::Range;
 use std::str::FromStr;
 
 use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup};
@@ -74,13 +73,8 @@ impl<T: Value> Buffers<T> {
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> &mut [T] {
-        let range = self.range(index);
-        &mut self.memory.elements()[range]
-    }
-
-    fn range(&self, index: usize) -> Range<usize> {
         let start = index * self.stride;
-        start..start + self.len
+        &mut self.memory.elements()[start..start + self.len]
     }
 }
 

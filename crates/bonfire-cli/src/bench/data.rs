@@ -1,5 +1,7 @@
 //! Test data that looks random and whose reduction is known exactly.
 
+use std::convert::identity;
+
 use bonfire_collective::{Element, ReduceOp};
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -27,24 +29,24 @@ fn limit_for(sum_max: usize, ranks: usize) -> u32 {
     (sum_max / ranks).clamp(2, 1 << 12) as u32
 }
 
-macro_rules! float_value {
-    ($type:ty, $sum_max:expr, $from:expr) => {
+macro_rules! float_values {
+    ($($type:ty, $real:ty, $sum_max:expr, $from:expr;)+) => {$(
         impl Value for $type {
             fn limit(ranks: usize) -> u32 {
                 limit_for($sum_max, ranks)
             }
             fn from_number(number: u32) -> Self {
-                $from(number as f32)
+                $from(number as $real)
             }
             fn mean(sum: u32, of: usize) -> Self {
-                $from(sum as f32 / of as f32)
+                $from(sum as $real / of as $real)
             }
         }
-    };
+    )+};
 }
 
-macro_rules! integer_value {
-    ($type:ty) => {
+macro_rules! integer_values {
+    ($($type:ty),+) => {$(
         impl Value for $type {
             fn limit(ranks: usize) -> u32 {
                 limit_for(<$type>::MAX.min(1 << (<$type>::BITS - 2)) as usize, ranks)
@@ -56,32 +58,16 @@ macro_rules! integer_value {
                 (sum / of as u32) as $type
             }
         }
-    };
+    )+};
 }
 
-float_value!(f32, 1 << 24, std::convert::identity);
-float_value!(f16, 1 << 11, f16::from_f32);
-float_value!(bf16, 1 << 8, bf16::from_f32);
-integer_value!(i32);
-integer_value!(i64);
-integer_value!(u8);
-integer_value!(u32);
-integer_value!(i8);
-integer_value!(i16);
-integer_value!(u16);
-integer_value!(u64);
-
-impl Value for f64 {
-    fn limit(ranks: usize) -> u32 {
-        limit_for(1 << 24, ranks)
-    }
-    fn from_number(number: u32) -> Self {
-        number as Self
-    }
-    fn mean(sum: u32, of: usize) -> Self {
-        sum as Self / of as Self
-    }
+float_values! {
+    f32, f32, 1 << 24, identity;
+    f64, f64, 1 << 24, identity;
+    f16, f32, 1 << 11, f16::from_f32;
+    bf16, f32, 1 << 8, bf16::from_f32;
 }
+integer_values!(i8, i16, i32, i64, u8, u16, u32, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use bonfire_collective::{DType, Rank};
 use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaPath, Elements, Event, NcclGroup};
-use half::{bf16, f16};
 
 use super::data::{Data, Value};
 use super::layout::{Blocks, Form, Parameters, Place};
-use super::measure::{Measurement, SLOTS_MAX, Samples, Timing, agree, batch_of};
+use super::measure::{Measurement, Samples, Timing, agree, batch_of, by_type};
 use crate::gpu::collectives::{Collectives, Task};
 use crate::operation::Operation;
 
@@ -122,22 +121,7 @@ impl Measurement {
         algorithm: &'static str,
         bytes: usize,
     ) -> anyhow::Result<Timing> {
-        let time = match self.dtype {
-            DType::F32 => Self::time_as::<f32, G>,
-            DType::F64 => Self::time_as::<f64, G>,
-            DType::F16 => Self::time_as::<f16, G>,
-            DType::BF16 => Self::time_as::<bf16, G>,
-            DType::I32 => Self::time_as::<i32, G>,
-            DType::I64 => Self::time_as::<i64, G>,
-            DType::U8 => Self::time_as::<u8, G>,
-            DType::U32 => Self::time_as::<u32, G>,
-            DType::I8 => Self::time_as::<i8, G>,
-            DType::I16 => Self::time_as::<i16, G>,
-            DType::U16 => Self::time_as::<u16, G>,
-            DType::U64 => Self::time_as::<u64, G>,
-            DType::Bool => unreachable!("the command line refuses truth values"),
-        };
-        time(self, group, algorithm, bytes)
+        by_type!(self.dtype, T => self.time_as::<T, G>(group, algorithm, bytes))
     }
 
     fn time_as<T: Value, G: Collectives>(
@@ -177,8 +161,7 @@ impl<'g, G: Collectives> Run<'g, G> {
         let line = LINE_BYTES / size_of::<T>();
         let stride = len.next_multiple_of(line).max(line);
         // Every sample has one operation that is not timed.
-        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
-        let slots = slots.clamp(2, SLOTS_MAX);
+        let slots = measurement.slots(bytes);
         let context = group.context();
         let bytes = slots * stride * size_of::<T>();
         let apart = operation == Operation::AllToAll;
@@ -274,13 +257,8 @@ impl<'g, G: Collectives> Run<'g, G> {
     }
 
     fn data(&self, slot: usize) -> Data {
-        Data {
-            operation: self.measurement.operation,
-            place: self.measurement.place(self.group.process_group()),
-            redop: self.measurement.parameters.redop,
-            count: self.count,
-            slot: self.operations + slot,
-        }
+        let process = self.group.process_group();
+        self.measurement.data(process, self.count, self.operations + slot)
     }
 }
 

@@ -1,17 +1,17 @@
 //! Times one message size: rotating buffers, every result verified off the clock.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{Algorithm, CollectiveError, DType, ProcessGroup, Rank, ReduceOp};
-use half::{bf16, f16};
 
 use super::buffers::{Buffers, Home};
 use super::data::{Data, Value};
-use super::layout::{Form, Parameters, Place};
+use super::layout::{Blocks, Form, Parameters, Place};
 use crate::operation::Operation;
 
 /// Buffers rotate through no more than this many, which small messages would reach.
-pub(super) const SLOTS_MAX: usize = 512;
+const SLOTS_MAX: usize = 512;
 
 /// A sample is at least this long, so that reading the clock is a small part of it. Short operations
 /// are timed in batches.
@@ -21,26 +21,34 @@ const SAMPLE_MIN: Duration = Duration::from_micros(20);
 /// included: in a group of one rank, the operations take next to no time.
 const SPENT_PER_TIMED_MAX: u32 = 10;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) min_bytes: usize,
-    pub(super) max_bytes: usize,
-    pub(super) step_factor: usize,
+/// A call in which a name stands for the Rust type of an element type.
+macro_rules! by_type {
+    ($dtype:expr, $name:ident => $call:expr) => {
+        by_type!($dtype, $name => $call; F32 f32, F64 f64, F16 half::f16, BF16 half::bf16, I8 i8,
+            I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64)
+    };
+    ($dtype:expr, $name:ident => $call:expr; $($known:ident $type:ty),+) => {
+        match $dtype {
+            $(DType::$known => {
+                type $name = $type;
+                $call
+            })+
+            DType::Bool => unreachable!("the command line refuses truth values"),
+        }
+    };
 }
 
-impl Sizes {
-    /// The sizes in bytes, each rounded up to whole blocks of whole elements.
-    pub(super) fn list(self, block_bytes: usize) -> Vec<usize> {
-        if block_bytes == 0 {
-            return vec![0];
-        }
-        let next = |bytes: &usize| bytes.checked_mul(self.step_factor);
-        let sizes = std::iter::successors(Some(self.min_bytes), next);
-        let sizes = sizes.take_while(|bytes| *bytes <= self.max_bytes);
-        let mut sizes: Vec<usize> = sizes.map(|b| b.next_multiple_of(block_bytes)).collect();
-        sizes.dedup();
-        sizes
+#[cfg(feature = "cuda")]
+pub(super) use by_type;
+
+/// The sizes in bytes, each rounded up to whole blocks of whole elements.
+pub(super) fn whole_blocks(mut sizes: Vec<usize>, block_bytes: usize) -> Vec<usize> {
+    if block_bytes == 0 {
+        return vec![0];
     }
+    sizes.iter_mut().for_each(|bytes| *bytes = bytes.next_multiple_of(block_bytes));
+    sizes.dedup();
+    sizes
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,22 +119,7 @@ struct Run<'g, T> {
 impl Measurement {
     /// Measures messages of this many bytes, which are whole blocks of whole elements.
     pub(super) fn time(self, group: &ProcessGroup, bytes: usize) -> anyhow::Result<Timing> {
-        let run = match self.dtype {
-            DType::F32 => Self::run::<f32>,
-            DType::F64 => Self::run::<f64>,
-            DType::F16 => Self::run::<f16>,
-            DType::BF16 => Self::run::<bf16>,
-            DType::I32 => Self::run::<i32>,
-            DType::I64 => Self::run::<i64>,
-            DType::U8 => Self::run::<u8>,
-            DType::U32 => Self::run::<u32>,
-            DType::I8 => Self::run::<i8>,
-            DType::I16 => Self::run::<i16>,
-            DType::U16 => Self::run::<u16>,
-            DType::U64 => Self::run::<u64>,
-            DType::Bool => unreachable!("the command line refuses truth values"),
-        };
-        run(self, group, bytes)
+        by_type!(self.dtype, T => self.run::<T>(group, bytes))
     }
 
     fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> anyhow::Result<Timing> {
@@ -135,7 +128,9 @@ impl Measurement {
         let most = run.slots / batch;
         let round = |samples, times: &mut _| Ok(run.round(samples, batch, times)?);
         let times = self.sample(group, batch, most, round)?;
-        Ok(run.report(times, batch)?)
+        let algorithm = run.algorithm.map(Algorithm::name);
+        let samples = Samples { times, batch, algorithm, wrong: run.wrong };
+        Ok(Timing::of_all_ranks(group, samples)?)
     }
 
     /// Repeats a round of at most `most` samples of `batch` operations until the root says that it is enough.
@@ -175,6 +170,17 @@ impl Measurement {
             ranks: group.world_size().len(),
             root: self.parameters.root.index(),
         }
+    }
+
+    /// The data of an operation of the run, of blocks of `count` elements.
+    pub(super) fn data(self, group: &ProcessGroup, count: usize, slot: usize) -> Data {
+        let Self { operation, parameters: Parameters { redop, .. }, .. } = self;
+        Data { operation, place: self.place(group), redop, count, slot }
+    }
+
+    /// How many buffers messages of this many bytes rotate through: by their size, so that all ranks have equally many.
+    pub(super) fn slots(self, bytes: usize) -> usize {
+        self.rotate_bytes.div_ceil(bytes.max(1)).clamp(2, SLOTS_MAX)
     }
 }
 
@@ -256,9 +262,7 @@ impl<'g, T: Value> Run<'g, T> {
             Form::OutOfPlace => (blocks.input * count, blocks.output * count),
             Form::InPlace => (blocks.input.max(blocks.output) * count, 0),
         };
-        // By the size of the message, so that all ranks have equally many.
-        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
-        let slots = slots.clamp(2, SLOTS_MAX);
+        let slots = measurement.slots(bytes);
         Ok(Self {
             group,
             measurement,
@@ -297,7 +301,7 @@ impl<'g, T: Value> Run<'g, T> {
         let slots = self.slots;
         assert!(used <= slots, "{used} operations in {slots} buffers");
         for index in 0..used {
-            let data = self.data(index);
+            let data = self.measurement.data(self.group, self.count, self.operations + index);
             data.fill(self.input(index));
         }
         self.group.barrier()?;
@@ -314,7 +318,7 @@ impl<'g, T: Value> Run<'g, T> {
         // Whoever is done must not take a core to verify while others are timed on it.
         self.group.barrier()?;
         for index in 0..used {
-            let data = self.data(index);
+            let data = self.measurement.data(self.group, self.count, self.operations + index);
             self.wrong += data.count_wrong(self.result(index));
         }
         self.operations += used;
@@ -334,48 +338,26 @@ impl<'g, T: Value> Run<'g, T> {
     }
 
     fn input(&mut self, slot: usize) -> &mut [T] {
-        let buffer = self.inputs.get_mut(slot);
-        match self.measurement.form {
-            Form::OutOfPlace => buffer,
-            Form::InPlace => {
-                let place = self.measurement.place(self.group);
-                let start = self.measurement.operation.starts(place).input * self.count;
-                let len = self.measurement.operation.blocks(place).input * self.count;
-                &mut buffer[start..start + len]
-            }
-        }
+        let part = self.part(|blocks| blocks.input);
+        &mut self.inputs.get_mut(slot)[part]
     }
 
     fn result(&mut self, slot: usize) -> &[T] {
+        let part = self.part(|blocks| blocks.output);
         match self.measurement.form {
-            Form::OutOfPlace => self.outputs.get_mut(slot),
-            Form::InPlace => {
-                let place = self.measurement.place(self.group);
-                let start = self.measurement.operation.starts(place).output * self.count;
-                let len = self.measurement.operation.blocks(place).output * self.count;
-                &self.inputs.get_mut(slot)[start..start + len]
-            }
+            Form::OutOfPlace => &self.outputs.get_mut(slot)[part],
+            Form::InPlace => &self.inputs.get_mut(slot)[part],
         }
     }
 
-    fn data(&self, slot: usize) -> Data {
-        Data {
-            operation: self.measurement.operation,
-            place: self.measurement.place(self.group),
-            redop: self.measurement.parameters.redop,
-            count: self.count,
-            slot: self.operations + slot,
-        }
-    }
-
-    fn report(self, times: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
-        let samples = Samples {
-            times,
-            batch,
-            algorithm: self.algorithm.map(Algorithm::name),
-            wrong: self.wrong,
+    /// Where the input or the output is in its buffer.
+    fn part(&self, which: fn(Blocks) -> usize) -> Range<usize> {
+        let (place, operation) = (self.measurement.place(self.group), self.measurement.operation);
+        let start = match self.measurement.form {
+            Form::OutOfPlace => 0,
+            Form::InPlace => which(operation.starts(place)) * self.count,
         };
-        Timing::of_all_ranks(self.group, samples)
+        start..start + which(operation.blocks(place)) * self.count
     }
 }
 

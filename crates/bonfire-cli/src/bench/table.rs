@@ -76,14 +76,14 @@ impl Report {
         Self { setting, speaks: group.rank().get() == 0, records: Vec::new() }
     }
 
-    pub(super) fn begin(&self, operation: Operation, forms: &[Form]) {
+    pub(super) fn begin(&self, operation: Operation, forms: &[Form]) -> anyhow::Result<()> {
         let Setting { ranks, transport, buffers, iters, .. } = &self.setting;
         self.print(&format!(
             "# {} of {ranks} ranks over {transport}, {buffers} buffers, {iters} iterations",
             operation.name()
-        ));
+        ))?;
         if let Some(gpus) = &self.setting.gpus {
-            self.print(&gpus.to_string());
+            self.print(&gpus.to_string())?;
         }
         let mut names = fixed(["size", "count", "type", "redop", "root"]);
         let mut units = fixed(["(B)", "(elements)", "", "", ""]);
@@ -91,14 +91,12 @@ impl Report {
         for form in forms {
             names += &times(["time", "mean", "algbw", "busbw", "#wrong", "algorithm"]);
             units += &times(["(us)", "(us)", "(GB/s)", "(GB/s)", "", ""]);
-            places += &times(["", "", form.label(), "", "", ""]);
+            places += &times(["", "", &form.name().replace('_', "-"), "", "", ""]);
         }
-        for line in [places, names, units] {
-            self.print(&line);
-        }
+        [places, names, units].iter().try_for_each(|line| self.print(line))
     }
 
-    pub(super) fn add(&mut self, row: Row) {
+    pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
         let mut line = String::new();
         for (measurement, timing) in row.forms {
             let record = self.record(row.bytes, row.count, measurement, timing);
@@ -121,7 +119,7 @@ impl Report {
             ]);
             self.records.push(record);
         }
-        self.print(&line);
+        self.print(&line)
     }
 
     fn record(&self, bytes: usize, count: usize, of: Measurement, timing: Timing) -> Record {
@@ -155,27 +153,19 @@ impl Report {
         let busbw: f64 = self.records.iter().map(|record| record.busbw).sum();
         let busbw = busbw / self.records.len().max(1) as f64;
         let verdict = if wrong == 0 { "OK" } else { "FAILED" };
-        self.print(&format!("# Out of bounds values : {wrong} {verdict}"));
-        self.print(&format!("# Avg bus bandwidth    : {busbw:.3} GB/s"));
+        self.print(&format!("# Out of bounds values : {wrong} {verdict}"))?;
+        self.print(&format!("# Avg bus bandwidth    : {busbw:.3} GB/s"))?;
         if let (Some(path), true) = (json, self.speaks) {
             crate::save_json(path, &self.records)?;
         }
         Ok(wrong)
     }
 
-    fn print(&self, line: &str) {
+    fn print(&self, line: &str) -> anyhow::Result<()> {
         if self.speaks {
-            println!("{}", line.trim_end());
+            crate::print(&format!("{}\n", line.trim_end()))?;
         }
-    }
-}
-
-impl Form {
-    fn label(self) -> &'static str {
-        match self {
-            Self::OutOfPlace => "out-of-place",
-            Self::InPlace => "in-place",
-        }
+        Ok(())
     }
 }
 

@@ -1,45 +1,36 @@
 //! The running jobs: all of them in a list, or one by its name or a process.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use bonfire_collective::{GroupReport, JobMember, RunningJob, SilentProcess, running_jobs};
 
-use super::Detail;
-
 /// What runs here, one job in a line.
 pub(super) fn list() -> anyhow::Result<String> {
     let (jobs, strays) = running_jobs()?;
-    let mut text = String::new();
     if jobs.is_empty() && strays.is_empty() {
-        text.push_str("No job of this user runs on this host.\n");
-        return Ok(text);
+        return Ok("No job of this user runs on this host.\n".to_owned());
     }
+    let mut text = String::new();
     if !jobs.is_empty() {
-        writeln!(text, "{:>10}  {:>9}  ranks here  job", "launcher", "age")?;
+        text += &format!("{:>10}  {:>9}  ranks here  job\n", "launcher", "age");
     }
-    for job in &jobs {
-        writeln!(text, "{}", line(job))?;
-    }
+    text.extend(jobs.iter().map(line));
     for SilentProcess { process_id, rank } in strays {
-        writeln!(
-            text,
-            "Process {process_id} (rank {rank} of its job) does not answer: it is stopped, or about to end."
-        )?;
+        text += &format!(
+            "Process {process_id} (rank {rank} of its job) does not answer: it is stopped, or about to end.\n"
+        );
     }
     Ok(text)
 }
 
 fn line(job: &RunningJob) -> String {
     let first = &job.members[0];
-    let launcher = match first.launcher_id {
-        Some(id) => id.to_string(),
-        None => "-".to_owned(),
-    };
+    let launcher = first.launcher_id.map_or("-".to_owned(), |id| id.to_string());
     let here = job.members.len() + job.silent.len();
     let ranks = format!("{here} of {}", first.world_size);
-    let (age, name) = (Age(age(job)), name(first));
+    let ages = job.members.iter().map(|member| member.age);
+    let (age, name) = (Age(ages.max().unwrap_or_default()), name(first));
     let mut text = format!("{launcher:>10}  {age:>9}  {ranks:>10}  {name}");
     if !first.program.is_empty() && first.program != name {
         text.push_str(&format!(" ({})", first.program));
@@ -47,7 +38,7 @@ fn line(job: &RunningJob) -> String {
     for SilentProcess { process_id, rank } in &job.silent {
         text.push_str(&format!("; rank {rank} (process {process_id}) does not answer"));
     }
-    text
+    text + "\n"
 }
 
 /// What the job is called, for want of a name by the process of its lowest rank here.
@@ -55,13 +46,8 @@ fn name(member: &JobMember) -> String {
     if member.job_id.is_empty() { member.process_id.to_string() } else { member.job_id.clone() }
 }
 
-fn age(job: &RunningJob) -> Duration {
-    let ages = job.members.iter().map(|member| member.age);
-    ages.max().unwrap_or_default()
-}
-
 /// What the ranks of the job do that is meant.
-pub(super) fn report(target: &str, detail: Detail) -> anyhow::Result<Vec<GroupReport>> {
+pub(super) fn report(target: &str, operations_max: usize) -> anyhow::Result<Vec<GroupReport>> {
     let (jobs, strays) = running_jobs()?;
     let meant: Vec<&RunningJob> = jobs.iter().filter(|job| is_meant(job, target)).collect();
     match &meant[..] {
@@ -74,7 +60,7 @@ pub(super) fn report(target: &str, detail: Detail) -> anyhow::Result<Vec<GroupRe
                 job.members.len() + job.silent.len(),
                 first.world_size
             );
-            Ok(job.report(detail.operations_max())?)
+            Ok(job.report(operations_max)?)
         }
         [] if strays.iter().any(|stray| stray.process_id.to_string() == target) => {
             bail!(

@@ -15,6 +15,9 @@ use serde::Deserialize;
 /// How many bytes a description may have, as in the format's reference reader.
 const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 
+/// More elements than any tensor has; of fewer, no sum of bytes overflows.
+const ELEMS_MAX: usize = 1 << 48;
+
 /// What a folder of a model has, in the order in which it is looked for.
 const NAMES: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];
 
@@ -87,6 +90,10 @@ fn described(path: &Path) -> Result<Vec<Shape>> {
     tensors
         .map(|(name, value)| {
             let Tensor { dtype, shape } = serde_json::from_value(value)?;
+            let elems = shape.iter().try_fold(1_usize, |elems, &dim| elems.checked_mul(dim));
+            if elems.is_none_or(|elems| elems > ELEMS_MAX) {
+                bail!("tensor {name} of shape {shape:?} has more than {ELEMS_MAX} elements");
+            }
             let dtype = match dtype.as_str() {
                 "F64" => DType::F64,
                 "F32" => DType::F32,

@@ -53,7 +53,7 @@ impl ScalingArgs {
         claim(&self.out)?;
         let mut figures = Figures::new(&self.program, &self.args);
         let ended = jobs.iter().try_for_each(|job| self.measure(job, &mut figures));
-        if figures.is_empty() {
+        if figures.runs.is_empty() {
             // What is empty does not stand in the way of the next try.
             let _ = is_new.then(|| fs::remove_dir(&self.out));
         } else {
@@ -105,7 +105,8 @@ impl ScalingArgs {
             Ok(training) => (training, Ok(())),
             Err(error) => (None, Err(error)),
         };
-        figures.add(Run { ranks: job.ranks.get(), program_s: program.as_secs_f64(), training });
+        let ranks = job.ranks.get();
+        figures.runs.push(Run { ranks, program_s: program.as_secs_f64(), training });
         figures.write(&self.out)?;
         read
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bonfire_collective::{Algorithm, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp};
 use bonfire_gpu::{Context, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
-use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
+use bonfire_launch::{AgentOptions, detect_rank};
 use half::{bf16, f16};
 
 use super::ranks::on_threads as on_rank_threads;
@@ -25,28 +25,22 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
     let mut ranks = vec![1];
     ranks.extend(&args.ranks);
+    let run = |ranks: u32, options: CudaOptions, sync: CudaSync, how: &str| {
+        let options = options.with_timeout(TIMEOUT);
+        let body = |group: CudaGroup| conformance(&group, args.quick, sync);
+        let cases = on_rank_threads(ranks, &options, body)?;
+        println!("{ranks} ranks as threads, {how}: {} cases, all bits as on the CPU", cases[0]);
+        anyhow::Ok(())
+    };
     for sync in [CudaSync::Kernel, CudaSync::Stream] {
         for &ranks in &ranks {
-            let options = CudaOptions::default().with_timeout(TIMEOUT);
-            let options = options.with_sync(Some(sync));
-            let cases =
-                on_rank_threads(ranks, &options, |group| conformance(&group, args.quick, sync))?;
-            println!(
-                "{ranks} ranks as threads, waiting in {sync:?}: {} cases, all bits as on the CPU",
-                cases[0]
-            );
+            let options = CudaOptions::default().with_sync(Some(sync));
+            run(ranks, options, sync, &format!("waiting in {sync:?}"))?;
         }
     }
+    let options = CudaOptions::default().with_path(Some(CudaPath::Host));
     for &ranks in &args.ranks {
-        let options = CudaOptions::default().with_timeout(TIMEOUT);
-        let options = options.with_path(Some(CudaPath::Host));
-        let cases = on_rank_threads(ranks, &options, |group| {
-            conformance(&group, args.quick, CudaSync::Stream)
-        })?;
-        println!(
-            "{ranks} ranks as threads, through host memory: {} cases, all bits as on the CPU",
-            cases[0]
-        );
+        run(ranks, options.clone(), CudaSync::Stream, "through host memory")?;
     }
     Ok(())
 }
@@ -64,20 +58,13 @@ pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn launch(ranks: u32, arguments: &[&str]) -> anyhow::Result<()> {
+pub(super) fn launch(ranks: u32, arguments: &[String]) -> anyhow::Result<()> {
     Ok(job(ranks, arguments)?.run()?)
 }
 
-pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
+pub(super) fn job(ranks: u32, arguments: &[String]) -> anyhow::Result<AgentOptions> {
     let ranks = NonZeroU32::new(ranks).context("a job has at least one rank")?;
-    Ok(AgentOptions {
-        args: arguments.iter().map(Into::into).collect(),
-        nproc_per_node: ranks,
-        // One rank prints.
-        labels: OutputLabels::Errors,
-        ..AgentOptions::new(program)
-    })
+    crate::bench::job(ranks, arguments.iter().map(Into::into).collect())
 }
 
 pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(ProcessGroup, Context)> {
@@ -125,5 +112,5 @@ fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result
     cases.all_ranks::<f32>(ReduceOp::Max, samples)?;
     cases.all_ranks::<u8>(ReduceOp::Min, samples)?;
     cases.pairs::<f64>()?;
-    Ok(cases.done())
+    Ok(cases.done)
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
-use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements};
+use bonfire_gpu::{
+    CudaAlgorithm, CudaBuffer, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
+};
 use bonfire_launch::detect_rank;
 
 use super::conformance::{join, launch};
@@ -45,10 +47,7 @@ fn options(sync: CudaSync, timeout: Duration) -> CudaOptions {
 
 /// Elements small enough for a one-shot where that is meant.
 fn elements(algorithm: CudaAlgorithm) -> Elements {
-    let count = match algorithm {
-        CudaAlgorithm::OneShot => 1000,
-        _ => COUNT,
-    };
+    let count = if algorithm == CudaAlgorithm::OneShot { 1000 } else { COUNT };
     Elements::first(DType::F32, count)
 }
 
@@ -56,8 +55,7 @@ fn elements(algorithm: CudaAlgorithm) -> Elements {
 fn abort_frees_who_waits(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Result<()> {
     let culprit = Rank::new(2);
     let body = |group: CudaGroup| -> anyhow::Result<Option<Duration>> {
-        let buffer = group.allocate(COUNT * 4)?;
-        warm_up(&group, &buffer, algorithm)?;
+        let buffer = warm_up(&group, algorithm)?;
         if group.rank() == culprit {
             meet(&group);
             thread::sleep(Duration::from_millis(200));
@@ -89,8 +87,7 @@ fn abort_frees_who_waits(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Re
 fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Result<()> {
     let absent = Rank::new(1);
     let body = |group: CudaGroup| -> anyhow::Result<String> {
-        let buffer = group.allocate(COUNT * 4)?;
-        warm_up(&group, &buffer, algorithm)?;
+        let buffer = warm_up(&group, algorithm)?;
         if group.rank() == absent {
             meet(&group);
             until_failed(&group)?;
@@ -131,8 +128,7 @@ fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()>
         Fault::Absence => SHORT,
     };
     let body = |group: CudaGroup| -> anyhow::Result<String> {
-        let buffer = group.allocate(COUNT * 4)?;
-        warm_up(&group, &buffer, CudaAlgorithm::Direct)?;
+        let buffer = warm_up(&group, CudaAlgorithm::Direct)?;
         if group.rank() == culprit {
             meet(&group);
             thread::sleep(Duration::from_millis(200));
@@ -159,13 +155,11 @@ fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()>
 }
 
 /// The first operation of a kind loads kernels with all ranks.
-fn warm_up(
-    group: &CudaGroup,
-    buffer: &bonfire_gpu::CudaBuffer,
-    algorithm: CudaAlgorithm,
-) -> anyhow::Result<()> {
-    group.all_reduce_with(algorithm, buffer, &elements(algorithm), ReduceOp::Sum)?;
-    Ok(group.synchronize()?)
+fn warm_up(group: &CudaGroup, algorithm: CudaAlgorithm) -> anyhow::Result<CudaBuffer> {
+    let buffer = group.allocate(COUNT * 4)?;
+    group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
+    group.synchronize()?;
+    Ok(buffer)
 }
 
 /// Waits, on the host, until all ranks have queued what they do. Where the group has failed already, what comes next
@@ -201,8 +195,7 @@ fn death_is_noticed() -> anyhow::Result<()> {
 
 fn dying_rank(env: &RankEnv) -> anyhow::Result<()> {
     let group = join(env, Duration::from_secs(20))?;
-    let buffer = group.allocate(COUNT * 4)?;
-    warm_up(&group, &buffer, CudaAlgorithm::Direct)?;
+    let buffer = warm_up(&group, CudaAlgorithm::Direct)?;
     if env.rank == Rank::new(1) {
         thread::sleep(Duration::from_millis(200));
         std::process::abort();

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use bonfire_collective::{DType, ReduceOp};
-use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc, Span};
+use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc};
 use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
 
 use super::SelftestArgs;
@@ -107,7 +107,8 @@ impl<'g> Model<'g> {
         self.group.synchronize()?;
         for (number, (piece, mut expected)) in self.pieces.iter().zip(brought).enumerate() {
             process.all_reduce(&mut expected, ReduceOp::Mean)?;
-            let found = read(self.group, &piece.tensor)?;
+            let mut found = vec![0.0_f32; piece.tensor.len() / size_of::<f32>()];
+            self.group.stream().read(&piece.tensor, bytemuck::cast_slice_mut(&mut found))?;
             let count = expected.len();
             ensure!(found.len() == count, "tensor {number} has lost elements");
             let mut pairs = found.iter().zip(&expected);
@@ -118,12 +119,6 @@ impl<'g> Model<'g> {
         }
         Ok(())
     }
-}
-
-fn read(group: &CudaGroup, tensor: &Span) -> anyhow::Result<Vec<f32>> {
-    let mut values = vec![0.0_f32; tensor.len() / size_of::<f32>()];
-    group.stream().read(tensor, bytemuck::cast_slice_mut(&mut values))?;
-    Ok(values)
 }
 
 pub(super) fn check(args: &SelftestArgs) -> anyhow::Result<()> {

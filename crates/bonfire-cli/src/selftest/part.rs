@@ -60,27 +60,13 @@ impl fmt::Display for Outcome {
 }
 
 impl Part {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Inventory => "inventory",
-            Self::Threads => "threads",
-            Self::Processes => "processes",
-            Self::Choice => "choice",
-            Self::Faults => "faults",
-            Self::Bench => "bench",
-            Self::Pack => "pack",
-            Self::Training => "training",
-            Self::Steps => "steps",
-            Self::NcclThreads => "nccl-threads",
-            Self::NcclProcesses => "nccl-processes",
-            Self::NcclFaults => "nccl-faults",
-            Self::Nccl => "nccl",
-        }
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// How this program is started to run it.
-    pub(super) fn arguments(self) -> [&'static str; 4] {
-        ["selftest", "--cuda", "--part", self.name()]
+    pub(super) fn arguments(self) -> [String; 4] {
+        ["selftest", "--cuda", "--part", &self.name()].map(str::to_owned)
     }
 
     /// Far more than it takes.

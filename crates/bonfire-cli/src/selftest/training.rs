@@ -138,11 +138,9 @@ pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
     );
     let mut ranks = vec![1];
     ranks.extend(args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX));
-    for ranks in ranks {
-        let quick: &[&str] = if args.quick { &["--quick"] } else { &[] };
-        launch(ranks, &[&Part::Steps.arguments()[..], quick].concat())?;
-    }
-    Ok(())
+    let quick = args.quick.then(|| "--quick".to_owned());
+    let arguments: Vec<String> = Part::Steps.arguments().into_iter().chain(quick).collect();
+    ranks.into_iter().try_for_each(|ranks| launch(ranks, &arguments))
 }
 
 fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {

@@ -1,8 +1,7 @@
 //! `bonfire simulate --fit`: links that reproduce rows of `bonfire bench --json`.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
-use std::fs;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +98,8 @@ struct Measured {
 pub(super) fn fit(files: &[PathBuf], options: FitOptions<'_>) -> anyhow::Result<String> {
     let mut groups: BTreeMap<Group, Vec<Row>> = BTreeMap::new();
     for path in files {
-        for row in read(path)? {
+        let rows = crate::read_json::<Vec<Row>>(path, "has no rows of `bonfire bench --json`")?;
+        for row in rows {
             let group = Group {
                 transport: row.transport.clone(),
                 ranks: row.ranks,
@@ -112,7 +112,10 @@ pub(super) fn fit(files: &[PathBuf], options: FitOptions<'_>) -> anyhow::Result<
     for (group, rows) in groups {
         let fitted = fit_group(&group, rows, options).with_context(|| group.to_string())?;
         if let Some((model, rows)) = fitted {
-            write_table(&mut text, &group, &model, &rows).expect("writing to a String cannot fail");
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text += &table(&group, &model, &rows);
             links.push(FittedLink {
                 transport: group.transport,
                 ranks: group.ranks,
@@ -132,13 +135,6 @@ pub(super) fn fit(files: &[PathBuf], options: FitOptions<'_>) -> anyhow::Result<
         link::write(path, links)?;
     }
     Ok(text)
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<Row>> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("{} has no rows of `bonfire bench --json`", path.display()))
 }
 
 /// The link of a group and its predictions; `None` when no row has data.
@@ -248,52 +244,41 @@ fn mover(transport: &str) -> Mover {
     }
 }
 
-fn write_table(
-    text: &mut String,
-    group: &Group,
-    model: &LinkModel,
-    rows: &[Prediction],
-) -> std::fmt::Result {
-    if !text.is_empty() {
-        writeln!(text)?;
-    }
-    writeln!(text, "# {group}: {}", figures(model.link()))?;
+fn table(group: &Group, model: &LinkModel, rows: &[Prediction]) -> String {
+    let mut text = format!("# {group}: {}\n", figures(model.link()));
     for [size, algorithm, measured, predicted, error] in [
         ["size", "algorithm", "measured", "predicted", "error"],
         ["(B)", "", "(us)", "(us)", "(%)"],
     ] {
-        writeln!(text, "{size:>12} {algorithm:<17} {measured:>12} {predicted:>12} {error:>8}")?;
+        text += &format!("{size:>12} {algorithm:<17} {measured:>12} {predicted:>12} {error:>8}\n");
     }
     for row in rows {
-        writeln!(
-            text,
-            "{:>12} {:<17} {:>12.2} {:>12.2} {:>+8.1} {}",
+        text += &format!(
+            "{:>12} {:<17} {:>12.2} {:>12.2} {:>+8.1} {}\n",
             row.size_bytes,
             row.algorithm,
             row.measured_us,
             row.predicted_us,
             100.0 * row.error,
             if row.held_out { "held out" } else { "fitted" },
-        )?;
+        );
     }
     let mut errors: Vec<f64> =
         rows.iter().filter(|row| row.held_out).map(|row| row.error.abs()).collect();
     errors.sort_by(f64::total_cmp);
-    match errors.last() {
-        Some(worst) => writeln!(
-            text,
-            "# {} of {} rows held out: median error {:.1} %, worst {:.1} %",
+    let all = rows.len();
+    text += &match errors.last() {
+        Some(worst) => format!(
+            "# {} of {all} rows held out: median error {:.1} %, worst {:.1} %\n",
             errors.len(),
-            rows.len(),
             100.0 * median(&errors),
             100.0 * worst,
         ),
-        None => writeln!(
-            text,
-            "# fitted to all {} rows; --hold-out half shows how well it predicts",
-            rows.len()
-        ),
-    }
+        None => {
+            format!("# fitted to all {all} rows; --hold-out half shows how well it predicts\n")
+        }
+    };
+    text
 }
 
 /// Of a sorted list that is not empty.

@@ -1,7 +1,6 @@
 //! Which link: by a name, by its figures, or fitted to measurements and kept in a file.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -113,7 +112,9 @@ impl LinkSource {
             }
             Self::File { path, transport } => (path, transport.as_deref()),
         };
-        let fitted = choose(read(path)?, transport, operation, world_size)
+        let wrong = "is not a file of --write-link; rows of `bonfire bench` are read by --fit";
+        let LinkFile { links } = crate::read_json(path, wrong)?;
+        let fitted = choose(links, transport, operation, world_size)
             .with_context(|| format!("cannot use the links of {}", path.display()))?;
         Ok(NamedLink {
             name: format!(
@@ -159,18 +160,6 @@ pub(super) fn figures(link: &Link) -> String {
 
 pub(super) fn write(path: &Path, links: Vec<FittedLink>) -> anyhow::Result<()> {
     crate::save_json(path, &LinkFile { links })
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<FittedLink>> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let file: LinkFile = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is not a file of --write-link; rows of `bonfire bench` are read by --fit",
-            path.display()
-        )
-    })?;
-    Ok(file.links)
 }
 
 /// The link of the transport that was fitted to the same operation if there is one, and to the nearest number of ranks.

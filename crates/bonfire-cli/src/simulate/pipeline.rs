@@ -13,6 +13,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::gantt;
+use crate::quantity::positive;
 use crate::trace::{self, Event};
 
 /// More passes than this are a file that no viewer opens.
@@ -28,13 +29,13 @@ pub(super) struct PipelineArgs {
     #[arg(long, value_name = "P", required_unless_present = "read")]
     stages: Option<u32>,
     /// Micro-batches of a step
-    #[arg(long, value_name = "M", required_unless_present = "read")]
+    #[arg(long, value_name = "M", required_unless_present = "read", value_parser = positive::<NonZeroU32>)]
     micro_batches: Option<NonZeroU32>,
     /// gpipe, 1f1b, interleaved, zb_h1 or zbv; or auto, the fastest with these --costs, below which the others are shown
     #[arg(long, value_name = "NAME", required_unless_present = "read")]
     schedule: Option<Wanted>,
     /// Stages on each rank; 2 of interleaved and zbv unless given, else 1; with auto the most, 2 unless given
-    #[arg(long, value_name = "V")]
+    #[arg(long, value_name = "V", value_parser = positive::<NonZeroU32>)]
     chunks: Option<NonZeroU32>,
     /// Times of a forward pass, an input gradient and a weight gradient over the layers of a rank, in any unit
     #[arg(long, value_name = "F,I,W", default_value = "1,1,1", value_parser = times)]
@@ -116,9 +117,8 @@ impl PipelineArgs {
     /// The schedule, and those that it was chosen from, the fastest first.
     fn schedule(&self) -> anyhow::Result<(Schedule, Vec<Candidate>)> {
         if let Some(path) = &self.read {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let schedule = Schedule::from_csv(&text).with_context(|| path.display().to_string())?;
+            let schedule = Schedule::from_csv(&crate::read(path)?);
+            let schedule = schedule.with_context(|| path.display().to_string())?;
             return Ok((schedule.with_messages()?, Vec::new()));
         }
         let (Some(ranks), Some(micro_batches), Some(wanted)) =

@@ -1,7 +1,5 @@
 //! What is printed and kept of a simulation.
 
-use std::fmt::Write;
-
 use bonfire_plan::Bytes;
 use bonfire_plan::simulate::{Class, PathPart};
 use serde::Serialize;
@@ -71,33 +69,22 @@ impl Record {
 
 pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome], skipped: &[Skipped]) -> String {
     let mut text = String::new();
-    write(&mut text, scenario, outcomes, skipped).expect("writing to a String cannot fail");
-    text
-}
-
-fn write(
-    text: &mut String,
-    scenario: &Scenario,
-    outcomes: &[Outcome],
-    skipped: &[Skipped],
-) -> std::fmt::Result {
     let host_count = scenario.hosts.host_count();
-    let chunk = Bytes::new(scenario.chunk_bytes as u64);
     if let Some(first) = outcomes.first() {
-        writeln!(
-            text,
-            "# {} of {}, {}, {} on {}, chunks of {chunk}, {} slots",
+        text += &format!(
+            "# {} of {}, {}, {} on {}, chunks of {}, {} slots\n",
             scenario.collective(),
             Bytes::new(first.size.bytes as u64),
             scenario.dtype,
             counted(scenario.world_size.len(), "rank"),
             counted(host_count, "host"),
+            Bytes::new(scenario.chunk_bytes as u64),
             scenario.slots,
-        )?;
+        );
     }
-    writeln!(text, "# within a host: {}", scenario.intra)?;
+    text += &format!("# within a host: {}\n", scenario.intra);
     if host_count > 1 {
-        writeln!(text, "# between hosts: {}", scenario.inter)?;
+        text += &format!("# between hosts: {}\n", scenario.inter);
     }
     for [algorithm, time, algbw, busbw, rounds, frames, rank, nic] in [
         ["algorithm", "time", "algbw", "busbw", "rounds", "frames", "rank sends", "NIC sends"],
@@ -105,13 +92,12 @@ fn write(
     ] {
         let bandwidths = format!("{algbw:>9} {busbw:>9}");
         let sent = format!("{frames:>10} {rank:>12} {nic:>12}");
-        writeln!(text, "{algorithm:<17} {time:>12} {bandwidths} {rounds:>7} {sent}")?;
+        text += &format!("{algorithm:<17} {time:>12} {bandwidths} {rounds:>7} {sent}\n");
     }
     for outcome in outcomes {
         let simulation = &outcome.simulation;
-        writeln!(
-            text,
-            "{:<17} {:>12.2} {:>9.3} {:>9.3} {:>7} {:>10} {:>12} {:>12}",
+        text += &format!(
+            "{:<17} {:>12.2} {:>9.3} {:>9.3} {:>7} {:>10} {:>12} {:>12}\n",
             outcome.algorithm.name(),
             simulation.time_s * 1e6,
             outcome.algbw,
@@ -120,57 +106,51 @@ fn write(
             simulation.frames_sent_total(),
             Bytes::new(rank_bytes_max(outcome)).to_string(),
             Bytes::new(nic_bytes_max(outcome)).to_string(),
-        )?;
+        );
     }
     for Skipped { algorithm, reason } in skipped {
-        writeln!(text, "# {algorithm} is left out: {reason:#}")?;
+        text += &format!("# {algorithm} is left out: {reason:#}\n");
     }
-    match outcomes.first() {
-        Some(fastest) => write_path(text, fastest),
-        None => Ok(()),
-    }
+    text + &outcomes.first().map(path).unwrap_or_default()
 }
 
 /// What the last rank waited for, in as many lines as there are kinds of it.
-fn write_path(text: &mut String, outcome: &Outcome) -> std::fmt::Result {
+fn path(outcome: &Outcome) -> String {
     let simulation = &outcome.simulation;
     let (Some(first), Some(last)) = (simulation.path.first(), simulation.path.last()) else {
-        return Ok(());
+        return String::new();
     };
-    writeln!(
-        text,
-        "\n# critical path of {}: {} from rank {} to rank {}",
+    let mut text = format!(
+        "\n# critical path of {}: {} from rank {} to rank {}\n",
         outcome.algorithm,
         counted(simulation.path.len(), "segment"),
         first.rank,
         last.to.map_or(last.rank, |(rank, _)| rank),
-    )?;
+    );
     for part in simulation.path_totals().parts {
         let place = match part.class {
             Some(Class::Intra) => " within a host",
             Some(Class::Inter) => " between hosts",
             None => "",
         };
-        writeln!(
-            text,
-            "{:<26} {:>7} x {:>10} = {:>10}  {:>5.1} %",
+        text += &format!(
+            "{:<26} {:>7} x {:>10} = {:>10}  {:>5.1} %\n",
             format!("{}{place}", part.activity.name()),
             part.count,
             show_seconds(part.total_s / part.count as f64),
             show_seconds(part.total_s),
             100.0 * part.total_s / simulation.time_s,
-        )?;
+        );
     }
     let ends = simulation.ranks.iter().map(|rank| rank.end_s);
-    let first_end = ends.fold(f64::INFINITY, f64::min);
     let blocked: f64 = simulation.ranks.iter().map(|rank| rank.blocked_s).sum();
-    writeln!(
-        text,
-        "# ranks end from {} to {}; a rank is blocked for {} on average",
-        show_seconds(first_end),
+    text += &format!(
+        "# ranks end from {} to {}; a rank is blocked for {} on average\n",
+        show_seconds(ends.fold(f64::INFINITY, f64::min)),
         show_seconds(simulation.time_s),
         show_seconds(blocked / simulation.ranks.len() as f64),
-    )
+    );
+    text
 }
 
 fn rank_bytes_max(outcome: &Outcome) -> u64 {

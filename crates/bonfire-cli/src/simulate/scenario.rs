@@ -45,17 +45,19 @@ impl Scenario {
         self.operation.collective(self.root)
     }
 
-    pub(super) fn size(&self, bytes: usize) -> Size {
-        self.operation.size(bytes, self.dtype, self.world_size)
-    }
-
-    pub(super) fn schedule(&self, algorithm: Algorithm, size: Size) -> anyhow::Result<Schedule> {
+    pub(super) fn run(
+        &self,
+        algorithm: Algorithm,
+        bytes: usize,
+        detail: Detail,
+    ) -> anyhow::Result<Outcome> {
+        let size = self.operation.size(bytes, self.dtype, self.world_size);
         let elems = self.chunk_bytes / self.dtype.size_bytes();
         let Some(chunk_elems_max) = NonZeroUsize::new(elems) else {
             let (bytes, dtype) = (self.chunk_bytes, self.dtype);
             bail!("--chunk-bytes {bytes} is less than one element of {dtype}");
         };
-        Ok(Schedule::new(ScheduleShape {
+        let schedule = Schedule::new(ScheduleShape {
             collective: self.collective(),
             algorithm,
             world_size: self.world_size,
@@ -63,17 +65,7 @@ impl Scenario {
             chunk_elems_max,
             partition: Partition::Balanced,
             hosts: self.hosts.clone(),
-        })?)
-    }
-
-    pub(super) fn run(
-        &self,
-        algorithm: Algorithm,
-        bytes: usize,
-        detail: Detail,
-    ) -> anyhow::Result<Outcome> {
-        let size = self.size(bytes);
-        let schedule = self.schedule(algorithm, size)?;
+        })?;
         let of_size = Bytes::new(size.bytes as u64);
         let network = Network {
             slots: self.slots,

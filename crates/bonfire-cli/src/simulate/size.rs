@@ -20,6 +20,9 @@ impl Operation {
             Self::Barrier => Size { bytes: 0, count: 0 },
             Self::AllToAll => {
                 let block = (bytes / elem).div_ceil(ranks).max(1);
+                // What is too large to count is too large to simulate, and refused there.
+                let block =
+                    block.min(usize::MAX / ranks.saturating_mul(ranks).saturating_mul(elem));
                 Size { bytes: block * ranks * elem, count: block * ranks * ranks }
             }
             _ => {

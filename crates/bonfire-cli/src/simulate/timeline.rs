@@ -30,22 +30,20 @@ pub(super) fn check_size(simulation: &Simulation) -> anyhow::Result<()> {
 }
 
 pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyhow::Result<()> {
-    let hosts_of: Vec<u32> = hosts.numbers().collect();
-    let threads = Threads { hosts_of: &hosts_of };
+    let threads = Threads(hosts.numbers().collect());
     let spans = &simulation.spans;
     let events = spans.iter().map(|span| threads.event(span));
     trace::write(path, &threads.names(spans), events)
 }
 
-struct Threads<'a> {
-    hosts_of: &'a [u32],
-}
+/// The host of each rank.
+struct Threads(Vec<u32>);
 
-impl Threads<'_> {
+impl Threads {
     fn place(&self, lane: Lane) -> (u32, usize) {
-        let ranks = self.hosts_of.len();
+        let ranks = self.0.len();
         match lane {
-            Lane::Rank(rank) => (self.hosts_of[rank.index()], rank.index()),
+            Lane::Rank(rank) => (self.0[rank.index()], rank.index()),
             Lane::NicOut(host) => (host, ranks),
             Lane::NicIn(host) => (host, ranks + 1),
         }
@@ -55,12 +53,10 @@ impl Threads<'_> {
         let mut lanes: Vec<Lane> = spans.iter().map(|span| span.lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        let mut names = Vec::new();
-        let mut hosts: Vec<u32> = self.hosts_of.to_vec();
+        let mut hosts = self.0.clone();
         hosts.dedup();
-        for host in hosts {
-            names.push(trace::process_name(host, &format!("host {host}")));
-        }
+        let named = |host| trace::process_name(host, &format!("host {host}"));
+        let mut names: Vec<Value> = hosts.into_iter().map(named).collect();
         for lane in lanes {
             let (pid, tid) = self.place(lane);
             let name = match lane {

@@ -287,6 +287,19 @@ fn output_goes_to_files_as_asked() {
 }
 
 #[test]
+fn the_folder_of_redirected_output_is_said_if_the_user_has_not_named_it() {
+    let folder = folder("unnamed-logs");
+    let mut command = bonfire(&["-r", "3", "--job-id=j", "--", "/bin/sh", "-c", "echo out"]);
+    let end = Job::start(command.env("TMPDIR", &folder)).succeed();
+    assert!(end.stdout.is_empty(), "{:?}", end.stdout);
+    let said = "the output of the ranks is kept in ";
+    let kept = end.stderr[0].strip_prefix(said).unwrap();
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    let text = fs::read_to_string(format!("{kept}/attempt_0/0/stdout.log")).unwrap();
+    assert_eq!(text, "out\n");
+}
+
+#[test]
 fn a_log_folder_alone_keeps_everything_of_every_attempt() {
     let folder = folder("all-logs");
     let dir = folder.display().to_string();

@@ -96,18 +96,30 @@ pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::R
     Ok(path)
 }
 
-/// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank.
+/// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank. Logs a warning
+/// for each file that is named like one and cannot be read, and leaves it out.
 ///
 /// # Errors
-/// If the folder cannot be read, or a file in it that is named like a flight record is none of this version.
+/// If the folder cannot be read, or there are files named like flight records and none is one of this version.
 pub fn read_flight_records(folder: &Path) -> io::Result<Vec<FlightRecord>> {
-    let mut records = Vec::new();
+    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            records.push(read(&path)?);
+            match read(&path) {
+                Ok(record) => records.push(record),
+                Err(error) => unreadable.push(error),
+            }
         }
+    }
+    if records.is_empty()
+        && let Some(error) = unreadable.pop()
+    {
+        return Err(error);
+    }
+    for error in unreadable {
+        tracing::warn!(target: "bonfire", "{error}; it is left out");
     }
     records.sort_by_key(|record| (record.group, record.rank, std::cmp::Reverse(record.written)));
     records.dedup_by_key(|record| (record.group, record.rank));
@@ -119,8 +131,9 @@ fn read(path: &Path) -> io::Result<FlightRecord> {
         let text = format!("{} is not a flight record: {reason}", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
+    let text = fs::read(path).map_err(|error| bad(error.to_string()))?;
     let record: FlightRecord =
-        serde_json::from_slice(&fs::read(path)?).map_err(|error| bad(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
     if record.version != VERSION {
         return Err(bad(format!("it has version {}, not {VERSION}", record.version)));
     }

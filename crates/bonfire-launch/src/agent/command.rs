@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -58,8 +59,24 @@ pub(super) fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> 
             }
             None => LaunchError::NoProgram { program: path },
         },
+        io::ErrorKind::PermissionDenied => match not_executable(&path) {
+            Some((program, reason)) => LaunchError::NotExecutable { program, reason },
+            None => LaunchError::Spawn { program: path, rank: rank.get(), source },
+        },
         _ => LaunchError::Spawn { program: path, rank: rank.get(), source },
     }
+}
+
+/// A folder, or a file that nobody may execute, and what to do.
+fn not_executable(program: &Path) -> Option<(PathBuf, &'static str)> {
+    if program.is_dir() {
+        return Some((program.to_owned(), "it is a folder; give the path of a program"));
+    }
+    let file = found(program)?;
+    let mode = file.metadata().ok()?.permissions().mode();
+    let advice = "nobody may execute it; allow it with `chmod +x`, or put its interpreter first, as in \
+                  `python train.py`";
+    (mode & 0o111 == 0).then_some((file, advice))
 }
 
 fn found(program: &Path) -> Option<PathBuf> {

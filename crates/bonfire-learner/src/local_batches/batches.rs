@@ -68,7 +68,7 @@ pub(crate) struct Split<'a, O> {
     processed: usize,
     total: usize,
     /// Steps done by all ranks together.
-    iteration: usize,
+    pub(crate) iteration: usize,
 }
 
 pub(crate) struct Turn<O> {
@@ -85,10 +85,6 @@ impl<'a, O> Split<'a, O> {
     pub(crate) fn advance(&mut self, samples: usize) {
         self.processed += samples;
         self.iteration += 1;
-    }
-
-    pub(crate) fn iteration(&self) -> usize {
-        self.iteration
     }
 
     pub(crate) fn progress(&self) -> Progress {

@@ -24,8 +24,8 @@ pub enum SimulateError {
     },
     /// More steps, or more pairs of ranks, than a simulation can hold.
     #[error(
-        "the plan has more than {limit} steps; use larger chunks, fewer ranks, or an algorithm \
-         with fewer frames"
+        "the plan has more than {limit} steps; use larger chunks, fewer bytes or ranks, or an \
+         algorithm with fewer frames"
     )]
     TooManySteps {
         /// The most steps of all ranks together.

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Class, SimulateError};
-use crate::{Hosts, Rank, Schedule, Source, Step, WorldSize};
+use crate::{
+    Algorithm, Collective, Hosts, Partition, Rank, Schedule, ScheduleShape, Source, Step, WorldSize,
+};
 
 /// The most steps of a program: half a gibibyte of them.
 const OPS_MAX: usize = 1 << 26;
@@ -113,6 +115,9 @@ impl Op {
 
 impl Program {
     pub(super) fn of_schedule(schedule: &Schedule, hosts: &Hosts) -> Result<Self, SimulateError> {
+        if frames_min(schedule.shape()) > OPS_MAX as u128 {
+            return Err(SimulateError::TooManySteps { limit: OPS_MAX });
+        }
         let steps = |rank| Cow::Owned(schedule.steps(rank));
         Self::new(schedule.world_size(), hosts, steps)
     }
@@ -317,6 +322,39 @@ impl Packer {
         self.links.insert(key, link);
         Ok(link)
     }
+}
+
+/// The fewest frames, or pairs of a rank and a memory that it reads, that a plan for `shape` has. One rank's list of
+/// steps may be too long for any memory, so this is asked before the first is made.
+fn frames_min(shape: &ScheduleShape) -> u128 {
+    use Algorithm::{OneShot, Pairwise, Ring, TwoShot, ZeroCopy};
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
+    if shape.partition != Partition::Balanced {
+        return 0;
+    }
+    let (ranks, count) = (shape.world_size.len() as u128, shape.count as u128);
+    let chunk = shape.chunk_elems_max.get() as u128;
+    let peers = ranks - 1;
+    // What each of the peers sends, or gets.
+    let share = match shape.collective {
+        AllReduce | ReduceScatter | AllGather | Broadcast { .. } | Reduce { .. } => count,
+        _ => count / ranks,
+    };
+    let by_data = match shape.algorithm {
+        ZeroCopy => peers.min(1) * count / chunk,
+        _ => peers * share / chunk,
+    };
+    // Each block that has elements meets all ranks.
+    let blocks = share.min(ranks);
+    let by_pairs = match (shape.algorithm, shape.collective) {
+        (OneShot, AllReduce) => ranks * peers * count.div_ceil(chunk),
+        (
+            Ring | OneShot | TwoShot | Pairwise | ZeroCopy,
+            AllReduce | ReduceScatter | AllGather | AllToAll,
+        ) => blocks * peers,
+        _ => 0,
+    };
+    by_data.max(by_pairs)
 }
 
 /// An index that fits beside the length of a step.

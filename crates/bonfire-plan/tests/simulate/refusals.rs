@@ -48,3 +48,20 @@ fn a_plan_with_too_many_steps_is_refused_before_it_is_built() {
     assert!(matches!(error, SimulateError::TooManySteps { .. }), "{error}");
     assert!(error.to_string().contains("larger chunks"), "{error}");
 }
+
+/// The list of one rank alone would fill any memory.
+#[test]
+fn a_plan_of_endless_lists_is_refused_at_once() {
+    let endless = [
+        (Algorithm::OneShot, Sizes { ranks: 4, count: usize::MAX, chunk: 1024 }),
+        (Algorithm::ZeroCopy, Sizes { ranks: 4, count: usize::MAX, chunk: 1024 }),
+        (Algorithm::Ring, Sizes { ranks: 20_000, count: 1 << 24, chunk: 1 << 16 }),
+    ];
+    for (algorithm, sizes) in endless {
+        let ranks = sizes.ranks;
+        let plan = schedule(Collective::AllReduce, algorithm, sizes);
+        let network = Network::one_host(world(ranks), LINK);
+        let error = simulate(&plan, DType::F32, &network, Detail::Totals).unwrap_err();
+        assert!(matches!(error, SimulateError::TooManySteps { .. }), "{error}");
+    }
+}

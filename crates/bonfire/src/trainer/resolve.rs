@@ -106,8 +106,12 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
 
 /// Returns the samples of a forward pass on one rank.
 pub(super) fn micro(batches: &Batches) -> NonZeroUsize {
-    let micro = usize::try_from(batches.micro).unwrap_or(usize::MAX);
-    NonZeroUsize::new(micro).unwrap_or(NonZeroUsize::MIN)
+    at_least_one(batches.micro)
+}
+
+fn at_least_one(number: u64) -> NonZeroUsize {
+    let number = usize::try_from(number).unwrap_or(usize::MAX);
+    NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN)
 }
 
 fn feed<B>(
@@ -126,7 +130,7 @@ fn feed<B>(
         Source::Passes(make) => return Ok(Feed::Passes(make)),
     };
     let (ranks, drops) = (world.world_size(), config.data.drop_last);
-    let size = micro(batches).saturating_mul(passes(calls));
+    let size = micro(batches).saturating_mul(at_least_one(calls.passes));
     if !drops && calls.last == LastBatch::Drop && !len.is_multiple_of(size.get() * ranks.len()) {
         return wrong(format!(
             "{len} samples are not whole steps of {}, and all micro-batches of a pipeline have one size; leave the rest \
@@ -166,12 +170,6 @@ fn model_flops(config: &Config, per_unit: Option<f64>) -> Result<Option<ModelFlo
         )),
         (flops, None) => Ok(flops),
     }
-}
-
-/// The forward passes of a call of `step`.
-fn passes(calls: Calls) -> NonZeroUsize {
-    let passes = usize::try_from(calls.passes).unwrap_or(usize::MAX);
-    NonZeroUsize::new(passes).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The steps of the optimizer, of `calls` batches of the feed each.

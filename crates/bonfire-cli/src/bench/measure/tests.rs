@@ -1,4 +1,5 @@
 use super::*;
+use crate::quantity::sizes;
 use bonfire_collective::{GroupOptions, Rank};
 use bonfire_testkit::local;
 use clap::ValueEnum;
@@ -19,11 +20,11 @@ fn measurement(operation: Operation, form: Form, dtype: DType, redop: ReduceOp) 
 
 #[test]
 fn sizes_step_up_to_the_largest() {
-    let sizes = Sizes { min_bytes: 2, max_bytes: 64, step_factor: 2 };
-    assert_eq!(sizes.list(4), [4, 8, 16, 32, 64]);
-    assert_eq!(sizes.list(1), [2, 4, 8, 16, 32, 64]);
-    assert_eq!(sizes.list(12), [12, 24, 36, 72]);
-    assert_eq!(sizes.list(0), [0]);
+    let sizes = |block_bytes| whole_blocks(sizes(2, 64, 2).unwrap(), block_bytes);
+    assert_eq!(sizes(4), [4, 8, 16, 32, 64]);
+    assert_eq!(sizes(1), [2, 4, 8, 16, 32, 64]);
+    assert_eq!(sizes(12), [12, 24, 36, 72]);
+    assert_eq!(sizes(0), [0]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ enum Source {
 #[derive(Debug)]
 pub(super) struct Figures {
     command: Vec<String>,
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -98,14 +98,6 @@ impl Figures {
         let words = std::iter::once(program).chain(arguments.iter().map(OsString::as_os_str));
         let command = words.map(|word| word.to_string_lossy().into()).collect();
         Self { command, runs: Vec::new() }
-    }
-
-    pub(super) fn add(&mut self, run: Run) {
-        self.runs.push(run);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
     }
 
     /// Replaces the chart and `scaling.json`.
@@ -238,7 +230,7 @@ mod tests {
     fn figures(runs: &[Measured]) -> Figures {
         let mut figures = Figures::new("bin/train".as_ref(), &["--fast".into()]);
         for &(ranks, program_s, training) in runs {
-            figures.add(Run {
+            figures.runs.push(Run {
                 ranks,
                 program_s,
                 training: training.map(|(time_s, samples_per_second)| Training {

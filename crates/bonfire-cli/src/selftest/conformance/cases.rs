@@ -13,11 +13,11 @@ const BUFFER_BYTES: usize = 16 << 20;
 
 /// One rank's part of cases that share two buffers.
 pub(in super::super) struct Cases<'g, G: Collectives> {
-    group: &'g G,
-    buffer: G::Buffer,
+    pub(super) group: &'g G,
+    pub(super) buffer: G::Buffer,
     /// Where an all-to-all writes its result.
     output: G::Buffer,
-    done: usize,
+    pub(in super::super) done: usize,
 }
 
 impl<'g, G: Collectives> Cases<'g, G> {
@@ -28,10 +28,6 @@ impl<'g, G: Collectives> Cases<'g, G> {
             output: group.allocate(BUFFER_BYTES)?,
             done: 0,
         })
-    }
-
-    pub(in super::super) fn done(&self) -> usize {
-        self.done
     }
 
     /// Operations that all ranks take part in, with a fold whose bits no order changes: of these values.
@@ -186,14 +182,6 @@ impl<'g, G: Collectives> Cases<'g, G> {
 
     pub(in super::super) fn ranks(&self) -> usize {
         self.group.process_group().world_size().len()
-    }
-
-    pub(super) fn group(&self) -> &'g G {
-        self.group
-    }
-
-    pub(super) fn buffer(&self) -> &G::Buffer {
-        &self.buffer
     }
 }
 

@@ -84,13 +84,12 @@ impl Cases<'_, CudaGroup> {
         range: &Range<usize>,
     ) -> anyhow::Result<()> {
         let elements = Elements::at::<T>(range.start, range.len());
-        let group = self.group();
-        Ok(group.all_reduce_with(algorithm, self.buffer(), &elements, reduce)?)
+        Ok(self.group.all_reduce_with(algorithm, &self.buffer, &elements, reduce)?)
     }
 
     /// The fold of shard j starts with rank j + 1 and ends with rank j.
     fn ring_reference<T: Sample>(&self, own: &[T], reduce: ReduceOp) -> anyhow::Result<Vec<T>> {
-        let group = self.group().process_group();
+        let group = self.group.process_group();
         let ranks = group.world_size().len();
         let all = group.all_gather(own)?;
         let mut expected = own.to_vec();
