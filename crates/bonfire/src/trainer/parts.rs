@@ -101,22 +101,6 @@ impl<M, B> Parts<M, B> {
     /// Places the ranks on a mesh, which is that of the configuration: the model is this rank's part of `whole`, whose
     /// layers are divided among the ranks of `tp`, and the forward pass takes this rank's tokens of each batch, which
     /// is the same on all ranks of `cp`. A mesh with `tp` or `cp` needs it, and so do [`Stages`](super::Stages).
-    ///
-    /// ```no_run
-    /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
-    /// # use bonfire::checkpoint::TensorTable;
-    /// # use bonfire::parallel::{ColumnParallelLinear, ParallelError};
-    /// # use bonfire::world::Axis;
-    /// # use burn::nn::Linear;
-    /// # use burn::tensor::Tensor;
-    /// # fn train(world: World, layer: Linear, data: Data<Tensor<2>>) -> Result<(), Error> {
-    /// let config = Config::load(Some("train.toml".as_ref()), ["mesh=dp=-1,tp=2"])?;
-    /// let mesh = world.mesh(config.mesh)?;
-    /// let whole = TensorTable::of(&layer);
-    /// let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
-    /// let mut trainer = prepare(&world, &config, Parts::new(part, data).with_mesh(&mesh, whole))?;
-    /// # Ok(()) }
-    /// ```
     #[must_use]
     pub fn with_mesh(mut self, mesh: &Mesh, whole: TensorTable) -> Self {
         self.mesh = Some((mesh.clone(), whole));

@@ -17,19 +17,7 @@ use crate::error::{Error, Result};
 /// Makes a training of a model, its data and a configuration, and continues from its newest checkpoint where there is
 /// one. Every rank calls it, with an equal model and configuration.
 ///
-/// ```no_run
-/// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
-/// # use burn::nn::Linear;
-/// # use burn::tensor::Tensor;
-/// # fn train(world: World, model: Linear, data: Data<Tensor<2>>) -> Result<(), Error> {
-/// let config = Config::load(Some("train.toml".as_ref()), ["optimizer.lr=3e-4"])?;
-/// let mut trainer = prepare(&world, &config, (model, data))?;
-/// while let Some(batch) = trainer.next_batch()? {
-///     trainer.step(batch, |model, batch| model.forward(batch).powi_scalar(2).mean())?;
-/// }
-/// println!("{}", trainer.finish()?);
-/// # Ok(()) }
-/// ```
+/// [`Trainer`] has an example.
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) for a configuration that does not fit the ranks or the data,
