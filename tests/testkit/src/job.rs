@@ -1,5 +1,6 @@
 //! A command with processes of its own: what it says, how it ends, and what it leaves behind.
 
+mod again;
 mod port;
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use again::{again, measured, print_figure, task};
 pub use port::OwnPort;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
@@ -112,6 +114,18 @@ impl Job {
         self.try_end().unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// As [`end`](Self::end), of a job that succeeds.
+    #[track_caller]
+    pub fn succeed(self) -> JobEnd {
+        self.end_with(0)
+    }
+
+    /// As [`end`](Self::end), of a job that ends with this code.
+    #[track_caller]
+    pub fn end_with(self, code: i32) -> JobEnd {
+        self.end().with_code(code)
+    }
+
     /// As [`end`](Self::end).
     ///
     /// # Errors
@@ -134,6 +148,15 @@ impl Job {
     fn rest(&self, lines: &Receiver<String>) -> Vec<String> {
         let left = || self.deadline.saturating_duration_since(Instant::now());
         std::iter::from_fn(|| lines.recv_timeout(left()).ok()).collect()
+    }
+}
+
+impl JobEnd {
+    /// Asserts that the job ended with this code.
+    #[track_caller]
+    pub fn with_code(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{self:#?}");
+        self
     }
 }
 

@@ -24,10 +24,12 @@ pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
-    Job, JobEnd, OwnPort, Signal, assert_gone, is_running, of_another_launcher, signal_process,
-    wait_until_gone, wait_until_stopped,
+    Job, JobEnd, OwnPort, Signal, again, assert_gone, is_running, measured, of_another_launcher,
+    print_figure, signal_process, task, wait_until_gone, wait_until_stopped,
 };
-pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use ranks::{
+    assert_each_says, connected, env_of, local, meeting, on_hosts, processes, try_connected,
+};
 pub use readers::{
     CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,
 };

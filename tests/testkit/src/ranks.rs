@@ -1,5 +1,6 @@
 //! Ranks as threads and as processes.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -91,6 +92,20 @@ pub fn on_hosts<R: Send>(
         };
         body(ProcessGroup::connect(&env, options.clone()).expect("the rank connects"))
     })
+}
+
+/// Asserts that the error of each rank has all of these parts.
+///
+/// # Panics
+/// If one has not.
+#[track_caller]
+pub fn assert_each_says<E: Display>(errors: impl IntoIterator<Item = E>, parts: &[&str]) {
+    for error in errors {
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is missing: {text}");
+        }
+    }
 }
 
 /// The environment of one rank on this host.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{assert_each_says, connected, local};
 
 type Outcome = Result<(), CollectiveError>;
 
@@ -41,9 +41,7 @@ fn all_are_told(
 ) {
     let errors: Vec<_> = outcomes(body).into_iter().map(Outcome::unwrap_err).collect();
     assert!(errors.iter().any(|error| matches!(error, CollectiveError::Usage(_))));
-    for error in errors {
-        assert!(error.to_string().contains(what), "{error}");
-    }
+    assert_each_says(errors, &[what]);
 }
 
 /// The others do not wait for what never comes.
