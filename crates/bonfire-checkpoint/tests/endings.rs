@@ -6,12 +6,12 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
 use bonfire_checkpoint::{CheckpointError, Folder, Found, Keep, Milestone};
-use bonfire_testkit::{SmallDisk, is_full};
+use bonfire_testkit::{SmallDisk, again, is_full, task};
 
 const KEEP: Keep = Keep::last(2);
 
@@ -19,9 +19,6 @@ const PAGE: u64 = 4096;
 
 /// Of the files of a checkpoint, its manifest and its folder not counted.
 const PAGES: [u64; 3] = [12, 7, 1];
-
-/// Where the child of this test saves.
-const FOLDER: &str = "BONFIRE_TEST_FOLDER";
 
 fn save(folder: &Folder, step: u64) -> Result<(), CheckpointError> {
     folder.retain(KEEP)?;
@@ -56,7 +53,7 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
 /// The child: saves until it is killed, and says what it has saved.
 #[test]
 fn saver() {
-    let Some(folder) = std::env::var_os(FOLDER) else {
+    let Some(folder) = task() else {
         return;
     };
     let folder = Folder::new(folder);
@@ -79,12 +76,8 @@ fn a_process_that_is_killed_while_it_saves_leaves_whole_checkpoints_and_no_more(
     }
     let rounds = if is_full() { 300 } else { 12 };
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "saver", "--nocapture"])
-            .env(FOLDER, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = again("saver", folder.to_str().unwrap());
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
         let random = RandomState::new().hash_one(round);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut saved =

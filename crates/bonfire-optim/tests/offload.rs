@@ -3,14 +3,13 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use std::env;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use bonfire_optim::{AdamConfig, AdamWConfig, FileMemoryError, LionConfig, Offload, SgdConfig};
-use bonfire_testkit::SmallDisk;
+use bonfire_testkit::{SmallDisk, again, task};
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -179,24 +178,19 @@ fn a_full_disk_is_named_before_anything_is_written() {
     assert!(text.contains(&expected), "{text}");
 }
 
-/// What tells a test that it is the child, and where its files are, if it has any.
-const CHILD: &str = "BONFIRE_TEST_OFFLOAD";
-
 /// A parameter of 32 MiB, whose moments are twice that, and half of what they need.
 const ROWS: usize = 8 << 10;
 const COLUMNS: usize = 1 << 10;
 const LEFT_BYTES: u64 = 32 << 20;
 
-/// Trains in a process whose private memory is limited.
+/// Trains in a process whose private memory is limited, with files in a folder, if it has a name.
 fn limited(folder: &str) -> Output {
-    let mut child = Command::new(env::current_exe().unwrap());
-    child.args(["--exact", "moments_larger_than_memory_train", "--nocapture"]);
-    child.env(CHILD, folder).output().unwrap()
+    again("moments_larger_than_memory_train", folder).output().unwrap()
 }
 
 #[test]
 fn moments_larger_than_memory_train() {
-    if let Ok(folder) = env::var(CHILD) {
+    if let Some(folder) = task() {
         return train_in_little_memory(&folder);
     }
     let plain = limited("");

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use bonfire_collective::GroupOptions;
 use bonfire_optim::{AdamWConfig, Offload};
-use bonfire_testkit::local;
+use bonfire_testkit::{again, local, measured, print_figure, task};
 use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, World};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -20,10 +20,7 @@ const WIDTH: usize = 1024;
 const FROZEN: usize = 16;
 
 /// Private memory for a model, a gradient and what is in the making.
-const LEFT_KIB: usize = 40 << 10;
-
-/// Set where this program is a child: the layers that are frozen, and the folder for files, if there is one.
-const TASK: &str = "PARAMETERS_IN_FILES_TASK";
+const LEFT_KIB: u64 = 40 << 10;
 
 const TEST: &str = "a_model_larger_than_memory_trains";
 
@@ -70,18 +67,17 @@ fn train(world: &World, layers: usize, offload: Option<Offload>) {
     assert!(losses[2] < losses[0], "{losses:?}");
 }
 
-/// This program as a child, with its private memory limited, or not.
-fn child(layers: usize, folder: &str, limit_kib: Option<usize>) -> Output {
-    let limit = limit_kib.map_or("unlimited".to_owned(), |kib| kib.to_string());
-    Command::new("sh")
-        .args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &limit])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", TEST, "--nocapture"])
-        .env(TASK, format!("{layers} {folder}"))
-        .output()
-        .unwrap()
+/// This program as a child with frozen layers, and its private memory limited.
+fn limited(folder: &str, limit_kib: u64) -> Output {
+    let child = again(TEST, &format!("{FROZEN} {folder}"));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &limit_kib.to_string()]);
+    limited.arg(child.get_program()).args(child.get_args());
+    limited.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.output().unwrap()
 }
 
+/// The task: the layers that are frozen, and the folder for files, if there is one.
 fn trained(task: &str) {
     let (layers, folder) = task.split_once(' ').unwrap();
     let layers = layers.parse().unwrap();
@@ -95,25 +91,20 @@ fn trained(task: &str) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:"));
     let kib = data.unwrap().trim().strip_suffix(" kB").unwrap();
-    println!("\ndata {kib}");
+    print_figure(kib.parse().unwrap());
 }
 
 #[test]
 fn a_model_larger_than_memory_trains() {
-    if let Ok(task) = std::env::var(TASK) {
+    if let Some(task) = task() {
         return trained(&task);
     }
     // What the program takes without the model.
-    let without = child(0, "", None);
-    assert!(without.status.success(), "{without:?}");
-    let printed = String::from_utf8(without.stdout).unwrap();
-    let data = printed.lines().find_map(|line| line.split("data ").nth(1));
-    let data: usize = data.unwrap().parse().unwrap();
-    let limit = Some(data + LEFT_KIB);
-    let plain = child(FROZEN, "", limit);
+    let limit = measured(TEST, "0 ") + LEFT_KIB;
+    let plain = limited("", limit);
     let said = String::from_utf8_lossy(&plain.stderr);
     assert!(!plain.status.success() && said.contains("memory allocation of"), "{said}");
     let folder = tempfile::tempdir().unwrap();
-    let filed = child(FROZEN, folder.path().to_str().unwrap(), limit);
+    let filed = limited(folder.path().to_str().unwrap(), limit);
     assert!(filed.status.success(), "{filed:?}");
 }

@@ -4,9 +4,8 @@
 #![cfg(all(feature = "flex", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::process::Command;
-
-use bonfire_train::recompute;
+use bonfire_testkit::{measured, print_figure, task};
+use bonfire_train::{Resident, recompute};
 use burn::module::Param;
 use burn::tensor::{Device, Tensor};
 
@@ -18,9 +17,6 @@ const ROWS: usize = MIB * (1 << 20) / 4 / WIDTH;
 /// Activations that a block keeps for its backward pass.
 const ACTIVATIONS: usize = 8;
 
-/// What is to be measured: `plain` or `segments`, and how many blocks.
-const TASK: &str = "RECOMPUTE_MEMORY_TASK";
-
 fn forward(gain: &Param<Tensor<2>>, mut x: Tensor<2>) -> Tensor<2> {
     for _ in 0..ACTIVATIONS / 2 {
         // The product keeps its factor, and the tangent its result.
@@ -29,6 +25,7 @@ fn forward(gain: &Param<Tensor<2>>, mut x: Tensor<2>) -> Tensor<2> {
     x
 }
 
+/// Trains `plain` or in `segments`, and so many blocks.
 fn train(task: &str) {
     let (kind, blocks) = task.split_once(' ').unwrap();
     let device = Device::flex().autodiff();
@@ -42,37 +39,19 @@ fn train(task: &str) {
     assert!(gain.val().grad(&gradients).is_some());
 }
 
-/// The peak of resident memory of this program, in MiB.
-fn peak_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = peak.unwrap().trim().strip_suffix(" kB").unwrap();
-    kib.parse::<f64>().unwrap() / 1024.0
-}
-
-fn measured(kind: &str, blocks: usize) -> f64 {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "each_further_block_takes_its_input", "--nocapture"])
-        .env(TASK, format!("{kind} {blocks}"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let peak = printed.lines().find_map(|line| line.split("peak ").nth(1));
-    peak.unwrap().parse().unwrap()
-}
-
 #[test]
 fn each_further_block_takes_its_input() {
-    if let Ok(task) = std::env::var(TASK) {
+    if let Some(task) = task() {
         train(&task);
-        println!("\npeak {}", peak_mib());
-        return;
+        return print_figure(Resident::of_this_process().unwrap().peak_bytes);
     }
     let (few, many) = (8, 24);
     // In inputs: how much the peak grows with each block.
     let growth = |kind| {
-        let [few_mib, many_mib] = [few, many].map(|blocks| measured(kind, blocks));
+        let [few_mib, many_mib] = [few, many].map(|blocks| {
+            let peak = measured("each_further_block_takes_its_input", &format!("{kind} {blocks}"));
+            peak as f64 / f64::from(1 << 20)
+        });
         println!("{kind}: {few_mib} MiB with {few} blocks, {many_mib} MiB with {many}");
         (many_mib - few_mib) / ((many - few) * MIB) as f64
     };

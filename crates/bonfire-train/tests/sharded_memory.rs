@@ -5,12 +5,10 @@
 #![cfg(all(feature = "flex", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::process::Command;
-
 use bonfire_collective::GroupOptions;
 use bonfire_optim::AdamWConfig;
-use bonfire_testkit::local;
-use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, Placement, World};
+use bonfire_testkit::{local, measured, print_figure, task};
+use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, Placement, Resident, World};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::ModuleOptimizer;
@@ -21,9 +19,6 @@ const LAYERS: usize = 24;
 
 /// Of a layer's weight, 16 MiB.
 const WIDTH: usize = 2048;
-
-/// Set where this program is the one that is measured, to the steps that it trains.
-const TASK: &str = "SHARDED_MEMORY_TASK";
 
 /// 100 million parameters, which Burn initialises when they are first used.
 #[derive(Module, Debug)]
@@ -57,42 +52,25 @@ fn train(world: &World, steps: usize) {
     world.group().barrier().unwrap();
 }
 
-/// The peak of resident memory of this program, in MiB.
-fn peak_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = peak.unwrap().trim().strip_suffix(" kB").unwrap();
-    kib.parse::<f64>().unwrap() / 1024.0
-}
-
 /// Parameters that a rank has besides its rows of `states` for each, in a training of so many steps.
 fn besides(steps: usize, states: usize) -> f64 {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_rank_has_a_few_parameters_at_a_time", "--nocapture"])
-        .env(TASK, steps.to_string())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let peak = printed.lines().find_map(|line| line.split("peak ").nth(1));
-    let peak: f64 = peak.unwrap().parse().unwrap();
+    let peak = measured("a_rank_has_a_few_parameters_at_a_time", &steps.to_string());
     // The rows of all ranks are one model.
-    let parameter = (WIDTH * WIDTH * 4) as f64 / f64::from(1 << 20);
-    let besides = (peak - (states * LAYERS) as f64 * parameter) / parameter / f64::from(RANKS);
-    println!("{steps} steps: {peak} MiB, {besides} parameters on each rank besides its rows");
+    let parameters = peak as f64 / (WIDTH * WIDTH * 4) as f64;
+    let besides = (parameters - (states * LAYERS) as f64) / f64::from(RANKS);
+    println!("{steps} steps: {peak} bytes, {besides} parameters on each rank besides its rows");
     besides
 }
 
 #[test]
 fn a_rank_has_a_few_parameters_at_a_time() {
-    if let Ok(steps) = std::env::var(TASK) {
+    if let Some(steps) = task() {
         let steps = steps.parse().unwrap();
         local(RANKS, GroupOptions::default(), |group| {
             let local = LocalRank { local_rank: group.rank().get(), local_world_size: RANKS };
             train(&World::new(group, local, DeviceKind::Cpu).unwrap(), steps);
         });
-        println!("\npeak {}", peak_mib());
-        return;
+        return print_figure(Resident::of_this_process().unwrap().peak_bytes);
     }
     // While it is made: one parameter, and that in the making. While it is trained: one that is gathered and one
     // that is used, a gradient, and two buckets on their way; the allocator keeps some more.

@@ -1,7 +1,7 @@
 //! Replicas on threads, compared with each other and with training on one rank.
 
 use bonfire_collective::{CollectiveError, GroupOptions};
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{assert_each_says, connected};
 use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
@@ -10,7 +10,7 @@ use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::world::tests::world;
+use crate::world::tests::{on_ranks, world};
 use crate::{Clip, Loss};
 use per_parameter::{Averager, Averaging};
 
@@ -75,8 +75,8 @@ impl Mlp {
     }
 
     /// The mean squared error over the samples `indices`.
-    fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
-        let (x, y) = samples(indices, device);
+    fn loss(&self, indices: &[usize]) -> Tensor<1> {
+        let (x, y) = samples(indices, &self.first.weight.device());
         (self.forward(x) - y).powi_scalar(2).mean()
     }
 }
@@ -159,11 +159,8 @@ fn gradient_values<M: Module>(model: &M, gradients: &impl Find) -> Vec<Option<Ve
     struct Reader<'a, G>(&'a G, Vec<Option<Vec<f32>>>);
     impl<G: Find> ModuleVisitor for Reader<'_, G> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.find(param);
-            self.1.push(
-                gradient
-                    .map(|gradient| gradient.into_data().convert::<f32>().try_to_vec().unwrap()),
-            );
+            let gradient = self.0.find(param).map(Tensor::into_data);
+            self.1.push(gradient.map(|data| data.convert::<f32>().try_to_vec().unwrap()));
         }
     }
     let mut reader = Reader(gradients, Vec::new());
@@ -188,12 +185,6 @@ impl Find for Gradients {
     }
 }
 
-/// Runs `body` on `ranks` ranks, each a thread.
-fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
-    local(ranks, GroupOptions::default(), |group| body(world(group)))
-}
-
-/// A rank's place, on the CPU.
 /// Buckets so small that several are under way.
 fn small_buckets() -> DdpConfig {
     DdpConfig { bucket_bytes_max: 1024, first_bucket_bytes_max: 128, ..DdpConfig::default() }
@@ -218,10 +209,37 @@ fn share(world: &World, step: usize, batch: usize) -> Vec<usize> {
     (start..start + batch).collect()
 }
 
+#[track_caller]
 fn assert_same<T: PartialEq + std::fmt::Debug>(results: &[T]) {
     for (rank, result) in results.iter().enumerate() {
         assert!(*result == results[0], "rank {rank} differs from rank 0");
     }
+}
+
+/// What all ranks have.
+#[track_caller]
+fn one_of<T: PartialEq + std::fmt::Debug>(mut results: Vec<T>) -> T {
+    assert_same(&results);
+    results.remove(0)
+}
+
+fn sgd() -> ModuleOptimizer {
+    SgdConfig::new().init()
+}
+
+/// Takes a step of plain gradient descent.
+fn descend<M: Module, L: IntoLoss>(ddp: &mut Ddp<M>, lr: f64, forward: impl FnOnce(&M) -> L) {
+    take_step(ddp, &mut sgd(), lr, forward);
+}
+
+fn take_step<M: Module, L: IntoLoss>(
+    ddp: &mut Ddp<M>,
+    optimizer: &mut ModuleOptimizer,
+    lr: f64,
+    forward: impl FnOnce(&M) -> L,
+) {
+    let gradients = ddp.backward(forward).unwrap().gradients;
+    ddp.step(optimizer, lr, gradients).unwrap();
 }
 
 /// How far apart the parameters of two runs may be that average the same gradients in another order.
@@ -247,11 +265,9 @@ fn terms(samples: usize) -> usize {
 
 /// The largest gradient of any of the first `count` samples, before training.
 fn largest_sample_gradient(count: usize) -> f64 {
-    let device = Device::flex();
-    let model = Mlp::new(1, &device).train();
+    let model = Mlp::new(1, &Device::flex()).train();
     let largest = (0..count).map(|index| {
-        let gradients = model.loss(&[index], &device).backward();
-        let gradients = GradientsParams::from_grads(gradients, &model);
+        let gradients = GradientsParams::from_grads(model.loss(&[index]).backward(), &model);
         let values = gradient_values(&model, &gradients).into_iter().flatten().flatten();
         values.fold(0.0, |largest: f32, value| largest.max(value.abs()))
     });
@@ -276,9 +292,8 @@ fn assert_close(left: &[(String, Vec<f64>)], right: &[(String, Vec<f64>)], toler
 /// The bits of the norm that a rank clips by where its device does not compute that of the others.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn norm_of_a_device_of_its_own(world: &World) -> u32 {
-    let device = world.device();
-    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, small_buckets()).unwrap();
-    let step = ddp.backward(|model| model.loss(&[1, 2], &device)).unwrap();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &world.device()), world, small_buckets()).unwrap();
+    let step = ddp.backward(|model| model.loss(&[1, 2])).unwrap();
     let gradients = step.gradients.scaled(1.0 + f64::from(world.rank().get()));
     let norm = gradients.norm().unwrap().unwrap();
     norm.into_scalar::<f32>().to_bits()
@@ -292,14 +307,11 @@ fn train(
     batch: usize,
     lr: f64,
 ) -> Mlp {
-    let device = world.device();
-    let model = Mlp::new(1, &device);
-    let mut ddp = Averager::new(model, world, averaging);
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut ddp = Averager::new(Mlp::new(1, &world.device()), world, averaging);
     for step in 0..steps {
         let indices = share(world, step, batch);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
-        ddp.step(&mut optimizer, lr, gradients).unwrap();
+        let gradients = ddp.backward(|model| model.loss(&indices)).unwrap().gradients;
+        ddp.step(&mut sgd(), lr, gradients).unwrap();
     }
     ddp.into_module()
 }
@@ -308,15 +320,13 @@ fn train(
 /// gradient of two parameters: what Burn gives for `a + b`.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn train_unevenly(world: &World, averaging: impl Into<Averaging>) -> Averager<Mlp> {
-    let device = world.device();
-    let mut ddp = Averager::new(Mlp::new(1, &device), world, averaging);
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut ddp = Averager::new(Mlp::new(1, &world.device()), world, averaging);
     let bias = |layer: &Linear| layer.bias.as_ref().expect("it has one").val();
     for step in 0..4 {
         let indices = share(world, step, 2 + world.rank().index());
         let loss = |model: &Mlp| {
             let used = match step % 2 {
-                0 => model.loss(&indices, &device),
+                0 => model.loss(&indices),
                 _ => {
                     let [one, other] = [&model.first, &model.second].map(bias);
                     (one + other).powi_scalar(2).mean() * indices[0] as f32
@@ -328,7 +338,7 @@ fn train_unevenly(world: &World, averaging: impl Into<Averaging>) -> Averager<Ml
             ddp.no_sync(loss).unwrap();
         }
         let gradients = ddp.backward(loss).unwrap().gradients;
-        ddp.step(&mut optimizer, 0.05, gradients).unwrap();
+        ddp.step(&mut sgd(), 0.05, gradients).unwrap();
     }
     ddp
 }

@@ -2,6 +2,11 @@ use bonfire_collective::GroupOptions;
 
 use super::*;
 
+/// Runs `body` on so many ranks, each a thread, on the CPU.
+pub(crate) fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    bonfire_testkit::local(ranks, GroupOptions::default(), |group| body(world(group)))
+}
+
 /// One rank of several on one host, on the CPU.
 pub(crate) fn world(group: ProcessGroup) -> World {
     world_on(group, DeviceKind::Cpu).unwrap()
@@ -9,9 +14,12 @@ pub(crate) fn world(group: ProcessGroup) -> World {
 
 /// One rank of several on one host.
 pub(crate) fn world_on(group: ProcessGroup, kind: DeviceKind) -> Result<World, TrainError> {
-    let local =
-        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
-    World::new(group, local, kind)
+    let place = place_of(&group);
+    World::new(group, place, kind)
+}
+
+pub(crate) fn place_of(group: &ProcessGroup) -> LocalRank {
+    LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() }
 }
 
 fn lone_group() -> ProcessGroup {

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use bonfire_checkpoint::weights::FileError;
-use bonfire_collective::{CollectiveError, GroupOptions};
-use bonfire_testkit::local;
+use bonfire_collective::CollectiveError;
+use bonfire_testkit::assert_each_says;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{DType, Device};
 use burn_store::{ModuleStore, SafetensorsStore};
 
 use super::*;
-use crate::world::tests::world;
+use crate::world::tests::on_ranks;
 use crate::{DdpConfig, Placement, TrainError};
 
 mod files;
@@ -69,9 +69,7 @@ fn assert_holds_the_body(net: &Net) {
 /// Loads on one rank.
 fn load(net: Net, file: impl Into<WeightsFile>) -> Result<(Net, LoadReport), WeightsError> {
     let file = file.into();
-    let mut results =
-        local(1, GroupOptions::default(), |group| load_weights(net.clone(), &file, &world(group)));
-    results.remove(0)
+    on_ranks(1, |world| load_weights(net.clone(), &file, &world)).remove(0)
 }
 
 fn five_classes() -> Net {
@@ -87,15 +85,10 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> std::path::PathBuf {
 #[test]
 fn what_fits_is_loaded_and_the_rest_is_listed() {
     let folder = tempfile::tempdir().unwrap();
-    let paths = [
-        write(folder.path(), "net.safetensors", &safetensors(&stored())),
-        write(folder.path(), "net.pth", &pytorch(&stored())),
-        write(folder.path(), "net.PT", &pytorch(&stored())),
-        write(folder.path(), "net.pth.tar", &pytorch(&stored())),
-        write(folder.path(), "pytorch_model.bin", &pytorch(&stored())),
-        write(folder.path(), "net.ckpt", &pytorch(&stored())),
-    ];
-    for path in paths {
+    let names = ["net.pth", "net.PT", "net.pth.tar", "pytorch_model.bin", "net.ckpt"];
+    let pytorch = names.map(|name| write(folder.path(), name, &pytorch(&stored())));
+    let safetensors = write(folder.path(), "net.safetensors", &safetensors(&stored()));
+    for path in pytorch.into_iter().chain([safetensors]) {
         let before = five_classes();
         let head = floats(before.head.weight.val());
         let (net, report) = load(before, path.as_path()).unwrap();
@@ -112,18 +105,16 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
                 file: file.to_vec(),
             }
         };
-        assert_eq!(
-            report.skipped,
-            [skipped("head.bias", &[5], &[10]), skipped("head.weight", &[3, 5], &[3, 10]),]
-        );
+        let head = [skipped("head.bias", &[5], &[10]), skipped("head.weight", &[3, 5], &[3, 10])];
+        assert_eq!(report.skipped, head);
         assert_eq!(report.unexpected, ["aux.weight"]);
         assert_eq!(report.missing, Vec::<String>::new());
         let lines = report.to_string();
-        assert!(
-            lines.contains("6 loaded, 2 skipped by shape, 0 missing, 1 unexpected\n")
-                && lines.contains("head.bias (model [5], file [10])"),
-            "{lines}"
-        );
+        let parts = [
+            "6 loaded, 2 skipped by shape, 0 missing, 1 unexpected\n",
+            "head.bias (model [5], file [10])",
+        ];
+        assert_each_says([lines], &parts);
     }
 }
 
@@ -193,8 +184,7 @@ fn what_burn_has_saved_is_not_transposed() {
 fn only_rank_0_needs_the_file_and_all_ranks_get_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
-    let results = local(3, GroupOptions::default(), |group| {
-        let world = world(group);
+    let results = on_ranks(3, |world| {
         let path = if world.is_main() { path.clone() } else { "no/such/file.safetensors".into() };
         load_weights(five_classes(), path, &world).unwrap()
     });
@@ -222,8 +212,7 @@ fn all_ranks_get_the_error_of_rank_0_in_one_line() {
         write(folder.path(), "cut.pth", &zip[..zip.len() / 2]),
     ];
     for path in paths {
-        let errors = local(2, GroupOptions::default(), |group| {
-            let world = world(group);
+        let errors = on_ranks(2, |world| {
             let error = load_weights(five_classes(), path.as_path(), &world).unwrap_err();
             // The group goes on: a program may try another file.
             world.group().barrier().unwrap();
@@ -239,8 +228,7 @@ fn all_ranks_get_the_error_of_rank_0_in_one_line() {
 fn unequal_models_are_found_before_anything_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
-    let errors = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(2, |world| {
         let classes = 5 + world.rank().index();
         let net = Net::new(classes, &world.device());
         load_weights(net, path.as_path(), &world).unwrap_err()
@@ -255,37 +243,32 @@ fn unequal_models_are_found_before_anything_is_sent() {
 fn a_rank_that_fails_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
-    let errors = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(2, |world| {
         if !world.is_main() {
             world.group().abort("no model");
             return None;
         }
         load_weights(five_classes(), path.as_path(), &world).err()
     });
-    let error = errors[0].as_ref().expect("rank 0 cannot go on alone");
-    let failed = matches!(
-        error,
-        WeightsError::Train(TrainError::Collective(CollectiveError::PeerFailed { .. }))
-    );
-    assert!(failed, "{error}");
+    let Some(WeightsError::Train(TrainError::Collective(error))) = &errors[0] else {
+        panic!("{:?}", errors[0]);
+    };
+    assert!(matches!(error, CollectiveError::PeerFailed { .. }), "{error}");
 }
 
 #[test]
 fn a_reader_that_says_something_else_is_named() {
-    let outcomes = local(2, GroupOptions::default(), |group| {
+    let outcomes = on_ranks(2, |world| {
+        let group = world.group();
         if group.rank() == READER {
             // As a program of another version might.
-            broadcast_value(&group, &"loaded".to_owned()).unwrap();
+            broadcast_value(group, &"loaded".to_owned()).unwrap();
             return None;
         }
-        broadcast_value(&group, &0_u64).err()
+        broadcast_value(group, &0_u64).err()
     });
     let error = outcomes[1].as_ref().expect("that is no number");
-    let text = error.to_string();
-    for part in ["rank 0", "the same build"] {
-        assert!(text.contains(part), "{part:?} is missing in {text}");
-    }
+    assert_each_says([error], &["rank 0", "the same build"]);
 }
 
 /// A network of which a part is cut into rows.
@@ -321,9 +304,8 @@ fn what_is_exported_from_any_placement_comes_back() {
         let path = folder.path().join(format!("{ranks} {placement}.safetensors"));
         let parts = path.with_extension("parts.safetensors");
         let pytorch = path.with_extension("pytorch.safetensors");
-        let saved = local(ranks, GroupOptions::default(), |group| {
+        let saved = on_ranks(ranks, |world| {
             let config = DdpConfig::default().with_placement(placement);
-            let world = world(group);
             let mut ddp = Ddp::with_config(wide(), &world, config.clone()).unwrap();
             save_weights(&mut ddp, path.as_path()).unwrap();
             let in_parts = Export::new(&parts).with_file_bytes_max(4000);
@@ -352,9 +334,9 @@ fn what_is_exported_from_any_placement_comes_back() {
 fn what_does_not_fit_a_sharded_training_is_listed_on_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "net.pth", &pytorch(&stored()));
-    let outcomes = local(2, GroupOptions::default(), |group| {
+    let outcomes = on_ranks(2, |world| {
         let config = DdpConfig::default().with_placement(Placement::zero3());
-        let mut ddp = Ddp::with_config(wide(), &world(group), config).unwrap();
+        let mut ddp = Ddp::with_config(wide(), &world, config).unwrap();
         let missing = load_weights_into(&mut ddp, folder.path().join("missing.pth"));
         let report = load_weights_into(&mut ddp, path.as_path()).unwrap();
         let skipped: Vec<_> = report.skipped.into_iter().map(|skipped| skipped.parameter).collect();
@@ -371,9 +353,9 @@ fn the_reader_of_safetensors_reads_what_is_exported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("net.safetensors");
     let start = write(folder.path(), "start.pth", &pytorch(&stored()));
-    local(2, GroupOptions::default(), |group| {
+    on_ranks(2, |world| {
         let config = DdpConfig::default().with_placement(Placement::zero3());
-        let mut ddp = Ddp::with_config(five_classes(), &world(group), config).unwrap();
+        let mut ddp = Ddp::with_config(five_classes(), &world, config).unwrap();
         load_weights_into(&mut ddp, start.as_path()).unwrap();
         save_weights(&mut ddp, Export::new(&path).for_pytorch()).unwrap();
     });
@@ -381,19 +363,8 @@ fn the_reader_of_safetensors_reads_what_is_exported() {
         return;
     };
     let names: Vec<&str> = read.iter().filter_map(|line| line.split(';').next()).collect();
-    assert_eq!(
-        names,
-        [
-            "bn.bias",
-            "bn.running_mean",
-            "bn.running_var",
-            "bn.weight",
-            "fc.bias",
-            "fc.weight",
-            "head.bias",
-            "head.weight"
-        ]
-    );
+    let bn = "bn.bias bn.running_mean bn.running_var bn.weight";
+    assert_eq!(names.join(" "), format!("{bn} fc.bias fc.weight head.bias head.weight"));
     // As PyTorch has it: the numbers from 0 to 5.
     let weight = "fc.weight;[3, 2];0x0.0p+0;0x1.0000000000000p+0;0x1.0000000000000p+1;\
                   0x1.8000000000000p+1;0x1.0000000000000p+2;0x1.4000000000000p+2";
@@ -403,8 +374,8 @@ fn the_reader_of_safetensors_reads_what_is_exported() {
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_on_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let errors = local(2, GroupOptions::default(), |group| {
-        let mut ddp = Ddp::new(five_classes(), &world(group)).unwrap();
+    let errors = on_ranks(2, |world| {
+        let mut ddp = Ddp::new(five_classes(), &world).unwrap();
         let missing = folder.path().join("missing/net.safetensors");
         save_weights(&mut ddp, missing).unwrap_err().to_string()
     });

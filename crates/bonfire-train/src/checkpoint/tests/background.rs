@@ -82,8 +82,7 @@ fn dropping_the_checkpoints_waits_for_the_last_one() {
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         step(&mut ddp, &mut optimizer, 1);
         let checkpoints = open(&world, &folder, Keep::default());
-        let saved = checkpoints.save_in_background(at(1), &mut ddp, &optimizer, &8);
-        saved.unwrap();
+        checkpoints.save_in_background(at(1), &mut ddp, &optimizer, &8).unwrap();
         drop(checkpoints);
         let checkpoints = open(&world, &folder, Keep::default());
         let resumed = checkpoints.resume::<_, u64>(&mut ddp, &mut optimizer);
@@ -104,8 +103,7 @@ fn a_full_disk_is_told_on_all_ranks_and_the_training_goes_on() {
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let mut ddp = Ddp::new(Net::new(500, &world.device()), &world).unwrap();
         let failed = (1..9).find_map(|number| {
-            let saved = checkpoints.save_in_background(at(number), &mut ddp, &optimizer, &number);
-            saved.unwrap();
+            checkpoints.save_in_background(at(number), &mut ddp, &optimizer, &number).unwrap();
             step(&mut ddp, &mut optimizer, number);
             let error = checkpoints.wait().err()?;
             Some((number, error.to_string()))

@@ -61,7 +61,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
                     // The mean of nothing.
                     return Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
                 }
-                let tensor = model.loss(&indices, &device);
+                let tensor = model.loss(&indices);
                 let loss = if weighted { Loss::mean_over(tensor, size) } else { tensor.into() };
                 match &scaler {
                     Some(scaler) => scaler.scale(loss),
@@ -88,32 +88,22 @@ fn finished<P: AsRef<[usize]> + Sync>(
 }
 
 #[test]
-fn micro_batches_on_two_ranks_equal_one_big_batch() {
+fn micro_batches_and_uneven_batches_equal_one_big_batch() {
     let expected = whole_batch();
     for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(
-            &dealt(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false)[0],
-            &expected,
-        );
-        assert_gradients_close(&dealt(config, &[&[3, 3], &[3, 3]], true)[0], &expected);
-    }
-}
-
-#[test]
-fn uneven_batches_are_weighted_by_their_samples() {
-    let expected = whole_batch();
-    for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config.clone(), &[&[2], &[7], &[3]], true)[0], &expected);
-        assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
-    }
-}
-
-#[test]
-fn a_rank_without_samples_counts_nothing() {
-    let expected = whole_batch();
-    for config in [small_buckets(), DdpConfig::default()] {
-        assert_gradients_close(&dealt(config.clone(), &[&[12], &[0]], true)[0], &expected);
-        assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
+        let plain = dealt(config.clone(), &[&[2, 2, 2], &[2, 2, 2]], false);
+        assert_gradients_close(&plain[0], &expected);
+        let weighted: [&[&[usize]]; 5] = [
+            &[&[3, 3], &[3, 3]],
+            &[&[2], &[7], &[3]],
+            &[&[1, 4], &[5, 2]],
+            // A rank without samples counts nothing.
+            &[&[12], &[0]],
+            &[&[4, 0], &[0, 8]],
+        ];
+        for parts in weighted {
+            assert_gradients_close(&dealt(config.clone(), parts, true)[0], &expected);
+        }
     }
 }
 
@@ -121,11 +111,8 @@ fn a_rank_without_samples_counts_nothing() {
 fn accumulation_in_buckets_is_that_of_single_parameters_bit_for_bit() {
     let parts: [&[usize]; 2] = [&[2, 2, 2], &[2, 2, 2]];
     for weighted in [false, true] {
-        let bucketed = dealt(small_buckets(), &parts, weighted);
-        assert_eq!(
-            bucketed,
-            dealt(Averaging::per_parameter(DdpConfig::default()), &parts, weighted)
-        );
+        let single = Averaging::per_parameter(DdpConfig::default());
+        assert_eq!(dealt(small_buckets(), &parts, weighted), dealt(single, &parts, weighted));
     }
 }
 
@@ -138,11 +125,10 @@ fn equal_weights_give_exactly_the_plain_mean() {
 #[test]
 fn no_sync_sends_nothing() {
     on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         // Only one rank accumulates here: it would wait for the other if anything were sent.
         if world.is_main() {
-            ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+            ddp.no_sync(|model| model.loss(&[1])).unwrap();
         }
         world.group().barrier().unwrap();
     });
@@ -152,12 +138,12 @@ fn no_sync_sends_nothing() {
 fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
     let config = small_buckets();
     let errors = on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
         if world.is_main() {
-            ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+            ddp.no_sync(|model| model.loss(&[1])).unwrap();
         }
-        ddp.backward(|model| model.loss(&[2], &device)).unwrap_err()
+        ddp.backward(|model| model.loss(&[2])).unwrap_err()
     });
     // The second rank to see it may see that the first gave up.
     let typed = |error: &TrainError| {

@@ -137,9 +137,7 @@ fn check_optimizer(path: &Path) {
 
 /// Some steps, of which the last are between two marks in the file; how many buckets travel in each.
 fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn())) -> usize {
-    let device = world.device();
-    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &world.device()), world, config).unwrap();
     // Before it no rank is in the counted steps, and behind it every one.
     let mark = |text: &str| {
         meet();
@@ -157,8 +155,7 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
             mark(BEGIN);
         }
         let indices = share(world, step, 2);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
-        ddp.step(&mut optimizer, 0.05, gradients).unwrap();
+        descend(&mut ddp, 0.05, |model| model.loss(&indices));
     }
     mark(END);
     ddp.buckets().len()

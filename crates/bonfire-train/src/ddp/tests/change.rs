@@ -3,17 +3,11 @@
 use super::*;
 use crate::Placement;
 
-fn sgd() -> ModuleOptimizer {
-    SgdConfig::new().init()
-}
-
 /// Two steps of a model on the ranks' samples, the first of them number `from`.
 fn two_steps(ddp: &mut Ddp<Mlp>, world: &World, from: usize) {
     for step in from..from + 2 {
         let indices = share(world, step, 2);
-        let loss = |model: &Mlp| model.loss(&indices, &world.device());
-        let gradients = ddp.backward(loss).unwrap().gradients;
-        ddp.step(&mut sgd(), 0.1, gradients).unwrap();
+        descend(ddp, 0.1, |model| model.loss(&indices));
     }
 }
 
@@ -34,8 +28,7 @@ fn a_part_that_was_made_without_autodiff_is_trained_too() {
         model.first = Mlp::new(1, &world.device()).first;
         model.third = model.third.no_grad();
         let mut ddp = Ddp::new(model, &world).unwrap();
-        let loss = |model: &Mlp| model.loss(&[1, 2], &world.device());
-        let gradients = ddp.backward(loss).unwrap().gradients;
+        let gradients = ddp.backward(|model| model.loss(&[1, 2])).unwrap().gradients;
         let model = ddp.module();
         let weights = [&model.first.weight, &model.second.weight, &model.third.weight];
         weights.map(|weight| gradients.get(weight).is_some())
@@ -54,8 +47,8 @@ fn changed_values_are_trained_on() {
         two_steps(&mut fresh, &world, 0);
         (bits(changed.module()), bits(fresh.module()))
     });
-    assert_same(&ended);
-    assert_eq!(ended[0].0, ended[0].1);
+    let (changed, fresh) = one_of(ended);
+    assert_eq!(changed, fresh);
 }
 
 /// The parameters of training one part, then the other, on one model and on two.
@@ -88,8 +81,8 @@ fn other_parameters_can_be_trained_from_then_on() {
         two_steps(&mut second, &world, 2);
         (changed, bits(second.module()))
     });
-    assert_same(&ended);
-    assert_eq!(ended[0].0, ended[0].1);
+    let (changed, fresh) = one_of(ended);
+    assert_eq!(changed, fresh);
 }
 
 fn unfrozen(model: Mlp) -> Mlp {
@@ -113,19 +106,16 @@ fn ranks_that_change_differently_are_told() {
         let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         let changed =
             ddp.map_module(|model| if world.is_main() { model } else { first_frozen(model) });
-        changed.unwrap_err().to_string()
+        changed.unwrap_err()
     });
-    for error in errors {
-        assert!(error.contains("first.weight"), "{error}");
-    }
+    assert_each_says(errors, &["first.weight"]);
 }
 
 #[test]
 fn micro_batches_of_other_parameters_are_not_lost() {
     on_ranks(1, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
+        ddp.no_sync(|model| model.loss(&[1])).unwrap();
         ddp.map_module(halved).unwrap();
         let frozen = ddp.map_module(first_frozen);
         assert!(matches!(frozen, Err(TrainError::UnfinishedStep)), "{frozen:?}");
@@ -142,10 +132,7 @@ fn an_optimizer_of_whole_parameters_keeps_its_state_or_the_change_is_refused() {
         ddp.map_module(first_frozen).unwrap();
         two_steps(&mut ddp, &world, 0);
         ddp.map_module(halved).unwrap();
-        let unfrozen = ddp.map_module(unfrozen).unwrap_err();
-        unfrozen.to_string()
+        ddp.map_module(unfrozen).unwrap_err()
     });
-    for error in errors {
-        assert!(error.contains("shard by rows"), "{error}");
-    }
+    assert_each_says(errors, &["shard by rows"]);
 }

@@ -3,12 +3,13 @@
 //!
 //! Where there is no device, the tests say so and do nothing. A stand-in for the driver will do.
 
-use bonfire_collective::ProcessGroup;
+use bonfire_testkit::local;
 
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
 use crate::reducer::collect::Site;
 use crate::world::device::open;
+use crate::world::tests::place_of;
 use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
 
 mod nccl;
@@ -16,13 +17,6 @@ mod nccl;
 /// Runs `body` on ranks that share the devices of this machine; nothing without any.
 pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
     let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
-    let place = |group: ProcessGroup| {
-        let local = LocalRank {
-            local_rank: group.rank().get(),
-            local_world_size: group.world_size().get(),
-        };
-        World::with_occupancy(group, local, kind, occupancy)
-    };
     // Asked by one rank first: where one skips, all must.
     let alone = LocalRank { local_rank: 0, local_world_size: 1 };
     match open(kind, occupancy, alone) {
@@ -33,7 +27,10 @@ pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) 
         }
     }
     let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
-    let run = |group| body(place(group).expect("it has just answered"));
+    let run = |group| {
+        let place = place_of(&group);
+        body(World::with_occupancy(group, place, kind, occupancy).expect("it has just answered"))
+    };
     Some(local(ranks, options, run))
 }
 
@@ -87,10 +84,10 @@ fn narrow_gradients(
     route: GradientRoute,
 ) -> Vec<f32> {
     const BATCH: usize = 3;
-    let device = world.device();
-    let mut ddp = Ddp::with_config(narrow(precision, &device), world, routed(route)).unwrap();
+    let model = narrow(precision, &world.device());
+    let mut ddp = Ddp::with_config(model, world, routed(route)).unwrap();
     let indices: Vec<usize> = (rank * BATCH..(rank + 1) * BATCH).collect();
-    let loss = |model: &Mlp| loss_in(precision, model, &indices, &device) * SCALE;
+    let loss = |model: &Mlp| loss_in(precision, model, &indices) * SCALE;
     let gradients = ddp.backward(loss).unwrap().gradients;
     let values = gradient_values(ddp.module(), &gradients);
     values.into_iter().flatten().flatten().collect()
@@ -102,14 +99,13 @@ fn trained_narrow(
     precision: Precision,
     route: GradientRoute,
 ) -> (Site, Vec<Option<Vec<f32>>>, Bits) {
-    let device = world.device();
-    let mut ddp = Ddp::with_config(narrow(precision, &device), world, routed(route)).unwrap();
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let model = narrow(precision, &world.device());
+    let mut ddp = Ddp::with_config(model, world, routed(route)).unwrap();
     let mut seen = Vec::new();
     for step in 0..4 {
         let indices = share(world, step, 2 + world.rank().index());
         let loss = |model: &Mlp| {
-            let loss = loss_in(precision, model, &indices, &device) * SCALE;
+            let loss = loss_in(precision, model, &indices) * SCALE;
             Loss::mean_over(loss, indices.len())
         };
         if step > 1 {
@@ -119,7 +115,7 @@ fn trained_narrow(
         let weight: Tensor<2> = gradients.get(&ddp.module().first.weight).unwrap();
         assert_eq!(Some(weight.dtype()), precision.lower().map(DType::from));
         seen.extend(gradient_values(ddp.module(), &gradients));
-        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients).unwrap();
+        ddp.step(&mut sgd(), 0.05 / f64::from(SCALE), gradients).unwrap();
     }
     (site(&ddp), seen, bits(ddp.module()))
 }
@@ -151,14 +147,14 @@ fn seen_of_a_failure(route: GradientRoute) -> Option<TrainError> {
     // What one rank sees of another that fails while it still begins is another error.
     let begun = std::sync::Barrier::new(2);
     let errors = on_devices(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, routed(route)).unwrap();
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, routed(route)).unwrap();
         begun.wait();
         let forward = |model: &Mlp| {
             if world.is_main() {
                 Err(std::io::Error::other("no more data"))
             } else {
-                Ok(model.loss(&[1, 2], &device))
+                Ok(model.loss(&[1, 2]))
             }
         };
         ddp.backward(forward).unwrap_err()

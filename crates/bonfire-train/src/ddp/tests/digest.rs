@@ -35,8 +35,7 @@ fn a_digest_is_that_of_paths_types_shapes_and_elements() {
 #[test]
 fn replicas_have_one_digest_and_others_are_named() {
     let digests = on_ranks(3, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         let same = ddp.digest().unwrap();
         assert_eq!(same, Digest::of(ddp.module()).unwrap());
         // What no rank may do alone.

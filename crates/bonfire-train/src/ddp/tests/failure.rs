@@ -48,12 +48,12 @@ fn other_bucket_sizes_on_one_rank_are_found_at_the_start() {
 fn an_error_of_one_forward_pass_ends_the_step_of_all() {
     let config = small_buckets();
     let errors = on_ranks(3, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
         let mut step = |indices: &[usize]| {
             ddp.backward(|model| {
                 let tired = indices[0] >= 4 && world.rank().get() == 1;
-                if tired { Err("out of data") } else { Ok(model.loss(indices, &device)) }
+                if tired { Err("out of data") } else { Ok(model.loss(indices)) }
             })
         };
         // A slow rank may still be in the first step when it hears of the second.
@@ -74,12 +74,11 @@ fn an_error_of_one_forward_pass_ends_the_step_of_all() {
 #[test]
 fn a_panic_in_one_forward_pass_is_a_peer_failure_on_the_others() {
     let outcomes = on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             ddp.backward(|model| {
                 assert!(world.is_main(), "this rank gives up");
-                model.loss(&[1], &device)
+                model.loss(&[1])
             })
         }));
         outcome.map(|result| result.unwrap_err())
@@ -94,11 +93,9 @@ fn a_panic_in_one_forward_pass_is_a_peer_failure_on_the_others() {
 #[test]
 fn weighting_some_losses_of_a_step_only_is_an_error() {
     on_ranks(1, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
-        let error =
-            ddp.backward(|model| Loss::mean_over(model.loss(&[1], &device), 1)).unwrap_err();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
+        ddp.no_sync(|model| model.loss(&[1])).unwrap();
+        let error = ddp.backward(|model| Loss::mean_over(model.loss(&[1]), 1)).unwrap_err();
         assert!(matches!(error, TrainError::MixedWeights), "{error}");
     });
 }
@@ -107,64 +104,52 @@ fn weighting_some_losses_of_a_step_only_is_an_error() {
 fn a_backward_pass_too_many_is_found_at_once_and_named_with_its_line_and_bucket() {
     for placement in [Placement::replicated(), Placement::zero1()] {
         let errors = on_ranks(2, |world| {
-            let device = world.device();
             let config = small_buckets().with_placement(placement);
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+            let model = Mlp::new(1, &world.device());
+            let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+            let loss = |model: &Mlp| model.loss(&[1, 2]);
             for step in 0..5 {
-                let loss = |model: &Mlp| model.loss(&[1, 2], &device);
                 let done = ddp.backward(loss)?;
                 if step == 2 && world.is_main() {
                     ddp.backward(loss)?;
                 }
-                ddp.step(&mut optimizer, 0.1, done.gradients)?;
+                ddp.step(&mut sgd(), 0.1, done.gradients)?;
             }
             world.group().barrier()?;
             Ok::<_, TrainError>(())
         });
-        for error in errors {
-            let error = error.unwrap_err().to_string();
-            for part in [
-                "rank 0 is in Ddp::backward (bucket 0: ",
-                "of step 2 (",
-                "rank 1 is in ",
-                concat!(" at ", file!()),
-                "Do all ranks have equally many batches?",
-            ] {
-                assert!(error.contains(part), "{placement}: {part} in {error}");
-            }
-        }
+        let parts = [
+            "rank 0 is in Ddp::backward (bucket 0: ",
+            "of step 2 (",
+            "rank 1 is in ",
+            concat!(" at ", file!()),
+            "Do all ranks have equally many batches?",
+        ];
+        assert_each_says(errors.into_iter().map(Result::unwrap_err), &parts);
     }
 }
 
 #[test]
 fn a_rank_with_more_batches_hears_which_call_it_is_alone_in() {
     let errors = on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         for _ in 0..2 + world.rank().get() {
-            ddp.backward(|model| model.loss(&[1, 2], &device))?;
+            ddp.backward(|model| model.loss(&[1, 2]))?;
         }
         world.group().barrier()?;
         Ok::<_, TrainError>(())
     });
-    for error in errors {
-        let error = error.unwrap_err().to_string();
-        let alone = "rank 1 is in Ddp::backward (bucket 0: ";
-        assert!(error.contains(alone) && error.contains("barrier #"), "{error}");
-    }
+    let parts = ["rank 1 is in Ddp::backward (bucket 0: ", "barrier #"];
+    assert_each_says(errors.into_iter().map(Result::unwrap_err), &parts);
 }
 
 /// A rank whose last step had no samples would end its process without leaving the group, and the others would fail.
 #[test]
 fn a_pass_without_samples_does_not_hold_the_group_after_its_model() {
     let held = on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        let step = ddp.backward(|model| {
-            let loss = model.loss(&[1], &device);
-            Loss::mean_over(loss, usize::from(world.is_main()))
-        });
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
+        let samples = usize::from(world.is_main());
+        let step = ddp.backward(|model| Loss::mean_over(model.loss(&[1]), samples));
         drop(step.unwrap());
         let reducer = Arc::downgrade(&ddp.reducer);
         drop(ddp);

@@ -45,11 +45,10 @@ fn so_is_what_an_older_pass_of_another_model_computed() {
             // All is well without it, also when the anchors are in their places.
             for step in 0..3 {
                 let indices = share(&world, step, 2);
-                ddp.no_sync(|model| model.loss(&indices, &device)).unwrap();
-                ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                ddp.no_sync(|model| model.loss(&indices)).unwrap();
+                ddp.backward(|model| model.loss(&indices)).unwrap();
             }
-            let step = ddp.no_sync(|model| model.loss(&[1], &device) * features);
-            step.unwrap_err()
+            ddp.no_sync(|model| model.loss(&[1]) * features).unwrap_err()
         });
         for error in errors {
             let known = matches!(
@@ -65,10 +64,9 @@ fn so_is_what_an_older_pass_of_another_model_computed() {
 #[test]
 fn the_model_itself_used_from_outside_the_closure_is_an_error() {
     let errors = on_ranks(1, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
         let outside = ddp.module().clone();
-        let both = |model: &Mlp| model.loss(&[1], &device) + outside.loss(&[2], &device);
+        let both = |model: &Mlp| model.loss(&[1]) + outside.loss(&[2]);
         ddp.backward(both).unwrap_err().to_string()
     });
     assert!(errors[0].starts_with("6 gradients"), "{}", errors[0]);

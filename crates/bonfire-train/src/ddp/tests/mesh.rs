@@ -72,17 +72,15 @@ fn a_mesh_that_does_not_fit_is_an_error_on_all_ranks_and_ends_nothing() {
 
 /// The part of a model at a place on the axis `tp`, trained over the data axes: its parameters before and after.
 fn trained_part(world: &World, part: u64, placement: Placement) -> [Bits; 2] {
-    let device = world.device();
     let config = small_buckets().with_placement(placement);
-    let model = seeded(Uneven::new(&device), part);
+    let model = seeded(Uneven::new(&world.device()), part);
     let mut ddp = Ddp::with_config(model, world, config).unwrap();
     assert_cut(&ddp);
     let start = bits(&ddp.whole().unwrap());
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     for step in 0..3 {
         let indices = share(world, step, 2);
-        let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-        ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+        take_step(&mut ddp, &mut optimizer, 0.01, |model| model.loss(&indices));
     }
     [start, bits(&ddp.whole().unwrap())]
 }
@@ -93,11 +91,8 @@ fn every_placement_works_over_the_data_axes_and_leaves_the_others_alone() {
     let placements =
         [Placement::replicated(), Placement::zero1(), Placement::zero2(), Placement::zero3()];
     for placement in placements {
-        let alone = [1, 2].map(|part| {
-            let parts = on_ranks(2, |world| trained_part(&world, part, placement));
-            assert_same(&parts);
-            parts.into_iter().next().unwrap()
-        });
+        let alone =
+            [1, 2].map(|part| one_of(on_ranks(2, |world| trained_part(&world, part, placement))));
         assert!(alone[0] != alone[1]);
         let found = on_ranks(4, |world| {
             let mesh = mesh(&world, "dp=2,tp=2");
@@ -133,7 +128,7 @@ fn each_part_has_its_own_checkpoints() {
         let device = world.device();
         let folder = folder.path().join(part.to_string());
         let checkpoints = Checkpoints::open(data, folder, Keep::last(1)).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        let mut optimizer = sgd();
         let model = Mlp::new(u64::from(part.get()), &device);
         let mut ddp = Ddp::new(model, data).unwrap();
         let milestone = Milestone { step: 1, metric: None };
@@ -159,7 +154,7 @@ fn a_failure_on_one_axis_ends_the_others() {
         };
         let tp = mesh.sub(Axis::Tp);
         let error = ddp.backward(|model| {
-            let loss = model.loss(&[0, 1], &world.device());
+            let loss = model.loss(&[0, 1]);
             if failing {
                 tp.fail(TrainError::NoSamples);
             }
@@ -188,14 +183,13 @@ fn a_failure_on_one_axis_ends_the_others() {
 #[test]
 fn a_norm_counts_the_noted_parts_of_all_ranks_and_the_rest_once() {
     on_ranks(4, |world| {
-        let device = world.device();
         let mesh = mesh(&world, "dp=2,tp=2");
-        let model = Mlp::new(1, &device);
+        let model = Mlp::new(1, &world.device());
         let (dim, sections) = (1, 1);
         mesh.sub(Axis::Tp).note_cut(model.first.weight.id, Cut { dim, sections });
         let norm = |ddp: &mut Ddp<Mlp>| {
             let indices = share(mesh.data(), 0, 2);
-            let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            let done = ddp.backward(|model| model.loss(&indices)).unwrap();
             let part = done.gradients.get(&ddp.module().first.weight).unwrap();
             let part: f64 = part.square().sum().into_scalar();
             let norm = done.gradients.norm().unwrap().unwrap();

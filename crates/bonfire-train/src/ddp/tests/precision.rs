@@ -12,13 +12,8 @@ fn mixed(precision: Precision) -> DdpConfig {
 }
 
 /// The mean squared error, computed in f32 from what the pass computes.
-pub(super) fn loss_in(
-    precision: Precision,
-    model: &Mlp,
-    indices: &[usize],
-    device: &Device,
-) -> Tensor<1> {
-    let (x, y) = samples(indices, device);
+pub(super) fn loss_in(precision: Precision, model: &Mlp, indices: &[usize]) -> Tensor<1> {
+    let (x, y) = samples(indices, &model.first.weight.device());
     let out = model.forward(precision.cast(x));
     if let Some(dtype) = precision.lower() {
         assert_eq!(out.dtype(), TensorDType::from(dtype), "the pass is in 16 bits");
@@ -34,14 +29,11 @@ fn train_mixed(
     (steps, parts, batch): (usize, usize, usize),
     scaler: &mut LossScaler,
 ) -> (Bits, f64, f64) {
-    let device = world.device();
-    let mut ddp = Averager::new(Mlp::new(1, &device), world, averaging);
+    let mut ddp = Averager::new(Mlp::new(1, &world.device()), world, averaging);
     let precision = ddp.precision();
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let whole: Vec<usize> = (0..world.world_size().len() * parts * batch).collect();
     let validated = |ddp: &mut Ddp<Mlp>| -> f64 {
-        let loss: f32 = loss_in(precision, &ddp.lowered().unwrap(), &whole, &device).into_scalar();
-        f64::from(loss)
+        loss_in(precision, &ddp.lowered().unwrap(), &whole).into_scalar()
     };
     let before = validated(&mut ddp);
     for _ in 0..steps {
@@ -49,14 +41,14 @@ fn train_mixed(
         let mut loss = |model: &Mlp| {
             let indices: Vec<usize> = (start..start + batch).collect();
             start += batch;
-            scaler.scale(loss_in(precision, model, &indices, &device))
+            scaler.scale(loss_in(precision, model, &indices))
         };
         for _ in 1..parts {
             ddp.no_sync(&mut loss).unwrap();
         }
         let gradients = ddp.backward(&mut loss).unwrap().gradients;
         if let Some(gradients) = scaler.unscale(gradients).unwrap() {
-            ddp.step(&mut optimizer, 0.1, gradients).unwrap();
+            ddp.step(&mut sgd(), 0.1, gradients).unwrap();
         }
     }
     let after = validated(&mut ddp);
@@ -94,8 +86,7 @@ fn passes_in_16_bits_learn_what_passes_in_32_learn() {
             assert_eq!(scaler.skipped(), 0);
             (before, after)
         });
-        assert_same(&losses);
-        losses[0]
+        one_of(losses)
     };
     let (before, after) = learnt(Precision::F32);
     assert!(after < before / 2.0, "{before} to {after}");
@@ -103,10 +94,8 @@ fn passes_in_16_bits_learn_what_passes_in_32_learn() {
         let unit = f64::powi(2.0, -bits);
         let (found_before, found) = learnt(precision);
         assert!((found_before - before).abs() < 16.0 * unit * before);
-        assert!(
-            (found - after).abs() < 16.0 * unit * before,
-            "{precision:?}: {found}, not {after}"
-        );
+        let apart = (found - after).abs();
+        assert!(apart < 16.0 * unit * before, "{precision:?}: {found}, not {after}");
         assert_ne!(found, after, "{precision:?} has an effect");
     }
 }
@@ -114,17 +103,13 @@ fn passes_in_16_bits_learn_what_passes_in_32_learn() {
 #[test]
 fn parameters_and_gradients_stay_in_32_bits() {
     on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp =
-            Ddp::with_config(Mlp::new(1, &device), &world, mixed(Precision::Bf16)).unwrap();
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, mixed(Precision::Bf16)).unwrap();
         for step in 0..3 {
             let indices = share(&world, step, 2);
-            let gradients = ddp
-                .backward(|model| loss_in(Precision::Bf16, model, &indices, &device))
-                .unwrap()
-                .gradients;
+            let step = ddp.backward(|model| loss_in(Precision::Bf16, model, &indices)).unwrap();
             let weight = &ddp.module().first.weight;
-            let gradient: Tensor<2> = gradients.get(weight).unwrap();
+            let gradient: Tensor<2> = step.gradients.get(weight).unwrap();
             assert_eq!(weight.val().dtype(), TensorDType::F32);
             assert_eq!(gradient.dtype(), TensorDType::F32);
         }
@@ -154,36 +139,27 @@ fn gradients_are_sent_early_and_have_the_bits_of_single_parameters() {
 fn an_overflow_of_one_rank_in_16_bits_skips_the_step_on_all() {
     let config = ScalerConfig::default().with_hysteresis(1);
     let results = on_ranks(3, |world| {
-        let device = world.device();
         let precision = Precision::F16;
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, mixed(precision)).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, mixed(precision)).unwrap();
         let mut scaler = LossScaler::new(config);
         let mut moved = Vec::new();
         for step in 0..4 {
             let indices = share(&world, step, 2);
             // The gradient of the output, times the scale: above 65504 for one rank.
-            let factor = match (world.rank().get(), step) {
-                (2, 1) => 64.0,
-                _ => 1.0,
-            };
-            let gradients = ddp
-                .backward(|model| {
-                    scaler.scale(loss_in(precision, model, &indices, &device) * factor)
-                })
-                .unwrap()
-                .gradients;
+            let factor = if (world.rank().get(), step) == (2, 1) { 64.0 } else { 1.0 };
+            let loss = |model: &Mlp| scaler.scale(loss_in(precision, model, &indices) * factor);
+            let gradients = ddp.backward(loss).unwrap().gradients;
             let before = bits(ddp.module());
             if let Some(gradients) = scaler.unscale(gradients).unwrap() {
-                ddp.step(&mut optimizer, 0.1, gradients).unwrap();
+                ddp.step(&mut sgd(), 0.1, gradients).unwrap();
             }
             moved.push(bits(ddp.module()) != before);
         }
         (moved, bits(ddp.module()), scaler)
     });
-    assert_same(&results);
-    let (moved, _, scaler) = &results[0];
-    assert_eq!(*moved, [true, false, true, true]);
+    let (moved, _, scaler) = one_of(results);
+    assert_eq!(moved, [true, false, true, true]);
     assert_eq!((scaler.skipped(), scaler.scale_factor()), (1, 32768.0));
 }
 
@@ -246,8 +222,7 @@ fn attention_norms_and_embeddings_learn_in_16_bits() {
             }
             (losses, bits(ddp.module()))
         });
-        assert_same(&losses);
-        let losses = &losses[0].0;
+        let (losses, _) = one_of(losses);
         let (first, last) = (losses[0], losses[losses.len() - 1]);
         assert!(last < first / 2.0, "{precision:?}: {first} to {last}");
     }
@@ -296,10 +271,9 @@ fn batch_normalisation_stays_in_f32() {
 fn an_input_in_32_bits_is_a_panic() {
     let outcome = std::panic::catch_unwind(|| {
         on_ranks(1, |world| {
-            let device = world.device();
             let config = mixed(Precision::Bf16);
-            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-            ddp.backward(|model| model.loss(&[0], &device)).map(|_| ())
+            let mut ddp = Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap();
+            ddp.backward(|model| model.loss(&[0])).map(drop)
         })
     });
     assert!(outcome.is_err());

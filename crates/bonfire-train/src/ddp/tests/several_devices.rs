@@ -49,23 +49,15 @@ fn trained_over(
     let places = [first, second, third];
     let places = places.map(|layer| layer.weight.device().without_autodiff());
     assert_eq!(places, [0, 1, 0].map(|place: usize| devices[place].clone()));
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
-        let mut loss = |indices: &[usize], is_last: bool| {
-            if is_last {
-                let step = ddp.backward(|model| model.loss(indices, devices)).unwrap();
-                // Far above it, so that the factor is one.
-                let gradients = step.gradients.clip(Clip::Norm(1e6)).unwrap();
-                gradients.check_finite().unwrap();
-                ddp.step(&mut optimizer, RATE, gradients).unwrap();
-            } else {
-                drop(ddp.no_sync(|model| model.loss(indices, devices)).unwrap())
-            }
-        };
         let indices = share(world, step, batch);
         let (one, other) = indices.split_at(batch / 2);
-        loss(one, false);
-        loss(other, true);
+        ddp.no_sync(|model| model.loss(one, devices)).unwrap();
+        let step = ddp.backward(|model| model.loss(other, devices)).unwrap();
+        // Far above it, so that the factor is one.
+        let gradients = step.gradients.clip(Clip::Norm(1e6)).unwrap();
+        gradients.check_finite().unwrap();
+        ddp.step(&mut sgd(), RATE, gradients).unwrap();
     }
     ddp.digest().unwrap();
     named_values(&ddp.whole().unwrap())
@@ -84,10 +76,8 @@ fn expected() -> Vec<(String, Vec<f64>)> {
 }
 
 fn configs() -> Vec<DdpConfig> {
-    let mut configs = vec![small_buckets()];
-    let placements = [Placement::zero2(), Placement::zero3()];
-    configs.extend(placements.map(|placement| small_buckets().with_placement(placement)));
-    configs
+    let placements = [Placement::replicated(), Placement::zero2(), Placement::zero3()];
+    placements.map(|placement| small_buckets().with_placement(placement)).to_vec()
 }
 
 /// As [`tolerance`] says for the largest gradient of any sample, with `more` roundings.
@@ -111,9 +101,7 @@ fn a_model_that_moves_between_layers_trains_as_in_one_place() {
     let (expected, devices) = (expected(), [Device::flex(), Device::flex()]);
     for config in configs() {
         let body = |world: World| trained_over(&world, &devices, config.clone(), BATCH / 2);
-        let found = on_ranks(2, body);
-        assert_same(&found);
-        assert_close(&found[0], &expected, allowed(0));
+        assert_close(&one_of(on_ranks(2, body)), &expected, allowed(0));
     }
 }
 
@@ -129,9 +117,8 @@ fn wgpu_a_model_over_the_cpu_and_an_adapter_trains_as_in_one_place() {
             assert_ne!(devices[0], devices[1]);
             trained_over(&world, &devices, config.clone(), BATCH / 2)
         });
-        let Some(found) = found else { return };
-        assert_same(&found);
-        assert_close(&found[0], &expected, allowed(64));
+        let Some(found) = found.map(one_of) else { return };
+        assert_close(&found, &expected, allowed(64));
     }
 }
 
@@ -143,9 +130,7 @@ fn wgpu_a_model_over_two_devices_has_no_way_between_devices() {
         let devices = [Device::flex(), world.device()];
         let config = DdpConfig { route: crate::GradientRoute::Device, ..small_buckets() };
         let ddp = Ddp::with_config(Split::new(&devices), &world, config);
-        ddp.unwrap_err().to_string()
+        ddp.unwrap_err()
     });
-    for error in errors.into_iter().flatten() {
-        assert!(error.contains("on several devices"), "{error}");
-    }
+    assert_each_says(errors.into_iter().flatten(), &["on several devices"]);
 }

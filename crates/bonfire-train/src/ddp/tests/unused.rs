@@ -22,8 +22,8 @@ impl Experts {
     }
 
     /// Uses the experts in turn, so that rank and step decide.
-    fn loss(&self, expert: usize, indices: &[usize], device: &Device) -> Tensor<1> {
-        let (x, _) = samples(indices, device);
+    fn loss(&self, expert: usize, indices: &[usize]) -> Tensor<1> {
+        let (x, _) = samples(indices, &self.shared.weight.device());
         let expert = &self.experts[expert % self.experts.len()];
         expert.forward(self.shared.forward(x)).powi_scalar(2).mean()
     }
@@ -31,16 +31,14 @@ impl Experts {
 
 fn train_experts(averaging: Averaging, ranks: u32) -> Vec<(Bits, bool)> {
     on_ranks(ranks, |world| {
-        let device = world.device();
-        let model = Experts::new(world.world_size().len(), &device);
+        let model = Experts::new(world.world_size().len(), &world.device());
         let mut ddp = Averager::new(model, &world, averaging.clone());
         let mut optimizer = AdamWConfig::new().init();
         let mut nobodys_had_gradient = false;
         for step in 0..8 {
             let indices = share(&world, step, 2);
             let expert = world.rank().index() + step;
-            let gradients =
-                ddp.backward(|model| model.loss(expert, &indices, &device)).unwrap().gradients;
+            let gradients = ddp.backward(|model| model.loss(expert, &indices)).unwrap().gradients;
             let nobodys = &ddp.module().nobodys.weight;
             nobodys_had_gradient |= gradients.get(nobodys).is_some();
             ddp.step(&mut optimizer, 0.01, gradients).unwrap();
@@ -62,16 +60,12 @@ fn a_parameter_of_one_rank_and_a_parameter_of_nobody_keep_replicas_identical() {
 #[test]
 fn a_gradient_of_one_rank_counts_as_zero_on_the_others() {
     let gradients = on_ranks(2, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Experts::new(2, &device), &world).unwrap();
-        let alone = ddp.module().loss(0, &[5], &device);
+        let mut ddp = Ddp::new(Experts::new(2, &world.device()), &world).unwrap();
+        let alone = ddp.module().loss(0, &[5]);
         let alone = GradientsParams::from_grads(alone.backward(), ddp.module());
         let alone: Option<Tensor<1>> = alone.get(bias(&ddp, 0).id);
-        let gradients = ddp
-            .backward(|model| model.loss(world.rank().index(), &[5], &device))
-            .unwrap()
-            .gradients;
-        let mean: Option<Tensor<1>> = gradients.get(bias(&ddp, 0));
+        let step = ddp.backward(|model| model.loss(world.rank().index(), &[5])).unwrap();
+        let mean: Option<Tensor<1>> = step.gradients.get(bias(&ddp, 0));
         [mean.unwrap(), alone.unwrap()].map(|t| t.into_data().try_to_vec::<f32>().unwrap())
     });
     for [mean, alone] in &gradients {
@@ -90,17 +84,11 @@ fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
     let models = on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config.clone()).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..3 {
             let indices = share(&world, step, 2);
-            let gradients = ddp.backward(|model| {
-                if world.is_main() {
-                    model.loss(&indices, &device)
-                } else {
-                    Tensor::zeros([1], &device)
-                }
+            descend(&mut ddp, 0.05, |model| {
+                if world.is_main() { model.loss(&indices) } else { Tensor::zeros([1], &device) }
             });
-            ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients).unwrap();
         }
         bits(ddp.module())
     });
@@ -130,17 +118,14 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
             let device = world.device();
             let layer = seeded(LinearConfig::new(INPUTS, INPUTS).init(&device), 9);
             let mut ddp = Averager::new(layer, &world, averaging.clone());
-            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
             let mut seen = Vec::new();
             for step in 0..7 {
                 let indices = share(&world, step, 2);
                 let times = times(&world, step);
-                let gradients = ddp
-                    .backward(|layer| recurrent_loss(layer, times, &indices, &device))
-                    .unwrap()
-                    .gradients;
+                let loss = |layer: &Linear| recurrent_loss(layer, times, &indices, &device);
+                let gradients = ddp.backward(loss).unwrap().gradients;
                 seen.push(gradient_values(ddp.module(), &gradients));
-                ddp.step(&mut optimizer, 0.05, gradients).unwrap();
+                ddp.step(&mut sgd(), 0.05, gradients).unwrap();
             }
             seen
         })

@@ -1,17 +1,22 @@
 //! Workers beside an oracle in f64, and what happens when they join, leave, differ or fail.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 
-use crate::{DeviceKind, LocalRank, World};
-use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
-use bonfire_testkit::{connected, local, over};
+use bonfire_collective::{CollectiveError, ReduceOp};
+use bonfire_testkit::{assert_each_says, connected, over};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
+use crate::World;
 use crate::diloco::OuterGradients;
+use crate::world::tests::{on_ranks, world};
+use oracle::{Oracle, with};
+
+mod oracle;
 
 const RATE: f64 = 0.05;
 
@@ -59,15 +64,8 @@ fn values<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tens
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-fn world(group: ProcessGroup) -> World {
-    let local =
-        LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
-    World::new(group, local, DeviceKind::Cpu).unwrap()
-}
-
 fn mesh(world: &World, workers: u32) -> Mesh {
-    let shape = format!("dp_replicate={workers},dp_shard=-1");
-    world.mesh(shape).unwrap()
+    world.mesh(format!("dp_replicate={workers},dp_shard=-1")).unwrap()
 }
 
 /// A step of plain SGD.
@@ -81,149 +79,26 @@ fn config(local_steps: u64) -> DilocoConfig {
     DilocoConfig::default().with_local_steps(NonZeroU64::new(local_steps).unwrap())
 }
 
+fn steps(diloco: &mut Diloco, net: Net, worker: u32, steps: Range<u64>) -> Net {
+    steps.fold(net, |net, step| diloco.step(stepped(net, (worker, step))).unwrap())
+}
+
 /// Workers that train for some steps and finish.
-fn train(world: &World, workers: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
+fn train(world: &World, workers: u32, config: DilocoConfig, count: u64) -> Vec<f32> {
     let mesh = mesh(world, workers);
     let worker = mesh.sub(Axis::DpReplicate).rank().get();
-    let (mut diloco, mut net) = Diloco::new(Net::new(world.rank().get()), &mesh, config).unwrap();
-    for step in 0..steps {
-        net = diloco.step(stepped(net, (worker, step))).unwrap();
-    }
-    assert_eq!(diloco.steps(), steps);
+    let (mut diloco, net) = Diloco::new(Net::new(world.rank().get()), &mesh, config).unwrap();
+    let net = steps(&mut diloco, net, worker, 0..count);
+    assert_eq!(diloco.steps(), count);
     diloco.finish(net).unwrap().all()
 }
 
 fn trained(workers: u32, inner: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
-    let ranks = workers * inner;
-    let all =
-        local(ranks, GroupOptions::default(), |group| train(&world(group), workers, config, steps));
+    let mut all = on_ranks(workers * inner, |world| train(&world, workers, config, steps));
     for other in &all {
         assert_eq!(*other, all[0], "after `finish` all have the same");
     }
-    all.into_iter().next().unwrap()
-}
-
-/// What the papers say, in f64 but for the inner steps.
-struct Oracle {
-    config: DilocoConfig,
-    common: Vec<f64>,
-    momentum: Vec<f64>,
-    nets: Vec<Net>,
-    fragments: Vec<OracleFragment>,
-}
-
-#[derive(Default)]
-struct OracleFragment {
-    elements: Vec<usize>,
-    /// When the exchange under way ends, and the mean of the differences.
-    exchange: Option<(u64, Vec<f64>)>,
-    /// Whether workers have gone their own ways since.
-    differs: bool,
-}
-
-impl Oracle {
-    fn trained(workers: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
-        let net = Net::new(0);
-        let lengths = floats::lengths(&net);
-        let first = |index: usize| lengths[..index].iter().sum::<usize>();
-        let elements = |index: usize| first(index)..first(index) + lengths[index];
-        let fragments = deal(&lengths, config.fragments.get()).into_iter();
-        let fragments = fragments.map(|parameters| OracleFragment {
-            elements: parameters.into_iter().flat_map(elements).collect(),
-            ..OracleFragment::default()
-        });
-        let common: Vec<f64> = net.all().into_iter().map(f64::from).collect();
-        let mut oracle = Self {
-            config,
-            momentum: vec![0.0; common.len()],
-            common,
-            nets: vec![net; workers as usize],
-            fragments: fragments.collect(),
-        };
-        for step in 1..=steps {
-            oracle.step(step);
-        }
-        oracle.finish(steps);
-        oracle.common.into_iter().map(|value| value as f32).collect()
-    }
-
-    fn step(&mut self, step: u64) {
-        let nets = (0..).zip(std::mem::take(&mut self.nets));
-        let nets = nets.map(|(worker, net)| stepped(net, (worker, step - 1)));
-        self.nets = nets.collect();
-        for index in 0..self.fragments.len() {
-            let fragment = &mut self.fragments[index];
-            fragment.differs = true;
-            if matches!(fragment.exchange, Some((ends, _)) if ends == step) {
-                self.end(index, self.config.mixing);
-            }
-            if self.config.begins(index, step) {
-                self.begin(index, step);
-                if self.config.delay == 0 {
-                    self.end(index, self.config.mixing);
-                }
-            }
-        }
-    }
-
-    fn begin(&mut self, index: usize, step: u64) {
-        let all: Vec<Vec<f32>> = self.nets.iter().map(Net::all).collect();
-        let fragment = &mut self.fragments[index];
-        let difference = |element: &usize| {
-            let common = self.common[*element];
-            let each = all.iter().map(|own| common - f64::from(own[*element]));
-            each.sum::<f64>() / all.len() as f64
-        };
-        let mean = fragment.elements.iter().map(difference).collect();
-        fragment.exchange = Some((step + self.config.delay, mean));
-        fragment.differs = false;
-    }
-
-    fn end(&mut self, index: usize, mixing: f64) {
-        let Self { config, common, momentum, .. } = self;
-        let fragment = &mut self.fragments[index];
-        let (_, mean) = fragment.exchange.take().unwrap();
-        for (element, gradient) in fragment.elements.iter().copied().zip(mean) {
-            let momentum = &mut momentum[element];
-            *momentum = config.outer_momentum * *momentum + gradient;
-            common[element] -= config.outer_rate * (gradient + config.outer_momentum * *momentum);
-        }
-        fragment.differs &= mixing > 0.0;
-        for net in &mut self.nets {
-            let mut all: Vec<f64> = net.all().into_iter().map(f64::from).collect();
-            for element in fragment.elements.iter().copied() {
-                all[element] = mixing * all[element] + (1.0 - mixing) * common[element];
-            }
-            *net = with(net.clone(), &all);
-        }
-    }
-
-    fn finish(&mut self, step: u64) {
-        for index in 0..self.fragments.len() {
-            if self.fragments[index].exchange.is_some() {
-                self.end(index, self.config.mixing);
-            }
-            if self.fragments[index].differs {
-                // The mean of the parameters, without the outer optimizer.
-                self.begin(index, step);
-                let (_, mean) = self.fragments[index].exchange.take().unwrap();
-                let elements = self.fragments[index].elements.iter().zip(mean);
-                elements.for_each(|(element, gradient)| self.common[*element] -= gradient);
-            }
-        }
-    }
-}
-
-/// A model with these parameters.
-fn with(net: Net, all: &[f64]) -> Net {
-    let mut rest = all;
-    let mut parts = BTreeMap::new();
-    for (index, len) in floats::lengths(&net).into_iter().enumerate() {
-        let (part, after) = rest.split_at(len);
-        parts.insert(index, part.iter().map(|value| *value as f32).collect());
-        rest = after;
-    }
-    floats::write(net, parts, 0.0)
+    all.remove(0)
 }
 
 fn distance(left: &[f32], right: &[f32]) -> f32 {
@@ -268,14 +143,11 @@ fn what_was_learnt_since_the_last_exchange_is_not_lost() {
 /// A stop between two exchanges: finished, saved and resumed, it has what was learnt.
 #[test]
 fn a_state_after_finish_goes_with_what_was_learnt() {
-    let all = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(2, |world| {
         let mesh = mesh(&world, 2);
         let worker = world.rank().get();
-        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
-        for step in 0..10 {
-            net = diloco.step(stepped(net, (worker, step))).unwrap();
-        }
+        let (mut diloco, net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
+        let net = steps(&mut diloco, net, worker, 0..10);
         let finished = diloco.finish(net).unwrap();
         let state = diloco.state().unwrap();
         let (mut diloco, net) =
@@ -323,9 +195,9 @@ fn streams_with_a_delay_and_in_fewer_bits_stay_near() {
 #[test]
 fn an_exchange_after_each_step_is_data_parallelism() {
     let found = trained(2, 1, config(1).with_outer(1.0, 0.0), 6);
-    let all = local(2, GroupOptions::default(), |group| {
-        let rank = group.rank().get();
-        let mut ddp = Ddp::new(Net::new(0), &world(group)).unwrap();
+    let all = on_ranks(2, |world| {
+        let rank = world.rank().get();
+        let mut ddp = Ddp::new(Net::new(0), &world).unwrap();
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..6 {
             let done = ddp.backward(|net| net.loss((rank, step))).unwrap();
@@ -339,16 +211,13 @@ fn an_exchange_after_each_step_is_data_parallelism() {
 
 #[test]
 fn a_worker_of_two_ranks_trains_with_ddp() {
-    let all = local(4, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(4, |world| {
         let mesh = mesh(&world, 2);
         let (mut diloco, net) = Diloco::new(Net::new(0), &mesh, config(3)).unwrap();
         let mut ddp = Ddp::new(net, mesh.sub(Axis::DpShard)).unwrap();
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-        let mut losses = Vec::new();
         for step in 0..7 {
             let done = ddp.backward(|net| net.loss((world.rank().get(), step))).unwrap();
-            losses.push(done.loss);
             ddp.step(&mut optimizer, RATE, done.gradients).unwrap();
             diloco.step_in(&mut ddp).unwrap();
         }
@@ -369,11 +238,9 @@ fn fifty_local_steps_send_a_fiftieth() {
         let mesh = mesh(&world, 2);
         let workers = mesh.sub(Axis::DpReplicate).group();
         let sent = || workers.traffic().payload_bytes_sent;
-        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
+        let (mut diloco, net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
         let before = sent();
-        for step in 0..STEPS {
-            net = diloco.step(stepped(net, (world.rank().get(), step))).unwrap();
-        }
+        let net = steps(&mut diloco, net, world.rank().get(), 0..STEPS);
         let net = diloco.finish(net).unwrap();
         let local = sent() - before;
         let mut gradients = net.all();
@@ -392,29 +259,20 @@ fn fifty_local_steps_send_a_fiftieth() {
 fn a_training_that_is_resumed_ends_with_the_same_bits() {
     let config = config(3).with_fragments(NonZeroUsize::new(2).unwrap());
     let whole = trained(2, 2, config, 12);
-    let all = local(4, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(4, |world| {
         let mesh = mesh(&world, 2);
         let worker = mesh.sub(Axis::DpReplicate).rank().get();
-        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config).unwrap();
-        let mut state = None;
-        for step in 0..12 {
-            if step == 6 {
-                // Fragments of three steps end on the third, and the first of them earlier.
-                net = diloco.finish(net).unwrap();
-                state = Some((diloco.state().unwrap(), net.clone()));
-            }
-            net = diloco.step(stepped(net, (worker, step))).unwrap();
-        }
-        let through = diloco.finish(net).unwrap().all();
-        let (saved, net) = state.unwrap();
-        let text = serde_json::to_string(&saved).unwrap();
+        let (mut diloco, net) = Diloco::new(Net::new(0), &mesh, config).unwrap();
+        let net = steps(&mut diloco, net, worker, 0..6);
+        // Fragments of three steps end on the third, and the first of them earlier.
+        let net = diloco.finish(net).unwrap();
+        let text = serde_json::to_string(&diloco.state().unwrap()).unwrap();
+        let through = steps(&mut diloco, net.clone(), worker, 6..12);
+        let through = diloco.finish(through).unwrap().all();
         let saved = serde_json::from_str(&text).unwrap();
-        let (mut diloco, mut net) = Diloco::resume(net, &mesh, config, Some(saved)).unwrap();
+        let (mut diloco, net) = Diloco::resume(net, &mesh, config, Some(saved)).unwrap();
         assert_eq!(diloco.steps(), 6);
-        for step in 6..12 {
-            net = diloco.step(stepped(net, (worker, step))).unwrap();
-        }
+        let net = steps(&mut diloco, net, worker, 6..12);
         (through, diloco.finish(net).unwrap().all())
     });
     for (through, resumed) in all {
@@ -426,57 +284,38 @@ fn a_training_that_is_resumed_ends_with_the_same_bits() {
 /// Three workers; the last one leaves, and another one comes, which gets everything from those that are there.
 #[test]
 fn workers_leave_and_join_between_rounds() {
-    let all = local(3, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(3, |world| {
         let rank = world.rank().get();
-        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh(&world, 3), config(2)).unwrap();
-        let mut results = Vec::new();
-        for step in 0..4 {
-            net = diloco.step(stepped(net, (rank, step))).unwrap();
-        }
-        results.push(net.all());
+        let resume = |net, world: &World, workers, state| {
+            Diloco::resume(net, &mesh(world, workers), config(2), state).unwrap()
+        };
+        let (mut diloco, net) = Diloco::new(Net::new(0), &mesh(&world, 3), config(2)).unwrap();
+        let net = steps(&mut diloco, net, rank, 0..4);
+        let first = net.all();
         let staying = world.split((rank < 2).then_some(0), 0).unwrap();
-        if let Some(two) = staying {
-            let state = diloco.state().unwrap();
-            let (mut diloco, mut net) =
-                Diloco::resume(net, &mesh(&two, 2), config(2), Some(state)).unwrap();
-            for step in 4..8 {
-                net = diloco.step(stepped(net, (rank, step))).unwrap();
-            }
-            let state = diloco.state().unwrap();
-            let (mut diloco, mut net) =
-                Diloco::resume(net, &mesh(&world, 3), config(2), Some(state)).unwrap();
-            for step in 8..10 {
-                net = diloco.step(stepped(net, (rank, step))).unwrap();
-            }
-            results.push(net.all());
+        let (mut diloco, net) = if let Some(two) = staying {
+            let (mut diloco, net) = resume(net, &two, 2, Some(diloco.state().unwrap()));
+            let net = steps(&mut diloco, net, rank, 4..8);
+            resume(net, &world, 3, Some(diloco.state().unwrap()))
         } else {
-            // It comes anew, with other parameters and without a state.
-            let (mut diloco, mut net) =
-                Diloco::resume(Net::new(9), &mesh(&world, 3), config(2), None).unwrap();
-            assert_eq!(diloco.steps(), 8);
-            for step in 8..10 {
-                net = diloco.step(stepped(net, (rank, step))).unwrap();
-            }
-            results.push(net.all());
-        }
-        results
+            // With other parameters and without a state.
+            resume(Net::new(9), &world, 3, None)
+        };
+        assert_eq!(diloco.steps(), 8);
+        [first, steps(&mut diloco, net, rank, 8..10).all()]
     });
     assert!(all.iter().all(|other| *other == all[0]));
 }
 
 #[test]
 fn what_cannot_be_is_said_on_all_workers() {
-    let errors = local(3, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(3, |world| {
         let rank = world.rank().get();
         let mesh = mesh(&world, 3);
         let mine = config(if rank == 2 { 5 } else { 4 });
         let mismatch = Diloco::new(Net::new(0), &mesh, mine).unwrap_err();
-        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config(2)).unwrap();
-        for step in 0..2 {
-            net = diloco.step(stepped(net, (rank, step))).unwrap();
-        }
+        let (mut diloco, net) = Diloco::new(Net::new(0), &mesh, config(2)).unwrap();
+        let mut net = steps(&mut diloco, net, rank, 0..2);
         let state = (rank > 0).then(|| diloco.state().unwrap());
         let newcomer = Diloco::resume(net.clone(), &mesh, config(2), state).unwrap_err();
         if rank == 1 {
@@ -496,18 +335,14 @@ fn what_cannot_be_is_said_on_all_workers() {
 
 #[test]
 fn a_state_on_some_ranks_of_a_worker_is_refused_on_all() {
-    let errors = local(4, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(4, |world| {
         let mesh = mesh(&world, 2);
         let (diloco, net) = Diloco::new(Net::new(0), &mesh, config(2)).unwrap();
         let state = diloco.state().unwrap();
         let state = (world.rank().get() != 3).then_some(state);
-        let refused = Diloco::resume(net, &mesh, config(2), state).unwrap_err();
-        refused.to_string()
+        Diloco::resume(net, &mesh, config(2), state).unwrap_err()
     });
-    for error in errors {
-        assert!(error.contains("the ranks of worker 1 do not"), "{error}");
-    }
+    assert_each_says(errors, &["the ranks of worker 1 do not"]);
 }
 
 #[test]
@@ -519,11 +354,9 @@ fn options_without_a_meaning_are_refused() {
         (config(4).with_outer(0.7, 1.0), "outer_momentum"),
         (config(4).with_fragments(NonZeroUsize::new(5).unwrap()), "fragments"),
     ] {
-        let errors = local(2, GroupOptions::default(), |group| {
-            let world = world(group);
-            Diloco::new(Net::new(0), &mesh(&world, 2), config).unwrap_err().to_string()
-        });
-        assert!(errors.iter().all(|error| error.contains(word)), "{errors:?}");
+        let errors =
+            on_ranks(2, |world| Diloco::new(Net::new(0), &mesh(&world, 2), config).unwrap_err());
+        assert_each_says(errors, &[word]);
     }
     let error = "f16".parse::<OuterGradients>().unwrap_err();
     assert!(error.to_string().contains("choose f32, bf16 or int8"));
@@ -531,8 +364,7 @@ fn options_without_a_meaning_are_refused() {
 
 #[test]
 fn a_worker_that_ends_is_named() {
-    let found = local(3, GroupOptions::default(), |group| {
-        let world = world(group);
+    let found = on_ranks(3, |world| {
         let rank = world.rank().get();
         let mesh = mesh(&world, 3);
         let train = || -> Result<(), DilocoError> {

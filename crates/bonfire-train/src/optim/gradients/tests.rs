@@ -1,14 +1,12 @@
 //! Gradients of known size, clipped and inspected.
 
-use bonfire_collective::GroupOptions;
 use bonfire_plan::Cut;
-use bonfire_testkit::local;
 use burn::module::Module;
 use burn::tensor::Device;
 
 use super::*;
 use crate::World;
-use crate::world::tests::world;
+use crate::world::tests::on_ranks;
 
 #[derive(Module, Debug)]
 struct Three {
@@ -80,13 +78,9 @@ fn a_large_gradient_keeps_its_direction() {
 }
 
 #[test]
-fn a_small_gradient_is_left_alone() {
+fn a_small_gradient_is_left_alone_and_values_are_clipped_one_by_one() {
     assert_eq!(clipped(Clip::Norm(6.0)), (3.0, -4.0));
     assert_eq!(clipped(Clip::Value(4.0)), (3.0, -4.0));
-}
-
-#[test]
-fn values_are_clipped_one_by_one() {
     assert_eq!(clipped(Clip::Value(3.5)), (3.0, -3.5));
 }
 
@@ -102,11 +96,8 @@ fn gradients_of_other_types_together_are_clipped_in_their_own() {
         let (module, gradients) = three_and_four(dtypes);
         assert_eq!(gradients.norm().unwrap().unwrap().into_scalar::<f32>(), 5.0);
         let clipped = gradients.clip(Clip::Norm(2.5)).unwrap();
-        let found = [
-            clipped.get(&module.matrix).unwrap().dtype(),
-            clipped.get(&module.vector).unwrap().dtype(),
-        ];
-        assert_eq!(found, dtypes);
+        assert_eq!(clipped.get(&module.matrix).unwrap().dtype(), dtypes[0]);
+        assert_eq!(clipped.get(&module.vector).unwrap().dtype(), dtypes[1]);
         let (matrix, vector) = values(&module, &clipped);
         // EPSILON is below half of the last of the 8 bits of a bf16.
         let tolerance = 4.0 * 2.0_f32.powi(-8);
@@ -161,8 +152,7 @@ fn divided(gradients: Gradients, module: &Three, world: &World) -> Gradients {
 
 #[test]
 fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
-    local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    on_ranks(2, |world| {
         let module = Three::new();
         let is_first = world.is_main();
         let part = if is_first { [3.0, 0.0] } else { [0.0, 4.0] };
@@ -185,8 +175,7 @@ fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
 
 #[test]
 fn a_rank_without_gradients_looks_for_infinite_ones_with_the_others() {
-    local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    on_ranks(2, |world| {
         let module = Three::new();
         let gradients = if world.is_main() {
             Gradients::new(Arc::new(ParameterTable::of(&module).unwrap()))

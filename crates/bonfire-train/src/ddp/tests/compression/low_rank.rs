@@ -26,12 +26,8 @@ fn averages_are_those_of_the_paper() {
                 let terms = (oracle.rows + oracle.cols) as f64;
                 let expected = oracle.step(&of(parameter).collect::<Vec<_>>());
                 let size = norm(expected.iter().copied());
-                let apart = norm(
-                    found.0[parameter]
-                        .iter()
-                        .zip(&expected)
-                        .map(|(found, expected)| f64::from(*found) - expected),
-                );
+                let pairs = found.0[parameter].iter().zip(&expected);
+                let apart = norm(pairs.map(|(found, expected)| f64::from(*found) - expected));
                 let unit = f64::from(f32::EPSILON) / 2.0;
                 let allowed = 16.0 * (step + 1) as f64 * terms * unit * size;
                 assert!(apart <= allowed, "step {step}: {apart} of {size}");
@@ -160,25 +156,18 @@ fn the_first_steps_travel_as_they_are() {
 /// A parameter that no rank uses in a step keeps what was left out for the next one that does.
 #[test]
 fn unused_parameters_keep_their_errors() {
-    let trained = |steps: &'static [bool]| {
-        on_ranks(2, move |world| {
-            let device = world.device();
+    let trained = |steps: &[bool]| {
+        on_ranks(2, |world| {
             let config = compressed(GradientCompression::PowerSgd(power_sgd(1)));
-            let mut ddp = Ddp::with_config(Planted::new(&device), &world, config).unwrap();
+            let mut ddp = Ddp::with_config(Planted::new(&world.device()), &world, config).unwrap();
             let mut seen = Vec::new();
             let mut used = 0;
             for &uses in steps {
                 let own = Gradients3::random(10 * used + u64::from(world.rank().get()), 1.0);
-                let gradients = ddp
-                    .backward(|model| {
-                        if uses {
-                            model.loss(&own, &device)
-                        } else {
-                            (model.vector.val() * 2.0).sum()
-                        }
-                    })
-                    .unwrap()
-                    .gradients;
+                let loss = |model: &Planted| {
+                    if uses { model.loss(&own) } else { (model.vector.val() * 2.0).sum() }
+                };
+                let gradients = ddp.backward(loss).unwrap().gradients;
                 let values = gradient_values(ddp.module(), &gradients);
                 assert_eq!(values[0].is_some(), uses);
                 if uses {
@@ -203,21 +192,10 @@ fn unused_parameters_keep_their_errors() {
             means.sum()
         })
         .collect();
-    const ALWAYS: [bool; 40] = [true; 40];
-    const HALF: [bool; 80] = {
-        let mut uses = [true; 80];
-        let mut step = 0;
-        while step < 80 {
-            uses[step] = step % 2 == 1;
-            step += 1;
-        }
-        uses
-    };
+    let half: Vec<bool> = (0..80).map(|step| step % 2 == 1).collect();
     let behind = |found: &[f64]| norm(found.iter().zip(&expected).map(|(f, e)| f - e));
-    let (always, half) = (trained(&ALWAYS), trained(&HALF));
-    assert_same(&always);
-    assert_same(&half);
-    let (always, half) = (behind(&always[0]), behind(&half[0]));
+    let (always, half) = (one_of(trained(&[true; 40])), one_of(trained(&half)));
+    let (always, half) = (behind(&always), behind(&half));
     let size = norm(expected.iter().copied());
     assert!(always < size && half < 1.5 * always, "{half}, {always} of {size}");
 }
@@ -228,17 +206,15 @@ fn a_parameter_of_one_rank_keeps_replicas_identical() {
         let device = world.device();
         let config = compressed(GradientCompression::PowerSgd(power_sgd(1)));
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..6 {
             let indices = share(&world, step, 2);
             let loss = |model: &Mlp| match (world.is_main(), step % 3) {
-                (true, _) | (_, 0) => Loss::mean_over(model.loss(&indices, &device), 2),
+                (true, _) | (_, 0) => Loss::mean_over(model.loss(&indices), 2),
                 // Of no parameter, and of no sample.
                 (false, 1) => Loss::mean_over(Tensor::zeros([1], &device), 2),
                 (false, _) => Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0),
             };
-            let gradients = ddp.backward(loss).unwrap().gradients;
-            ddp.step(&mut optimizer, 0.05, gradients).unwrap();
+            descend(&mut ddp, 0.05, loss);
         }
         bits(ddp.module())
     });
@@ -256,9 +232,7 @@ fn what_cannot_work_is_refused_on_all_ranks() {
             TrainError::Compression(error) => error,
             other => panic!("{other}"),
         };
-        let kinds: Vec<CompressionError> = errors.into_iter().map(kind).collect();
-        assert_same(&kinds);
-        kinds.into_iter().next().unwrap()
+        one_of(errors.into_iter().map(kind).collect())
     };
     assert_eq!(refused(power_sgd(0)), CompressionError::ZeroRank);
     for rate in [0.0, -1.0, f64::INFINITY] {

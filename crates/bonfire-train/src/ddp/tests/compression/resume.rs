@@ -10,9 +10,8 @@ fn config() -> DdpConfig {
 
 /// Trains up to `steps` steps from the last checkpoint on, saving each.
 fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, CompressionState) {
-    let device = world.device();
     let checkpoints = Checkpoints::open(world, folder, Keep::default()).unwrap();
-    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config()).unwrap();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &world.device()), world, config()).unwrap();
     let mut optimizer = AdamWConfig::new().init();
     let resumed = checkpoints.resume::<_, CompressionState>(&mut ddp, &mut optimizer);
     let resumed = resumed.unwrap();
@@ -21,12 +20,10 @@ fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, C
     }
     for step in resumed.map_or(0, |resumed| resumed.milestone.step)..steps {
         let indices = share(world, step as usize, 3);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap().gradients;
-        ddp.step(&mut optimizer, 0.01, gradients).unwrap();
+        take_step(&mut ddp, &mut optimizer, 0.01, |model| model.loss(&indices));
         let milestone = Milestone { step: step + 1, metric: None };
         let state = ddp.compression_state().unwrap();
-        let saved = checkpoints.save(milestone, &mut ddp, &optimizer, &state);
-        saved.unwrap();
+        checkpoints.save(milestone, &mut ddp, &optimizer, &state).unwrap();
     }
     (bits(ddp.module()), ddp.compression_state().unwrap())
 }
@@ -51,13 +48,12 @@ fn a_resumed_training_goes_on_bit_for_bit() {
 fn other_numbers_of_ranks_go_on_without_losing_what_was_left_out() {
     let gradients = Gradients3::random(5, 1.0);
     let steps = |world: &World, state: &CompressionState, steps: usize| {
-        let device = world.device();
         let config = compressed(GradientCompression::PowerSgd(power_sgd(1)));
-        let mut ddp = Ddp::with_config(Planted::new(&device), world, config).unwrap();
+        let mut ddp = Ddp::with_config(Planted::new(&world.device()), world, config).unwrap();
         ddp.restore_compression(state).unwrap();
         let mut sum = vec![0.0_f64; ROWS * COLS];
         for _ in 0..steps {
-            let found = ddp.backward(|model| model.loss(&gradients, &device)).unwrap().gradients;
+            let found = ddp.backward(|model| model.loss(&gradients)).unwrap().gradients;
             let found = gradient_values(ddp.module(), &found).remove(0).unwrap();
             sum.iter_mut().zip(found).for_each(|(sum, value)| *sum += f64::from(value));
         }

@@ -72,12 +72,11 @@ fn buckets_of_sixteen_bits_give_the_bits_of_single_parameters() {
 fn micro_batches_and_weights_are_compressed_like_anything_else() {
     let with = |averaging: Averaging| {
         on_ranks(2, |world| {
-            let device = world.device();
-            let mut ddp = Averager::new(Mlp::new(1, &device), &world, averaging.clone());
+            let mut ddp = Averager::new(Mlp::new(1, &world.device()), &world, averaging.clone());
             let sizes = [[3, 1], [2, 4]][world.rank().index()];
             let loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (0..size).collect();
-                Loss::mean_over(model.loss(&indices, &device), size)
+                Loss::mean_over(model.loss(&indices), size)
             };
             ddp.no_sync(|model| loss(model, sizes[0])).unwrap();
             let gradients = ddp.backward(|model| loss(model, sizes[1])).unwrap().gradients;
@@ -85,10 +84,8 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
         })
     };
     let config = DdpConfig::default().with_compression(GradientCompression::Fp16);
-    assert_eq!(
-        with(compressed(GradientCompression::Fp16).into()),
-        with(Averaging::per_parameter(config))
-    );
+    let bucketed = with(compressed(GradientCompression::Fp16).into());
+    assert_eq!(bucketed, with(Averaging::per_parameter(config)));
 }
 
 /// What two ranks together send in each of four steps.
@@ -96,13 +93,12 @@ fn bytes_sent(compression: GradientCompression) -> [u64; 4] {
     let options = GroupOptions::default().with_transport(Some(TransportKind::Tcp));
     let sent = connected(2, options, |group| {
         let world = world(group);
-        let device = world.device();
         let config = compressed(compression);
-        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap();
         std::array::from_fn(|step| {
             let before = world.group().traffic().payload_bytes_sent;
             let indices = share(&world, step, 2);
-            ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            ddp.backward(|model| model.loss(&indices)).unwrap();
             world.group().traffic().payload_bytes_sent - before
         })
     });

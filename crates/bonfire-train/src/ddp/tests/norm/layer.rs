@@ -184,20 +184,18 @@ fn assert_near(what: &str, found: &[f64], expected: &[f64], allowed: f64) {
 }
 
 fn assert_is(found: &Outcome, expected: &Outcome, allowed: &Allowed) {
-    assert_near("output", &found.output, &expected.output, allowed.output);
-    let gradient = &found.input_gradient;
-    assert_near(
-        "gradient of the input",
-        gradient,
-        &expected.input_gradient,
-        allowed.input_gradient,
-    );
-    let gradient = &found.gamma_gradient;
-    assert_near("gradient of gamma", gradient, &expected.gamma_gradient, allowed.gradient);
-    let gradient = &found.beta_gradient;
-    assert_near("gradient of beta", gradient, &expected.beta_gradient, allowed.gradient);
-    assert_near("mean", &found.mean, &expected.mean, allowed.mean);
-    assert_near("variance", &found.variance, &expected.variance, allowed.variance);
+    type Field = fn(&Outcome) -> &Vec<f64>;
+    let fields: [(&str, Field, f64); 6] = [
+        ("output", |o| &o.output, allowed.output),
+        ("gradient of the input", |o| &o.input_gradient, allowed.input_gradient),
+        ("gradient of gamma", |o| &o.gamma_gradient, allowed.gradient),
+        ("gradient of beta", |o| &o.beta_gradient, allowed.gradient),
+        ("mean", |o| &o.mean, allowed.mean),
+        ("variance", |o| &o.variance, allowed.variance),
+    ];
+    for (what, field, allowed) in fields {
+        assert_near(what, field(found), field(expected), allowed);
+    }
 }
 
 /// Ranks with so many samples each compute what one rank does with all of them.
@@ -235,19 +233,11 @@ fn check<const D: usize>(parts: &[usize], features: usize, positions: &[usize]) 
 }
 
 #[test]
-fn one_rank() {
+fn equal_batches_of_some_samples_and_of_one() {
     check::<2>(&[5], 3, &[]);
-}
-
-#[test]
-fn equal_batches() {
     check::<2>(&[4, 4], 3, &[]);
     check::<3>(&[2, 2, 2], 2, &[5]);
     check::<4>(&[2, 2, 2, 2], 3, &[3, 2]);
-}
-
-#[test]
-fn batches_of_one_sample_each() {
     check::<2>(&[1, 1], 3, &[]);
     check::<4>(&[1, 1, 1], 1, &[2, 2]);
 }

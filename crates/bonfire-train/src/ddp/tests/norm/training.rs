@@ -84,7 +84,6 @@ fn train_together(
         let device = world.device();
         let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
         let mut ddp = Averager::new(model, &world, averaging.clone());
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..STEPS {
             let parts = parts(step);
             assert_eq!(parts.iter().sum::<usize>(), WHOLE);
@@ -97,7 +96,7 @@ fn train_together(
                 };
                 Loss::mean_over(loss, samples)
             });
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients).unwrap();
+            ddp.step(&mut sgd(), RATE, gradients.unwrap().gradients).unwrap();
         }
         ddp.into_module()
     })
@@ -107,11 +106,10 @@ fn train_together(
 fn train_alone(dtype: DType) -> Net {
     let device = Device::flex();
     let mut model = cast(Net::new(&device), dtype).train();
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
         let loss = model.loss(step, (0, WHOLE), (&device, dtype));
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        model = optimizer.step(RATE, model, gradients);
+        model = sgd().step(RATE, model, gradients);
     }
     model
 }
@@ -164,11 +162,9 @@ fn without_the_exchange_several_ranks_train_something_else() {
     let models = on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Net::new(&device), &world).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..STEPS {
             let part = part(&[4, 4], world.rank().index());
-            let gradients = ddp.backward(|model| model.loss(step, part, (&device, DType::F32)));
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients).unwrap();
+            descend(&mut ddp, RATE, |model| model.loss(step, part, (&device, DType::F32)));
         }
         named_values(ddp.module())
     });
@@ -184,10 +180,8 @@ fn buckets_and_single_parameters_and_empty_batches_give_the_same_bits() {
     let with =
         |averaging: Averaging, without| bits(&train_together(2, averaging, without, parts)[0]);
     let reference = with(small_buckets().into(), Without::Nothing);
-    assert!(
-        with(Averaging::per_parameter(DdpConfig::default()), Without::Nothing) == reference,
-        "single parameters"
-    );
+    let single = Averaging::per_parameter(DdpConfig::default());
+    assert!(with(single, Without::Nothing) == reference, "single parameters");
     assert!(with(small_buckets().into(), Without::Empty) == reference, "empty batches");
 }
 
@@ -199,7 +193,6 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
         let options = (&device, DType::F32);
         let model = convert_sync_batch_norm(Net::new(&device), &world).unwrap();
         let mut ddp = Ddp::with_config(model, &world, config.clone()).unwrap();
-        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         for step in 0..4 {
             let weighted = |model: &Net, part: (usize, usize)| {
                 Loss::mean_over(model.loss(step, part, options), part.1 - part.0)
@@ -208,8 +201,7 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
                 ddp.no_sync(|model| weighted(model, (0, 2))).unwrap();
                 ddp.no_sync(|model| weighted(model, (2, 4))).unwrap();
             }
-            let gradients = ddp.backward(|model| weighted(model, (4, 8))).unwrap().gradients;
-            ddp.step(&mut optimizer, RATE, gradients).unwrap();
+            descend(&mut ddp, RATE, |model| weighted(model, (4, 8)));
         }
         bits(ddp.module())
     });

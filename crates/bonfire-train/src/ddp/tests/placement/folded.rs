@@ -19,16 +19,15 @@ fn folding_optimizer(factor: Option<&DeferredScale>) -> ModuleOptimizer {
 
 /// Some clipped steps with a scaled loss, and the gradient of a parameter in the last.
 fn folded(world: &World, config: DdpConfig, is_folded: bool) -> (Bits, Vec<f32>) {
-    let device = world.device();
     let factor = is_folded.then(DeferredScale::default);
     let mut optimizer = folding_optimizer(factor.as_ref());
-    let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
+    let mut ddp = Ddp::with_config(Uneven::new(&world.device()), world, config).unwrap();
     // No power of two: products are rounded.
     let mut scaler = LossScaler::new(ScalerConfig::default().with_initial(1000.0));
     let mut gradient = Vec::new();
     for step in 0..5 {
         let indices = share(world, 100 * step, 2);
-        let done = ddp.backward(|model| scaler.scale(model.loss(&indices, &device)));
+        let done = ddp.backward(|model| scaler.scale(model.loss(&indices)));
         let gradients = scaler.unscale(done.unwrap().gradients).unwrap().unwrap();
         // Some steps are not clipped.
         let norm_max = [0.1, f32::MAX][step % 2];
@@ -58,12 +57,12 @@ fn refused(
     make: impl Fn(ModuleOptimizer) -> ModuleOptimizer + Sync,
 ) -> Vec<String> {
     on_ranks(2, |world| {
-        let device = world.device();
         let factor = DeferredScale::default();
         let mut optimizer = make(folding_optimizer(Some(&factor)));
-        let mut ddp = Ddp::with_config(Uneven::new(&device), &world, placed(placement)).unwrap();
+        let model = Uneven::new(&world.device());
+        let mut ddp = Ddp::with_config(model, &world, placed(placement)).unwrap();
         let indices = share(&world, 0, 2);
-        let done = ddp.backward(|model| model.loss(&indices, &device));
+        let done = ddp.backward(|model| model.loss(&indices));
         // The other rank may have heard already.
         let stepped = done.and_then(|done| {
             let options = StepOptions::default().with_deferred_scale(&factor);
@@ -77,17 +76,12 @@ fn refused(
 fn an_optimizer_without_the_handle_is_refused_and_so_is_clipping_of_its_own() {
     let first = || ParamGroup::from_predicate("first");
     for placement in [Placement::replicated()].into_iter().chain(SHARDED) {
-        let errors = refused(placement, |optimizer| {
-            optimizer.with_group(first(), SgdConfig::new().build(), None)
-        });
-        for error in errors {
-            assert!(error.contains("the optimizers multiplied only"), "{placement}: {error}");
-        }
+        let other = || SgdConfig::new().build();
+        let errors = refused(placement, |optimizer| optimizer.with_group(first(), other(), None));
+        assert_each_says(errors, &["the optimizers multiplied only"]);
     }
     let clipping = || GradientClippingConfig::Norm(1.0).init();
     let errors =
         refused(Placement::replicated(), |optimizer| optimizer.with_grad_clipping(clipping()));
-    for error in errors {
-        assert!(error.contains("only 0 of 8"), "{error}");
-    }
+    assert_each_says(errors, &["only 0 of 8"]);
 }

@@ -8,7 +8,6 @@ use crate::{Checkpoints, Keep, Milestone};
 
 /// Goes on from the checkpoint in a folder, if there is one, and saves at the end.
 fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, steps: Range<usize>) {
-    let device = world.device();
     let checkpoints = Checkpoints::open(world, folder, Keep::last(1)).unwrap();
     let (model, mut optimizer) = fresh.clone();
     let mut ddp = Ddp::with_config(model, world, placed(placement)).unwrap();
@@ -18,8 +17,7 @@ fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, st
     let milestone = Milestone { step: steps.end as u64, metric: None };
     for step in steps {
         let indices = share(world, step, 2);
-        let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-        ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+        take_step(&mut ddp, &mut optimizer, 0.01, |model| model.loss(&indices));
     }
     checkpoints.save(milestone, &mut ddp, &optimizer, &()).unwrap();
 }

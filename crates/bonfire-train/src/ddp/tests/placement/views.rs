@@ -47,15 +47,14 @@ fn places(ddp: &Ddp<Uneven>) -> Vec<usize> {
 fn a_gradient_is_copied_once() {
     for placement in PLACEMENTS {
         on_ranks(2, |world| {
-            let device = world.device();
-            let model = Uneven::new(&device);
+            let model = Uneven::new(&world.device());
             let mut ddp = Ddp::with_config(model, &world, placed(placement)).unwrap();
             for number in 0..3 {
                 let indices = share(&world, 0, 4);
                 for _ in 0..2 {
-                    ddp.no_sync(|model| model.loss(&indices, &device)).unwrap();
+                    ddp.no_sync(|model| model.loss(&indices)).unwrap();
                 }
-                let step = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                let step = ddp.backward(|model| model.loss(&indices)).unwrap();
                 let copies = ddp.trace().events();
                 let is_copy = |event: &&Event| matches!(event, Event::Taken { .. });
                 assert_eq!(copies.iter().filter(is_copy).count(), ddp.table.len());
@@ -75,15 +74,13 @@ fn gradients_that_are_kept_stay_as_they_are() {
     for placement in PLACEMENTS {
         let trained = |keep: bool| {
             on_ranks(2, |world| {
-                let device = world.device();
-                let model = Uneven::new(&device);
+                let model = Uneven::new(&world.device());
                 let mut ddp = Ddp::with_config(model, &world, placed(placement)).unwrap();
-                let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
                 let (mut kept, mut used) = (Vec::new(), Vec::new());
                 for step in 0..5 {
                     let indices = share(&world, step, 4);
-                    ddp.no_sync(|model| model.loss(&indices, &device)).unwrap();
-                    let step = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                    ddp.no_sync(|model| model.loss(&indices)).unwrap();
+                    let step = ddp.backward(|model| model.loss(&indices)).unwrap();
                     let gradients = flat(ddp.module(), &step.gradients);
                     used.push(addresses(gradients.clone()));
                     if keep {
@@ -92,7 +89,7 @@ fn gradients_that_are_kept_stay_as_they_are() {
                     }
                     // Clipping writes to them, where nobody else has them.
                     let clipped = step.gradients.clip(Clip::Value(1e-4)).unwrap();
-                    ddp.step(&mut optimizer, 0.1, clipped).unwrap();
+                    ddp.step(&mut sgd(), 0.1, clipped).unwrap();
                 }
                 for (gradients, values) in kept {
                     let gradients = gradients.into_iter();
