@@ -4,11 +4,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::process::Command;
-
 use bonfire_collective::GroupOptions;
 use bonfire_parallel::{VocabParallelCrossEntropy, VocabParallelEmbedding};
-use bonfire_testkit::local;
+use bonfire_testkit::{local, measured, print_figure, task};
 use bonfire_train::{DeviceKind, LocalRank, Resident, World};
 use burn::module::Param;
 use burn::nn::Embedding;
@@ -18,9 +16,6 @@ const RANKS: u32 = 16;
 const TOKENS: usize = 1024;
 const VOCABULARY: usize = 16 * 1024;
 const WIDTH: usize = 8;
-
-/// Set where this program is the one that is measured.
-const TASK: &str = "LOGITS_MEMORY_TASK";
 
 /// The scores of all tokens for the whole vocabulary.
 const SCORES_BYTES: u64 = (TOKENS * VOCABULARY * size_of::<f32>()) as u64;
@@ -45,24 +40,14 @@ fn pass(world: &World) {
 /// many of them as there are ranks.
 #[test]
 fn no_rank_ever_has_all_scores() {
-    if std::env::var_os(TASK).is_some() {
+    if task().is_some() {
         local(RANKS, GroupOptions::default(), |group| {
             let local = LocalRank { local_rank: group.rank().get(), local_world_size: RANKS };
             pass(&World::new(group, local, DeviceKind::Cpu).unwrap());
         });
-        println!("\npeak {}", Resident::of_this_process().unwrap().peak_bytes);
-        return;
+        return print_figure(Resident::of_this_process().unwrap().peak_bytes);
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "no_rank_ever_has_all_scores", "--nocapture"])
-        .env(TASK, "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let peak = printed.lines().find_map(|line| line.strip_prefix("peak "));
-    let peak: u64 = peak.unwrap().parse().unwrap();
-    let scores = peak as f64 / SCORES_BYTES as f64;
+    let scores = measured("no_rank_ever_has_all_scores", "pass") as f64 / SCORES_BYTES as f64;
     println!("all ranks together: {scores:.1} times the scores of the whole vocabulary");
     assert!(scores > 1.0, "they have a part each: {scores}");
     assert!(scores < f64::from(RANKS) - 2.0, "{scores} on {RANKS} ranks");

@@ -3,15 +3,14 @@
 #![cfg(all(feature = "flex", feature = "weights"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::env;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::Command;
 
 use bonfire_checkpoint::weights::{Export, WeightsFile};
 use bonfire_parallel::{Dispatch, PlaceError, device_of, infer};
 use bonfire_plan::device_map::{Budgets, DeviceMap, Inference, Place};
+use bonfire_testkit::{again, task};
 use burn::module::{Lora, Module, ModuleVisitor, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
@@ -268,10 +267,6 @@ fn buffers_stay_where_the_model_computes_and_shared_parameters_shared() {
     assert!(matches!(error, PlaceError::Reparameterized(_)), "{error}");
 }
 
-/// What tells a test that it is the child, and where its file is; and where the model is to lie.
-const CHILD: &str = "BONFIRE_TEST_PLACE";
-const PLACE: &str = "BONFIRE_TEST_PLACE_MAP";
-
 /// Layers of 1 MiB each, 96 MiB in all, and a quarter of that as memory.
 const LARGE_LAYERS: usize = 96;
 const LARGE_WIDTH: usize = 512;
@@ -310,17 +305,9 @@ fn weight(layer: usize) -> Result<TensorData, burn_store::burn_pack::Error> {
 }
 
 fn write_large(path: &Path) {
-    let mut all = vec![(
-        bridge::from_data(
-            TensorData::new(
-                (0..8 * LARGE_WIDTH).map(|n| n as f32).collect::<Vec<_>>(),
-                [8, LARGE_WIDTH],
-            ),
-            "input.weight".to_owned(),
-            None,
-        ),
-        Vec::new(),
-    )];
+    let input: Vec<f32> = (0..8 * LARGE_WIDTH).map(|n| n as f32).collect();
+    let input = TensorData::new(input, [8, LARGE_WIDTH]);
+    let mut all = vec![(bridge::from_data(input, "input.weight".to_owned(), None), Vec::new())];
     for layer in 0..LARGE_LAYERS {
         let name = format!("layers.{layer}.weight");
         let shape = Shape::from([LARGE_WIDTH, LARGE_WIDTH]);
@@ -332,21 +319,17 @@ fn write_large(path: &Path) {
 
 #[test]
 fn a_model_of_four_times_the_memory_answers_from_disk() {
-    if let Ok(file) = env::var(CHILD) {
-        return answer_in_little_memory(&file);
+    if let Some(task) = task() {
+        let (place, file) = task.split_once(' ').unwrap();
+        return answer_in_little_memory(place, file);
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.safetensors");
     write_large(&path);
     assert!(fs::metadata(&path).unwrap().len() > 4 * LEFT_BYTES);
     let child = |place: &str| {
-        let mut child = Command::new(env::current_exe().unwrap());
-        child.args([
-            "--exact",
-            "a_model_of_four_times_the_memory_answers_from_disk",
-            "--nocapture",
-        ]);
-        child.env(CHILD, &path).env(PLACE, place).output().unwrap()
+        let task = format!("{place} {}", path.display());
+        again("a_model_of_four_times_the_memory_answers_from_disk", &task).output().unwrap()
     };
     let plain = child("cpu");
     let said = String::from_utf8_lossy(&plain.stderr);
@@ -358,14 +341,14 @@ fn a_model_of_four_times_the_memory_answers_from_disk() {
     assert!(printed.contains("answered and trained"), "{printed}");
 }
 
-fn answer_in_little_memory(file: &str) {
+/// Where the layers are to be, and the file of the model.
+fn answer_in_little_memory(place: &str, file: &str) {
     let device = Device::flex();
     let layer: Linear = LinearConfig::new(LARGE_WIDTH, LARGE_WIDTH).init(&device);
     // The threads and what they take.
     layer.forward(Tensor::<2>::ones([2, LARGE_WIDTH], &device));
     drop(layer);
-    let place = env::var(PLACE).unwrap();
-    let places = [("input", "0"), ("layers", place.as_str())];
+    let places = [("input", "0"), ("layers", place)];
     let large = Large::new(&device);
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:"));

@@ -117,8 +117,7 @@ fn pipeline(mesh: &Mesh, tokens: Tokens) -> Pipeline<Divided> {
 
 /// The losses and the norms that each rank of a mesh finds.
 fn trained(ranks: u32, mesh: &str, tokens: Tokens) -> Vec<Vec<f64>> {
-    local(ranks, GroupOptions::default(), |group| {
-        let world = world(group);
+    on_ranks(ranks, |world| {
         let mesh = world.mesh(mesh).unwrap();
         let mut pipeline = pipeline(&mesh, tokens);
         let (mut optimizer, mut found) = (adamw(), Vec::new());
@@ -162,8 +161,7 @@ fn divided_stages_train_as_whole_ones_do() {
 #[test]
 fn an_overflow_anywhere_skips_the_step_everywhere() {
     let ranks = 8;
-    let all = local(ranks, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(ranks, |world| {
         let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         let mut pipeline = pipeline(&mesh, Tokens::All);
         let (mut scaler, mut scales) = (LossScaler::default(), Vec::new());
@@ -210,8 +208,7 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
 /// Each rank has other ranks along each axis.
 #[test]
 fn a_failure_is_named_on_all_ranks_of_all_axes() {
-    let errors = local(8, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(8, |world| {
         let mesh = world.mesh("pp=2,dp=2,tp=2").unwrap();
         let mut pipeline = pipeline(&mesh, Tokens::All);
         let batches = batches(0, 2, &world.device().autodiff());
@@ -223,9 +220,8 @@ fn a_failure_is_named_on_all_ranks_of_all_axes() {
         });
         step.unwrap_err().to_string()
     });
+    assert_each_says(&errors, &["the forward pass 1F3 failed: no such word"]);
     for (rank, error) in errors.iter().enumerate() {
-        let words = "the forward pass 1F3 failed: no such word";
-        assert!(error.contains(words), "rank {rank}: {error}");
         // Those that share no axis with it hear of it from one that does.
         let names = error.contains("rank 6 of the job");
         assert!(rank == 6 || names, "rank {rank}: {error}");

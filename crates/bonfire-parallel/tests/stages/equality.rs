@@ -14,20 +14,20 @@ const KINDS: [Kind; 5] = [
     Kind::ZeroBubbleV,
 ];
 
+fn loss(model: &Part, (tokens, next): Batch) -> Tensor<1> {
+    let at_once = WeightGradients::at_once();
+    let stream = model.forward(model.embed(tokens), &at_once);
+    model.loss(stream, next, &at_once)
+}
+
 /// What one rank makes of the same micro-batches: its parameters, and its losses.
 fn alone() -> (Vec<u32>, Vec<f64>) {
-    let mut all = local(1, GroupOptions::default(), |group| {
-        let world = world(group);
+    let mut all = on_ranks(1, |world| {
         let device = world.device().autodiff();
         let mut ddp = Ddp::new(Part::whole(&device), &world).unwrap();
         let (mut optimizer, mut losses) = (adamw(), Vec::new());
-        let at_once = WeightGradients::at_once();
         for step in 0..STEPS {
             let mut batches = batches(step, 2, &device);
-            let loss = |model: &Part, (tokens, next): Batch| {
-                let stream = model.forward(model.embed(tokens), &at_once);
-                model.loss(stream, next, &at_once)
-            };
             let last = batches.pop().unwrap();
             let mut sum = 0.0;
             for batch in batches {
@@ -47,8 +47,7 @@ fn alone() -> (Vec<u32>, Vec<f64>) {
 /// The same of a pipeline.
 fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
     let ranks = schedule.ranks().get();
-    let all = local(ranks, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(ranks, |world| {
         let device = world.device().autodiff();
         let stages = parts(schedule, &world);
         let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
@@ -100,18 +99,12 @@ fn every_schedule_trains_the_bits_of_one_rank() {
 /// What two ranks with a model each make of it, and what two pipelines of two ranks do.
 #[test]
 fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
-    let at_once = WeightGradients::at_once();
-    let replicas = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let replicas = on_ranks(2, |world| {
         let device = world.device().autodiff();
         let mut ddp = Ddp::new(Part::whole(&device), &world).unwrap();
         let mut optimizer = adamw();
         for step in 0..STEPS {
             let mut batches = batches(10 * step + world.rank().get(), 2, &device);
-            let loss = |model: &Part, (tokens, next): Batch| {
-                let stream = model.forward(model.embed(tokens), &at_once);
-                model.loss(stream, next, &at_once)
-            };
             let last = batches.pop().unwrap();
             for batch in batches {
                 ddp.no_sync(|model| loss(model, batch)).unwrap();
@@ -123,8 +116,7 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
     });
     let schedule = schedule(Kind::ZeroBubbleV, 2);
     for placement in [Placement::replicated(), Placement::zero1(), Placement::zero2()] {
-        let all = local(4, GroupOptions::default(), |group| {
-            let world = world(group);
+        let all = on_ranks(4, |world| {
             let mesh = world.mesh("pp=2,dp=2").unwrap();
             let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
             let device = world.device().autodiff();
@@ -154,13 +146,11 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
 /// The norm is that of the whole model, on all ranks.
 #[test]
 fn every_element_counts_once_in_the_norm() {
-    let at_once = WeightGradients::at_once();
     let device = Device::flex().autodiff();
     let model = Part::whole(&device);
     let mut sum = GradientsAccumulator::new();
-    for (tokens, next) in batches(0, 2, &device) {
-        let stream = model.forward(model.embed(tokens), &at_once);
-        let loss = model.loss(stream, next, &at_once) / MICRO_BATCHES as f32;
+    for batch in batches(0, 2, &device) {
+        let loss = loss(&model, batch) / MICRO_BATCHES as f32;
         sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
     }
     let mut squares = Squares(sum.grads(), 0.0);
@@ -168,8 +158,7 @@ fn every_element_counts_once_in_the_norm() {
     let expected = squares.1.sqrt();
     for (kind, ranks) in [(Kind::GPipe, 3), (Kind::ZeroBubbleV, 2)] {
         let schedule = schedule(kind, ranks);
-        let norms = local(ranks, GroupOptions::default(), |group| {
-            let world = world(group);
+        let norms = on_ranks(ranks, |world| {
             let device = world.device().autodiff();
             let stages = parts(&schedule, &world);
             let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();

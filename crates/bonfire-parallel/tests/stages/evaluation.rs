@@ -25,8 +25,7 @@ fn every_rank_has_the_losses_of_the_whole_model() {
         [(Kind::GPipe, 1), (Kind::GPipe, 3), (Kind::Interleaved, 2), (Kind::ZeroBubbleV, 2)];
     for (kind, ranks) in kinds {
         let schedule = schedule(kind, ranks);
-        let all = local(ranks, GroupOptions::default(), |group| {
-            let world = world(group);
+        let all = on_ranks(ranks, |world| {
             let device = world.device().autodiff();
             let stages = parts(&schedule, &world);
             let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
@@ -62,14 +61,12 @@ fn joined(parts: Vec<Part>) -> Part {
 #[test]
 fn a_rank_with_more_micro_batches_is_named() {
     let schedule = schedule(Kind::GPipe, 2);
-    let errors = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let errors = on_ranks(2, |world| {
         let stages = parts(&schedule, &world);
         let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
         let count = 3 + world.rank().index();
         let batches = uneven(&world.device());
-        let losses = pipeline.evaluate(&batches[..count], Part::stage);
-        losses.unwrap_err()
+        pipeline.evaluate(&batches[..count], Part::stage).unwrap_err()
     });
     assert!(matches!(errors[1], PipelineError::MicroBatches { found: 4, expected: 3 }));
     assert!(errors[0].to_string().contains("rank 1 failed"), "{errors:?}");

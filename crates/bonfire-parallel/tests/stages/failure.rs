@@ -82,15 +82,8 @@ fn an_error_of_a_stage_is_named_with_its_pass() {
             _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
         })
     });
-    match &all[0] {
-        Some(Err(PipelineError::Forward { pass, source })) => {
-            assert_eq!(
-                (pass.to_string(), source.to_string()),
-                ("0F5".into(), "no such word".into())
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let Some(Err(PipelineError::Forward { pass, source })) = &all[0] else { panic!("{all:?}") };
+    assert_eq!([pass.to_string(), source.to_string()], ["0F5", "no such word"]);
     assert_named(all, 0, "the forward pass 0F5 failed: no such word");
 }
 
@@ -112,10 +105,9 @@ fn a_shorter_micro_batch_is_named() {
         two[7] = batches(0, 1, &world.device().autodiff()).remove(7);
         pipeline.backward(&two, Part::stage)
     });
-    assert!(matches!(
-        &all[0],
-        Some(Err(PipelineError::OtherOutput { stage: 0, micro_batch: 7, .. }))
-    ));
+    let Some(Err(PipelineError::OtherOutput { stage: 0, micro_batch: 7, .. })) = &all[0] else {
+        panic!("{all:?}");
+    };
     let words = "hands on f32 [1, 3, 24] for micro-batch 7, where it handed on f32 [2, 3, 24]";
     assert_named(all, 0, words);
 }
@@ -165,50 +157,40 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
             part.stage(pass)
         })
     });
-    assert_named(
-        all,
-        1,
-        "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 24]",
-    );
+    let words = "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 24]";
+    assert_named(all, 1, words);
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let two = GroupOptions::default;
-    let said = |error: Result<Pipeline<Part>, PipelineError>| error.unwrap_err().to_string();
+    let refused = |ranks, words, make: &(dyn Fn(World) -> Outcome<Pipeline<Part>> + Sync)| {
+        assert_each_says(on_ranks(ranks, |world| make(world).unwrap_err()), &[words]);
+    };
     // A schedule for other ranks.
-    let all = local(2, two(), |group| {
-        let world = world(group);
+    refused(2, "is for 3 ranks", &|world| {
         let schedule = schedule(Kind::GPipe, 3);
-        said(Pipeline::new(parts(&schedule, &world), schedule, &world))
+        Pipeline::new(parts(&schedule, &world), schedule, &world)
     });
-    assert!(all.iter().all(|error| error.contains("is for 3 ranks")), "{all:?}");
     // Another schedule than that of rank 0.
-    let all = local(2, two(), |group| {
-        let world = world(group);
+    refused(2, "rank 1 has another schedule", &|world| {
         let kind = [Kind::GPipe, Kind::OneForwardOneBackward][world.rank().index()];
         let schedule = schedule(kind, 2);
-        said(Pipeline::new(parts(&schedule, &world), schedule, &world))
+        Pipeline::new(parts(&schedule, &world), schedule, &world)
     });
-    assert!(all.iter().all(|error| error.contains("rank 1 has another schedule")), "{all:?}");
     // A stage too many.
-    let all = local(2, two(), |group| {
-        let world = world(group);
+    refused(2, "was given 2 stages", &|world| {
         let schedule = schedule(Kind::GPipe, 2);
         let mut stages = parts(&schedule, &world);
         if world.is_main() {
             stages.push(stages[0].clone());
         }
-        said(Pipeline::new(stages, schedule, &world))
+        Pipeline::new(stages, schedule, &world)
     });
-    assert!(all.iter().all(|error| error.contains("was given 2 stages")), "{all:?}");
     // Parameters in shards.
-    let all = local(1, two(), |group| {
-        let world = world(group);
+    refused(1, "cannot have placement zero3", &|world| {
         let schedule = schedule(Kind::GPipe, 1);
         let config = DdpConfig::default().with_placement(Placement::zero3());
         let axes = Axes { stages: &world, data: &world };
-        said(Pipeline::with_config(parts(&schedule, &world), schedule, axes, config))
+        Pipeline::with_config(parts(&schedule, &world), schedule, axes, config)
     });
-    assert!(all[0].contains("cannot have placement zero3"), "{all:?}");
 }

@@ -9,7 +9,7 @@ use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, WorldSize}
 use bonfire_parallel::{Axes, Output, Pass, Pipeline, PipelineError, WeightGradients};
 use bonfire_plan::Axis;
 use bonfire_plan::pipeline::{Kind, Schedule, Shape, partition};
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{assert_each_says, connected, local};
 use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, Placement, World};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -166,6 +166,10 @@ fn batches(step: u32, samples: usize, device: &Device) -> Vec<Batch> {
         (Tensor::from_data(input, device), Tensor::from_data(next, device))
     };
     (0..MICRO_BATCHES).map(batch).collect()
+}
+
+fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    local(ranks, GroupOptions::default(), |group| body(world(group)))
 }
 
 fn world(group: ProcessGroup) -> World {

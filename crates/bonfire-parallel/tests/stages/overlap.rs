@@ -15,8 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[test]
 fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
     let schedule = schedule(Kind::Interleaved, 2);
-    let seen = local(4, GroupOptions::default(), |group| {
-        let world = world(group);
+    let seen = on_ranks(4, |world| {
         let mesh = world.mesh("pp=2,dp=2").unwrap();
         let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
         let axes = Axes { stages: pp, data };
@@ -64,8 +63,7 @@ fn passes_are_measured_over_all_layers_of_a_rank() {
     const PAUSE: Duration = Duration::from_millis(5);
     for kind in [Kind::GPipe, Kind::Interleaved] {
         let schedule = schedule(kind, 2);
-        let times = local(2, GroupOptions::default(), |group| {
-            let world = world(group);
+        let times = on_ranks(2, |world| {
             let stages = parts(&schedule, &world);
             let chunks = stages.len() as u32;
             let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();

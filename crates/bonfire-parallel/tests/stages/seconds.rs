@@ -9,8 +9,7 @@ use super::*;
 
 #[test]
 fn layers_are_dealt_by_what_all_ranks_take_for_them() {
-    let all = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(2, |world| {
         let device = world.device().autodiff();
         layer_seconds(&world, 4, |layer| {
             // The second rank takes thrice as long for the last layer.

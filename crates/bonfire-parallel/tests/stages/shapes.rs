@@ -74,8 +74,7 @@ fn stages_hand_on_several_tensors_of_any_shape() {
 
     for kind in [Kind::OneForwardOneBackward, Kind::ZeroBubbleH1] {
         let schedule = schedule(kind, 3);
-        let all = local(3, GroupOptions::default(), |group| {
-            let world = world(group);
+        let all = on_ranks(3, |world| {
             let device = world.device().autodiff();
             let own = vec![layers(&device).swap_remove(world.rank().index())];
             let mut pipeline = Pipeline::new(own, schedule.clone(), &world).unwrap();
@@ -93,8 +92,7 @@ fn stages_hand_on_several_tensors_of_any_shape() {
 #[test]
 fn what_is_not_used_has_no_gradient() {
     let schedule = schedule(Kind::GPipe, 3);
-    local(3, GroupOptions::default(), |group| {
-        let world = world(group);
+    on_ranks(3, |world| {
         let device = world.device().autodiff();
         let own = vec![layers(&device).swap_remove(0)];
         let mut pipeline = Pipeline::new(own, schedule.clone(), &world).unwrap();

@@ -33,10 +33,8 @@ fn plain(packed: Tensor<4>, attend: AttentionMask) -> Tensor<4> {
 /// The output, and the gradient of a sum in which every element counts differently.
 fn found(packed: Tensor<4>, attention: impl FnOnce(Tensor<4>) -> Tensor<4>) -> [Vec<f64>; 2] {
     let output = attention(packed.clone());
-    let weights = Tensor::<1, burn::tensor::Int>::arange(
-        0..SHAPE.iter().product::<usize>() as i64,
-        &output.device(),
-    );
+    let count = SHAPE.iter().product::<usize>() as i64;
+    let weights = Tensor::<1, burn::tensor::Int>::arange(0..count, &output.device());
     let weights = weights.float().cast(output.dtype()).reshape(SHAPE).sin();
     let gradients = (output.clone() * weights).sum().backward();
     [output, packed.grad(&gradients).unwrap()].map(|x| x.into_data().iter::<f64>().collect())
@@ -52,10 +50,8 @@ fn outputs_and_gradients_are_those_of_burns_operations() {
                 let close = found(packed(dtype, scale), |x| self_attention(x, attend));
                 for (close, exact) in close.iter().flatten().zip(exact.iter().flatten()) {
                     let bound = tolerance * scale * scale * exact.abs().max(1.0);
-                    assert!(
-                        (close - exact).abs() < bound,
-                        "{attend}, {dtype:?}, {scale}: {close} for {exact}"
-                    );
+                    let case = format!("{attend}, {dtype:?}, {scale}: {close} for {exact}");
+                    assert!((close - exact).abs() < bound, "{case}");
                 }
             }
         }
