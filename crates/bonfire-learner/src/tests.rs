@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
 use bonfire_data::{DatasetLoader, Loader, Order, Remainder};
-use bonfire_testkit::local;
+use bonfire_testkit::{assert_each_says, local};
 use bonfire_train::{
     Ddp, DdpConfig, DeviceKind, GradientCompression, LocalRank, Loss, Precision, World,
 };
@@ -158,10 +158,8 @@ impl Batcher<usize, Points> for ToPoints {
 }
 
 fn points(items: &[usize], device: &Device) -> Points {
-    let inputs: Vec<f32> = items
-        .iter()
-        .flat_map(|item| [(*item as f32 * 0.7).sin(), (*item as f32 * 1.3).cos()])
-        .collect();
+    let input = |item: &usize| [(*item as f32 * 0.7).sin(), (*item as f32 * 1.3).cos()];
+    let inputs: Vec<f32> = items.iter().flat_map(input).collect();
     let targets: Vec<f32> = inputs.chunks_exact(2).map(|x| x[0] - x[1] * x[0]).collect();
     (
         Tensor::from_data(TensorData::new(inputs, [items.len(), 2]), device),

@@ -15,11 +15,7 @@ fn a_sample_that_cannot_be_read_on_one_rank_ends_all() {
         result.error.unwrap().to_string()
     });
     assert!(errors[1].contains("sample 10 is torn"), "{}", errors[1]);
-    for rank in [0, 2] {
-        let error = &errors[rank];
-        assert!(error.contains("rank 1 failed"), "{error}");
-        assert!(error.contains("sample 10 is torn"), "{error}");
-    }
+    assert_each_says([&errors[0], &errors[2]], &["rank 1 failed", "sample 10 is torn"]);
 }
 
 #[test]
@@ -114,9 +110,7 @@ fn models_that_differ_are_told_apart() {
         let result = training.distributed(&world).launch(Learner::new(model, optimizer, RATE));
         result.error.unwrap().to_string()
     });
-    for error in errors {
-        assert!(error.contains("parameter second.weight"), "{error}");
-    }
+    assert_each_says(errors, &["parameter second.weight"]);
 }
 
 #[test]
@@ -140,9 +134,7 @@ fn sixteen_bits_that_need_a_scaled_loss_are_an_error() {
         let training = training(&world, folder.path(), 1).distributed_with(&world, config);
         training.launch(learner(&world)).error.unwrap().to_string()
     });
-    for error in errors {
-        assert!(error.contains("Precision::Bf16"), "{error}");
-    }
+    assert_each_says(errors, &["Precision::Bf16"]);
 }
 
 #[test]

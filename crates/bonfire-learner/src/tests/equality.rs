@@ -40,12 +40,7 @@ fn own_loop(
 }
 
 #[track_caller]
-fn check(ranks: u32, remainder: Remainder, accumulation: usize) {
-    check_with(DdpConfig::default(), ranks, remainder, accumulation);
-}
-
-#[track_caller]
-fn check_with(config: DdpConfig, ranks: u32, remainder: Remainder, accumulation: usize) {
+fn check(config: DdpConfig, ranks: u32, remainder: Remainder, accumulation: usize) {
     let epochs = 3;
     let bits = on_ranks(ranks, |world| {
         let folder = tempfile::tempdir().unwrap();
@@ -69,34 +64,19 @@ fn check_with(config: DdpConfig, ranks: u32, remainder: Remainder, accumulation:
 
 #[test]
 fn the_learner_gives_the_parameters_of_an_own_loop() {
-    check(2, Remainder::Exact, 1);
-}
-
-#[test]
-fn on_one_rank_too() {
-    check(1, Remainder::Exact, 1);
-}
-
-#[test]
-fn with_repeated_samples() {
-    check(2, Remainder::Pad, 1);
-}
-
-#[test]
-fn with_three_ranks_of_which_one_has_fewer_batches() {
-    // 8, 8 and 7 samples in batches of 4.
-    check(3, Remainder::Exact, 1);
-}
-
-#[test]
-fn with_accumulation_over_a_window_that_does_not_divide_the_epoch() {
-    check(2, Remainder::Exact, 2);
-}
-
-#[test]
-fn with_accumulation_where_one_rank_ends_earlier() {
-    // 5, 5, 5, 4 and 4 samples: the last two have one batch, the others two.
-    check(5, Remainder::Exact, 2);
+    for (ranks, remainder, accumulation) in [
+        (2, Remainder::Exact, 1),
+        (1, Remainder::Exact, 1),
+        (2, Remainder::Pad, 1),
+        // 8, 8 and 7 samples in batches of 4: one has fewer batches.
+        (3, Remainder::Exact, 1),
+        // A window that does not divide the epoch.
+        (2, Remainder::Exact, 2),
+        // 5, 5, 5, 4 and 4 samples: the last two have one batch, the others two.
+        (5, Remainder::Exact, 2),
+    ] {
+        check(DdpConfig::default(), ranks, remainder, accumulation);
+    }
 }
 
 #[test]
@@ -105,5 +85,5 @@ fn with_gradients_that_travel_in_16_bits_and_buckets_of_one() {
         .with_bucket_bytes_max(1)
         .with_first_bucket_bytes_max(1)
         .with_compression(GradientCompression::Bf16);
-    check_with(config, 2, Remainder::Exact, 1);
+    check(config, 2, Remainder::Exact, 1);
 }
