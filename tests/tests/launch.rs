@@ -45,8 +45,7 @@ fn fails(role: &str, how: &str, last: &str) {
     for nproc in ["2", "3"] {
         let job = start(role, nproc);
         let ids = job.next_numbers(nproc.parse().unwrap());
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+        let end = job.end_with(1);
         assert_gone(&ids);
         let verdict = verdict(&end);
         assert!(verdict.contains("root cause: rank 1 (process "), "{:?}", end.stderr);
@@ -59,8 +58,7 @@ fn fails(role: &str, how: &str, last: &str) {
 /// The command ends with this code and one line on its error stream, which contains `expected`.
 #[track_caller]
 fn refused(command: &mut Command, code: i32, expected: &str) {
-    let end = Job::start(command).end();
-    assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+    let end = Job::start(command).end_with(code);
     let told: Vec<_> =
         end.stderr.iter().filter(|line| line.to_lowercase().contains("error")).collect();
     assert_eq!(told.len(), 1, "{:?}", end.stderr);
@@ -73,8 +71,7 @@ fn one_rank_runs_in_the_program_itself() {
     let job = start("finish", "1");
     let own = job.id();
     assert_eq!(job.next_numbers(1), [own]);
-    let end = job.end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    job.succeed();
 }
 
 #[test]
@@ -82,8 +79,7 @@ fn several_ranks_are_processes_that_communicate() {
     for nproc in [2, 4] {
         let job = start("finish", &nproc.to_string());
         let mut ids = job.next_numbers(nproc);
-        let end = job.end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        job.succeed();
         assert_gone(&ids);
         ids.sort_unstable();
         ids.dedup();
@@ -93,8 +89,7 @@ fn several_ranks_are_processes_that_communicate() {
 
 #[test]
 fn a_rank_that_ends_with_a_handle_of_its_group_left_has_left_the_group() {
-    let end = start("forget", "3").end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    start("forget", "3").succeed();
 }
 
 #[test]
@@ -145,8 +140,7 @@ fn an_error_that_all_ranks_meet_is_shown_once() {
     let folder = tempfile::tempdir().unwrap();
     let log_dir = folder.path().to_str().unwrap();
     let flags = ["fail-alone", "--nproc", "4", "--job-id=j", "--log-dir"];
-    let end = Job::start(&mut program(&[&flags[..], &[log_dir]].concat())).end();
-    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let end = Job::start(&mut program(&[&flags[..], &[log_dir]].concat())).end_with(1);
     let error = "error: no such file";
     let shown: Vec<_> = end
         .stderr
@@ -187,8 +181,7 @@ fn an_abort_ends_all() {
 fn a_rank_that_leaves_too_early_is_named_by_the_others() {
     let job = start("leave", "3");
     let ids = job.next_numbers(3);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let end = job.end_with(1);
     assert_gone(&ids);
     let verdict = verdict(&end);
     assert!(verdict.contains("root cause: rank 1"), "{verdict}");
@@ -218,8 +211,7 @@ fn a_killed_rank_ends_all_and_is_named() {
             by_rank[words[1].parse::<usize>().unwrap()] = words[3].parse().unwrap();
         }
         signal_process(by_rank[victim], Signal::KILL);
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(1));
+        let end = job.end_with(1);
         assert_gone(&by_rank);
         let verdict = verdict(&end);
         let expected =
@@ -258,10 +250,8 @@ fn the_launchers_flags_are_the_programs_own() {
     let folder = tempfile::tempdir().unwrap();
     let log_dir = folder.path().to_str().unwrap();
     let flags = ["error", "--nproc_per_node", "2", "--max-restarts", "1"];
-    let end =
-        Job::start(&mut program(&[&flags[..], &["--log-dir", log_dir, "--job-id=j"]].concat()));
-    let end = end.end();
-    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let log = ["--log-dir", log_dir, "--job-id=j"];
+    Job::start(&mut program(&[&flags[..], &log].concat())).end_with(1);
     for attempt in 0..2 {
         let attempt = folder.path().join(format!("j/attempt_{attempt}"));
         for rank in 0..2 {
@@ -276,8 +266,7 @@ fn the_launchers_flags_are_the_programs_own() {
     }
     // A single rank needs an agent for its log, too.
     let alone = program(&["finish", "--nproc=1", "--log-dir", log_dir, "--job-id=alone"]);
-    let end = Job::start(&mut { alone }).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    Job::start(&mut { alone }).succeed();
     assert!(folder.path().join("alone/attempt_0/0/stdout.log").exists());
 }
 
@@ -297,8 +286,7 @@ fn bad_flags_are_one_clear_line() {
 
 #[test]
 fn help_is_printed_in_place_of_training() {
-    let end = Job::start(&mut program(&["finish", "--help"])).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = Job::start(&mut program(&["finish", "--help"])).succeed();
     let said = end.stdout.join("\n");
     assert!(said.contains("--nproc-per-node") && said.contains("--device"), "{said}");
     assert!(!said.contains("pid "), "{said}");
@@ -306,8 +294,7 @@ fn help_is_printed_in_place_of_training() {
 
 #[test]
 fn what_follows_two_hyphens_is_the_programs_own() {
-    let end = Job::start(program(&["finish"]).args(["--", "--npoc", "-n", "4"])).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    Job::start(program(&["finish"]).args(["--", "--npoc", "-n", "4"])).succeed();
 }
 
 #[test]

@@ -105,8 +105,7 @@ fn a_panic_on_one_rank_ends_all() {
 fn burns_experiment_log_is_there_where_the_program_has_no_other() {
     for (log, there) in [("warn", false), ("off", true)] {
         let folder = tempfile::tempdir().unwrap();
-        let end = start_logging(log, folder.path(), 2, "train").end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        let end = start_logging(log, folder.path(), 2, "train").succeed();
         // Burn would say that it cannot have it.
         assert_eq!(end.stderr, [""; 0]);
         assert_eq!(folder.path().join("experiment.log").exists(), there);

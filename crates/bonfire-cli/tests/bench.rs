@@ -20,8 +20,7 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
     let file = path.to_str().unwrap();
     let operations = ["reduce", "gather", "barrier"];
     let arguments = [&operations[..], &SMALL, &["--ranks", "3", "--json", file]].concat();
-    let end = bench(&arguments);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = bench(&arguments).with_code(0);
     assert_eq!(end.stderr, Vec::<String>::new());
     assert_eq!(end.stdout[0], "# reduce of 3 ranks over shm, region buffers, 3 iterations");
     let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
@@ -61,17 +60,9 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
 
 #[test]
 fn every_operation_is_right_in_buffers_of_either_kind() {
-    let operations = [
-        "all-reduce",
-        "reduce-scatter",
-        "all-gather",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all-to-all",
-        "send-recv",
-    ];
+    let operations =
+        "all-reduce reduce-scatter all-gather broadcast reduce gather scatter all-to-all send-recv";
+    let operations: Vec<&str> = operations.split(' ').collect();
     for buffers in ["region", "private"] {
         let end =
             bench(&[&operations[..], &SMALL, &["--buffers", buffers, "--ranks", "3"]].concat());
@@ -79,7 +70,7 @@ fn every_operation_is_right_in_buffers_of_either_kind() {
         let titles: Vec<&String> =
             end.stdout.iter().filter(|line| line.contains(" of 3 ")).collect();
         assert_eq!(titles.len(), operations.len(), "{:?}", end.stdout);
-        for (title, operation) in titles.iter().zip(operations) {
+        for (title, operation) in titles.iter().zip(&operations) {
             let expected =
                 format!("# {} of 3 ranks over shm, {buffers}", operation.replace('-', "_"));
             assert!(title.starts_with(&expected), "{title}");
@@ -93,8 +84,8 @@ fn every_operation_is_right_in_buffers_of_either_kind() {
 
 #[test]
 fn threads_print_the_same_table() {
-    let end = bench(&[&["broadcast", "--transport", "local", "--root", "1"], &SMALL[..]].concat());
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = bench(&[&["broadcast", "--transport", "local", "--root", "1"], &SMALL[..]].concat())
+        .with_code(0);
     assert!(end.stdout[0].starts_with("# broadcast of 2 ranks over local"), "{:?}", end.stdout);
     assert!(end.stdout.contains(&"# Out of bounds values : 0 OK".to_owned()), "{:?}", end.stdout);
 }
@@ -147,8 +138,7 @@ fn repeats_are_one_row_with_all_their_samples() {
     let path = std::env::temp_dir().join(format!("bonfire-repeats-{}.json", std::process::id()));
     let file = path.to_str().unwrap();
     let repeats = ["--repeats", "3", "--min-time", "0s", "--json", file];
-    let end = bench(&[&["all-reduce", "--transport", "local"], &SMALL[..], &repeats].concat());
-    assert!(end.status.success(), "{:?}", end.stderr);
+    bench(&[&["all-reduce", "--transport", "local"], &SMALL[..], &repeats].concat()).with_code(0);
     let text = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
@@ -167,26 +157,23 @@ fn under_a_launcher_it_joins_the_job() {
             .args(["run", "--nproc", "2", "--", program, "bench", "all-reduce"])
             .args(SMALL),
     )
-    .end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    .succeed();
     assert!(end.stdout[0].starts_with("[rank 0] # all_reduce of 2 ranks"), "{:?}", end.stdout);
 }
 
 #[test]
 fn a_root_outside_the_group_is_one_clear_line() {
-    let end = bench(&[&["broadcast", "--transport", "local", "--root", "2"], &SMALL[..]].concat());
-    assert_eq!(end.status.code(), Some(1));
+    let end = bench(&[&["broadcast", "--transport", "local", "--root", "2"], &SMALL[..]].concat())
+        .with_code(1);
     assert_eq!(end.stderr, ["error: --root is 2, but there are 2 ranks: ranks count from 0"]);
 }
 
 #[test]
 fn one_form_can_be_asked_for_where_it_exists() {
     let in_place = ["--transport", "local", "--form", "in-place"];
-    let end = bench(&[&["all-reduce"], &SMALL[..], &in_place].concat());
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = bench(&[&["all-reduce"], &SMALL[..], &in_place].concat()).with_code(0);
     assert_eq!(end.stdout[4].split_whitespace().count(), 11, "{:?}", end.stdout);
-    let end = bench(&[&["gather"], &SMALL[..], &in_place].concat());
-    assert_eq!(end.status.code(), Some(1));
+    let end = bench(&[&["gather"], &SMALL[..], &in_place].concat()).with_code(1);
     assert_eq!(
         end.stderr,
         ["error: gather has no form in_place: leave --form out, or measure other operations"]

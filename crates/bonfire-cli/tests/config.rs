@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd, command_lines};
+use bonfire_testkit::{Job, JobEnd, assert_each_says, command_lines};
 
 fn check(text: &str, arguments: &[&str]) -> JobEnd {
     check_named("ds_config.json", text, arguments)
@@ -17,6 +17,12 @@ fn check_named(name: &str, text: &str, arguments: &[&str]) -> JobEnd {
     fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     Job::start(command.args(["config", "check"]).arg(&file).args(arguments)).end()
+}
+
+/// What it prints, with one space between words.
+fn lines_of(end: &JobEnd) -> Vec<String> {
+    let line = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    end.stdout.iter().map(line).collect()
 }
 
 #[test]
@@ -33,23 +39,16 @@ fn the_file_of_the_page_is_right() {
     else {
         panic!("{words:?}")
     };
-    let end = check_named(name, file, arguments);
-    assert!(end.status.success(), "{:?}", end.stderr);
-    let told = end.stdout.join("\n");
-    assert!(told.contains("optimizer.lr"), "{told}");
+    let end = check_named(name, file, arguments).with_code(0);
+    assert_each_says([end.stdout.join("\n")], &["optimizer.lr"]);
 }
 
 #[test]
 fn a_file_that_is_right_is_explained() {
     let file =
         r#"{ "train_batch_size": 32, "zero_optimization": { "stage": 2, "overlap_comm": true } }"#;
-    let end = check(file, &["--ranks", "4"]);
-    assert!(end.status.success(), "{:?}", end.stderr);
-    let lines: Vec<String> = end
-        .stdout
-        .iter()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
+    let end = check(file, &["--ranks", "4"]).with_code(0);
+    let lines = lines_of(&end);
     for line in [
         "train_batch_size 32 file",
         "zero_optimization.stage 2 file",
@@ -63,8 +62,7 @@ fn a_file_that_is_right_is_explained() {
 
 #[test]
 fn everything_that_is_wrong_is_told_at_once() {
-    let end = check(r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#, &[]);
-    assert_eq!(end.status.code(), Some(1));
+    let end = check(r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#, &[]).with_code(1);
     assert_eq!(end.stderr.len(), 2, "{:?}", end.stderr);
     assert!(end.stderr[0].ends_with("there is no such key; train_batch_size is the nearest"));
     let end = check(r#"{ "train_batch_size": 30 }"#, &["--ranks", "4"]);
@@ -75,11 +73,9 @@ fn everything_that_is_wrong_is_told_at_once() {
 fn samples_are_those_of_ranks_that_have_different_ones() {
     let file = r#"{ "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
         "pipeline": { "stages": 2 }, "tensor_parallel": { "autotp_size": 2 } }"#;
-    let end = check(file, &["--ranks", "8"]);
-    assert!(end.status.success(), "{:?}", end.stderr);
-    let text = end.stdout.join("\n");
+    let end = check(file, &["--ranks", "8"]).with_code(0);
     let step = "a step: 16 samples = 2 on each of 2 ranks x 4 forward passes";
-    assert!(text.contains(step), "{text}");
+    assert_each_says([end.stdout.join("\n")], &[step]);
     let end = check(file, &["--ranks", "6"]);
     let fault = "mesh: pp=2,dp_shard=-1,tp=2 is refused";
     assert!(end.stderr[0].contains(fault), "{:?}", end.stderr);
@@ -87,33 +83,24 @@ fn samples_are_those_of_ranks_that_have_different_ones() {
 
 #[test]
 fn what_is_auto_is_listed_for_the_program() {
-    let end = check(
-        r#"{ "train_micro_batch_size_per_gpu": "auto", "bf16": { "enabled": "auto" } }"#,
-        &[],
-    );
-    assert!(end.status.success(), "{:?}", end.stderr);
-    let text = end.stdout.join("\n");
-    assert!(text.contains("bf16.enabled: the precision"), "{text}");
+    let file = r#"{ "train_micro_batch_size_per_gpu": "auto", "bf16": { "enabled": "auto" } }"#;
+    let end = check(file, &[]).with_code(0);
+    assert_each_says([end.stdout.join("\n")], &["bf16.enabled: the precision"]);
 }
 
 #[test]
 fn a_file_of_bonfires_own_is_explained_with_what_comes_after_it() {
     let file = "steps = 100\n[optimizer]\nlr = 0.1\n[batch]\nmicro = 4\n";
     let words = ["--ranks", "2", "optimizer.lr=0.5", "placement=zero1"];
-    let end = check_named("train.toml", file, &words);
-    assert!(end.status.success(), "{:?}", end.stderr);
-    let text = end.stdout.join("\n");
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in [
+    let end = check_named("train.toml", file, &words).with_code(0);
+    let parts = [
         "steps 100 file",
         "optimizer.lr 0.5 command line",
         "placement \"zero1\" command line",
         "epochs 1 default",
         "a step: 8 samples = 4 on each of 2 ranks x 1 forward passes",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
-    let end = check_named("train.toml", file, &["optimizer.lrr=1"]);
-    assert_eq!(end.status.code(), Some(1));
+    ];
+    assert_each_says([lines_of(&end).join("\n")], &parts);
+    let end = check_named("train.toml", file, &["optimizer.lrr=1"]).with_code(1);
     assert!(end.stderr[0].ends_with("optimizer.lr is the nearest"), "{:?}", end.stderr);
 }

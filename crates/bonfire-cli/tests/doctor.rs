@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd};
+use bonfire_testkit::{Job, JobEnd, assert_each_says};
 use serde_json::Value;
 
 fn doctor(arguments: &[&str]) -> JobEnd {
@@ -13,13 +13,10 @@ fn doctor(arguments: &[&str]) -> JobEnd {
 
 #[test]
 fn it_succeeds_and_says_in_one_line_what_is_missing() {
-    let end = doctor(&[]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = doctor(&[]).with_code(0);
     assert_eq!(end.stderr, Vec::<String>::new());
     let text = end.stdout.join("\n");
-    for part in ["processors: ", "memory: ", "/dev/shm: ", "network lo: "] {
-        assert!(text.contains(part), "{part:?} is missing:\n{text}");
-    }
+    assert_each_says([&text], &["processors: ", "memory: ", "/dev/shm: ", "network lo: "]);
     let missing: Vec<_> = end.stdout.iter().filter(|line| line.starts_with("GPUs: ")).collect();
     match missing.as_slice() {
         [line] => assert!(line.contains("CUDA"), "{line}"),
@@ -30,8 +27,7 @@ fn it_succeeds_and_says_in_one_line_what_is_missing() {
 
 #[test]
 fn its_json_has_the_same_facts() {
-    let end = doctor(&["--json"]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = doctor(&["--json"]).with_code(0);
     let report: Value = serde_json::from_str(&end.stdout.join("\n")).unwrap();
     let allowed = report["host"]["processors"]["allowed"].as_u64().unwrap();
     assert!(allowed > 0, "{report}");
@@ -46,7 +42,6 @@ fn its_json_has_the_same_facts() {
 fn a_job_s_token_is_not_shown() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     command.arg("doctor").env("BONFIRE_JOB_TOKEN", "do-not-show");
-    let end = Job::start(&mut command).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = Job::start(&mut command).succeed();
     assert!(!end.stdout.join("\n").contains("do-not-show"));
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use bonfire_testkit::{Job, Network, Shape, Signal, wait_until_gone};
+use bonfire_testkit::{Job, Network, Shape, Signal, assert_each_says, wait_until_gone};
 
 const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
 
@@ -50,12 +50,8 @@ fn launchers(network: &Network, nnodes: usize, flags: &[&str], program: &[&str])
 }
 
 #[test]
-fn launchers_of_three_hosts_start_one_job() {
+fn launchers_of_three_hosts_start_one_job_with_and_without_tls() {
     check_three_hosts("three hosts", &[]);
-}
-
-#[test]
-fn launchers_of_three_hosts_start_one_job_over_tls() {
     check_three_hosts("three hosts with TLS", &["--tls", "hosts"]);
 }
 
@@ -69,8 +65,7 @@ fn a_launcher_without_the_tls_of_host_0_is_told_so() {
     let end = start(1, "off").end();
     let said = end.stderr.join("\n");
     assert!(!end.status.success(), "{said}");
-    assert!(said.contains("uses no TLS, the other TLS"), "{said}");
-    assert!(said.contains("the same --tls or BONFIRE_TLS"), "{said}");
+    assert_each_says([said], &["uses no TLS, the other TLS", "the same --tls or BONFIRE_TLS"]);
 }
 
 fn check_three_hosts(name: &str, flags: &[&str]) {
@@ -178,8 +173,7 @@ fn a_small_dev_shm_is_no_trouble() {
         .args(["--mount", "/bin/sh", "-c", script, "sh", BONFIRE])
         .args(["bench", "all-reduce", "--min-bytes=8M", "--max-bytes=8M"])
         .args(["--iters=2", "--warmup=1", "--rotate-bytes=16M", "--ranks=2"]);
-    let end = Job::start(&mut command).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    Job::start(&mut command).succeed();
 }
 
 #[test]
@@ -193,15 +187,13 @@ fn the_token_is_on_no_command_line_and_can_come_from_a_file() {
     let script = "echo $BONFIRE_JOB_TOKEN; cat /proc/$PPID/cmdline /proc/$$/cmdline | tr '\\0' ' '";
     let mut command = Command::new(BONFIRE);
     command.args(["run", "--", "/bin/sh", "-c", script]).env("BONFIRE_JOB_TOKEN_FILE", &path);
-    let end = Job::start(&mut command).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = Job::start(&mut command).succeed();
     assert_eq!(end.stdout[0], token);
     let lines = end.stdout[1..].join("\n");
     assert!(lines.contains("run"), "{lines}");
     assert!(!lines.contains(&token), "{lines}");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let end = Job::start(&mut command).end();
-    assert_eq!(end.status.code(), Some(1));
+    let end = Job::start(&mut command).end_with(1);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     assert!(end.stderr[0].contains("chmod 600"), "{:?}", end.stderr);
 }
@@ -263,8 +255,7 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
         command.args(["--launcher_args", &arguments, "--"]).args(program);
         Job::start(&mut command)
     };
-    let end = start(&[&[BONFIRE][..], &SMALL, &["--iters=3"]].concat()).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = start(&[&[BONFIRE][..], &SMALL, &["--iters=3"]].concat()).succeed();
     let mixed = end.stdout.iter().any(|line| line.contains("over shm and tcp"));
     assert!(mixed, "{:?}", end.stdout);
     // Interrupted, the ranks of both hosts save.
@@ -272,8 +263,7 @@ fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
     let job = start(&["/bin/sh", "-c", script]);
     let ids = job.next_numbers(4);
     job.signal(Signal::TERM);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    let end = job.end_with(143);
     let saved = end.stdout.iter().filter(|line| line.ends_with("saved")).count();
     assert_eq!(saved, 4, "{:?}", end.stdout);
     wait_until_gone(&ids);
@@ -301,6 +291,5 @@ fn the_first_process_of_a_container_ends_when_it_is_asked_to_while_hosts_meet() 
     let children = format!("/proc/{id}/task/{id}/children", id = job.id());
     let first = std::fs::read_to_string(children).unwrap();
     bonfire_testkit::signal_process(first.trim().parse().unwrap(), Signal::TERM);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    job.end_with(143);
 }

@@ -9,14 +9,12 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ReduceOp};
-use bonfire_testkit::{Job, JobEnd, local};
+use bonfire_testkit::{Job, JobEnd, assert_each_says, local};
 use serde_json::Value;
 
 fn inspect(folder: &Path, arguments: &[&str]) -> JobEnd {
-    Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire")).arg("inspect").arg(folder).args(arguments),
-    )
-    .end()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    Job::start(command.arg("inspect").arg(folder).args(arguments)).end()
 }
 
 /// Two of three ranks wait for the third, which has other things to do.
@@ -41,16 +39,13 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
     let folder = tempfile::tempdir().unwrap();
     fail(folder.path());
     let trace = folder.path().join("trace.json");
-    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]).with_code(0);
     let [verdict, _, rank_0, rank_1, rank_2] = &end.stdout[..] else {
         panic!("five lines, got {:?}", end.stdout);
     };
     assert!(verdict.starts_with("Group 0 of 3 ranks: rank "), "{verdict}");
     assert!(verdict.contains("rank 2 never entered it: its last call, all_reduce #0"), "{verdict}");
-    for line in [rank_0, rank_1] {
-        assert!(line.contains("in it for ") && line.contains("barrier #1"), "{line}");
-    }
+    assert_each_says([rank_0, rank_1], &["in it for ", "barrier #1"]);
     assert!(rank_2.contains(" s ago") && rank_2.ends_with("(layers.7.weight)"), "{rank_2}");
 
     let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
@@ -97,8 +92,7 @@ fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
         group.abort("enough");
     });
     let trace = folder.path().join("trace.json");
-    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]).with_code(0);
     // Rank 0 called both at once, and was in the first until rank 1 came.
     let row = &end.stdout[2];
     assert!(row.contains("all_reduce #1") && row.contains(", queued for "), "{row}");
@@ -143,8 +137,7 @@ fn a_folder_without_records_is_one_line() {
         (folder.path().to_owned(), "has no flight records"),
         (folder.path().join("none"), "cannot read the flight records"),
     ] {
-        let end = inspect(&folder, &[]);
-        assert_eq!(end.status.code(), Some(1));
+        let end = inspect(&folder, &[]).with_code(1);
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
         assert!(end.stderr[0].contains(expected), "{:?}", end.stderr);
     }

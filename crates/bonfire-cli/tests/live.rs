@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, read_flight_records};
 use bonfire_launch::rank_from_env;
-use bonfire_testkit::{Job, JobEnd, Network, Shape, Signal, Watchdog, signal_process};
+use bonfire_testkit::{
+    Job, JobEnd, Network, Shape, Signal, Watchdog, assert_each_says, signal_process,
+};
 use serde_json::Value;
 
 const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
@@ -72,12 +74,7 @@ impl Waiting {
                 .env(END_FILE, folder.path().join("end"))
                 .env("BONFIRE_FLIGHT_DIR", folder.path().join("flights")),
         );
-        let last_rank = loop {
-            let line = job.next_line();
-            if let Some((_, id)) = line.rsplit_once("loading in process ") {
-                break id.parse().unwrap();
-            }
-        };
+        let last_rank = loading(&job);
         Self { job, folder, last_rank }
     }
 
@@ -91,8 +88,7 @@ impl Waiting {
     fn end(self) -> JobEnd {
         self.let_go();
         let Self { job, folder, .. } = self;
-        let end = job.end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        let end = job.succeed();
         let well = end.stdout.iter().filter(|line| line.ends_with("ended well"));
         assert_eq!(well.count(), 3, "{:?}", end.stdout);
         drop(folder);
@@ -105,6 +101,16 @@ impl Waiting {
 
     fn flights(&self) -> PathBuf {
         self.folder.path().join("flights")
+    }
+}
+
+/// Waits for the process that loads data.
+fn loading(job: &Job) -> u32 {
+    loop {
+        let line = job.next_line();
+        if let Some((_, id)) = line.rsplit_once("loading in process ") {
+            return id.parse().unwrap();
+        }
     }
 }
 
@@ -121,12 +127,7 @@ fn inspect_until(mut command: impl FnMut() -> Command, said: &str) -> Vec<String
         if end.stdout.join("\n").contains(said) {
             return end.stdout;
         }
-        assert!(
-            Instant::now() < deadline,
-            "nobody says {said:?}: {:?} {:?}",
-            end.stdout,
-            end.stderr
-        );
+        assert!(Instant::now() < deadline, "nobody says {said:?}: {end:?}");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -149,25 +150,21 @@ fn a_job_that_waits_says_for_whom_and_goes_on() {
     let [verdict, _, rank_0, rank_1, rank_2] = &lines[..] else {
         panic!("five lines, got {lines:?}");
     };
-    for part in [
+    let parts = [
         "Group 0 of 3 ranks, running: ranks 0 and 1 wait in barrier #1",
         "rank 2 has not entered it: its last call, all_reduce #0",
         "(layers.7.weight), ended ",
         "busy with something else since (step 7 for ",
         "\"data loading\" for ",
-    ] {
-        assert!(verdict.contains(part), "no {part:?} in {verdict}");
-    }
-    for line in [rank_0, rank_1] {
-        assert!(line.contains("in it for ") && line.contains("barrier #1"), "{line}");
-    }
-    assert!(rank_2.contains(" s ago  all_reduce #0") && rank_2.contains("\"data loading\""));
+    ];
+    assert_each_says([verdict], &parts);
+    assert_each_says([rank_0, rank_1], &["in it for ", "barrier #1"]);
+    assert_each_says([rank_2], &[" s ago  all_reduce #0", "\"data loading\""]);
 
     // The same job by its launcher and by one of its ranks, with all operations.
     let trace = waiting.folder.path().join("trace.json");
     let launcher = waiting.job.id().to_string();
-    let end = inspect(&[&launcher, "--json", "--trace", trace.to_str().unwrap()]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = inspect(&[&launcher, "--json", "--trace", trace.to_str().unwrap()]).with_code(0);
     let records: Value = serde_json::from_str(&end.stdout.join("\n")).unwrap();
     assert_eq!(records[0]["operations"].as_array().unwrap().len(), 2);
     assert_eq!(records[2]["operations"][0]["name"], "layers.7.weight");
@@ -183,8 +180,7 @@ fn a_job_that_waits_says_for_whom_and_goes_on() {
     let listed = end.stdout.iter().find(|line| line.contains(&name)).unwrap();
     assert!(listed.contains(&launcher) && listed.contains("3 of 3"), "{listed}");
     waiting.end();
-    let end = inspect(&[&name]);
-    assert_eq!(end.status.code(), Some(1));
+    let end = inspect(&[&name]).with_code(1);
     assert!(end.stderr[0].contains("no job") && end.stderr.len() == 1, "{:?}", end.stderr);
 }
 
@@ -195,10 +191,8 @@ fn a_stopped_rank_is_named_and_the_others_answer() {
     signal_process(waiting.last_rank, Signal::STOP);
     let lines = inspect_until(ask(&name), "rank 2 gives no account of itself");
     signal_process(waiting.last_rank, Signal::CONT);
-    assert!(
-        lines.last().unwrap().starts_with("No word from rank 2: its process is stopped"),
-        "{lines:?}"
-    );
+    let last = lines.last().unwrap();
+    assert!(last.starts_with("No word from rank 2: its process is stopped"), "{lines:?}");
     waiting.end();
 }
 
@@ -224,15 +218,13 @@ fn sigusr1_of_one_rank_tells_what_all_ranks_do() {
     assert!(end.stdout[0].contains("running"), "{:?}", end.stdout);
     let end = waiting.end();
     // The whole job, as whoever inspects it is told.
-    for part in [
+    let parts = [
         "Group 0 of 3 ranks, running: ",
         "rank 2 has not entered it: its last call, all_reduce #0",
         "\"data loading\"",
         "Flight record of rank 2: ",
-    ] {
-        let told = end.stderr.iter().any(|line| line.contains(part));
-        assert!(told, "nobody says {part:?}: {:?}", end.stderr);
-    }
+    ];
+    assert_each_says([end.stderr.join("\n")], &parts);
     for rank in 0..2 {
         let line = |line: &&String| line.contains("in it for ") && line.contains("barrier #1");
         let row = end.stderr.iter().filter(line).nth(rank);
@@ -289,8 +281,7 @@ fn a_program_that_has_sigusr1_for_itself_keeps_it() {
     let waiting = Waiting::run(&name, &["sh", "-c", script, "sh"]);
     signal_process(waiting.last_rank, Signal::USR1);
     // It would be served before the question that comes later.
-    let end = inspect(&[&name]);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    inspect(&[&name]).with_code(0);
     assert!(!waiting.flights().exists());
     let end = waiting.end();
     assert!(!end.stderr.iter().any(|line| line.contains("Group 0")), "{:?}", end.stderr);
@@ -368,12 +359,7 @@ fn start_on_two_hosts(network: &Network, folder: &Path) -> (Vec<Job>, u32) {
         Job::start(&mut command)
     };
     let jobs: Vec<Job> = (0..2).map(start).collect();
-    let last_rank = loop {
-        let line = jobs[1].next_line();
-        if let Some((_, id)) = line.rsplit_once("loading in process ") {
-            break id.parse().unwrap();
-        }
-    };
+    let last_rank = loading(&jobs[1]);
     let launcher = jobs[0].id().to_string();
     let command = || {
         let mut command = network.command(0, Path::new(BONFIRE));
@@ -402,8 +388,7 @@ fn one_host_tells_of_all_hosts() {
     let (jobs, _) = start_on_two_hosts(&network, folder.path());
     fs::write(folder.path().join("end"), "").unwrap();
     for job in jobs {
-        let end = job.end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        job.succeed();
     }
 }
 

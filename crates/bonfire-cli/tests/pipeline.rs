@@ -15,8 +15,7 @@ fn pipeline(arguments: &[&str]) -> JobEnd {
 
 #[track_caller]
 fn succeeds(arguments: &[&str]) -> Vec<String> {
-    let end = pipeline(arguments);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = pipeline(arguments).with_code(0);
     end.stdout
 }
 
@@ -91,8 +90,7 @@ fn what_is_written_can_be_read_and_seen() {
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let refused = |arguments: &[&str], code: i32, expected: &str| {
-        let end = pipeline(arguments);
-        assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+        let end = pipeline(arguments).with_code(code);
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
         assert!(end.stderr[0].contains(expected), "{:?} lacks {expected:?}", end.stderr);
     };

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_testkit::{
-    Job, JobEnd, Signal, Watchdog, assert_gone, signal_process, wait_until_gone,
+    Job, JobEnd, Signal, Watchdog, assert_each_says, assert_gone, signal_process, wait_until_gone,
 };
 
 const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
@@ -27,8 +27,7 @@ fn ranks(nproc: &str, script: &str) -> Job {
 /// The command ends with this code and exactly one line, which contains `expected`.
 #[track_caller]
 fn refused(arguments: &[&str], code: i32, expected: &str) {
-    let end = bonfire(arguments).end();
-    assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+    let end = bonfire(arguments).end_with(code);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     assert!(end.stderr[0].starts_with("error: "), "{:?}", end.stderr);
     assert!(end.stderr[0].contains(expected), "{:?} lacks {expected:?}", end.stderr);
@@ -39,8 +38,7 @@ fn refused(arguments: &[&str], code: i32, expected: &str) {
 fn each_rank_gets_its_place_and_a_shared_token() {
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR \
                   $BONFIRE_AGENT_STORE $RAYON_NUM_THREADS $GLIBC_TUNABLES $MASTER_PORT $BONFIRE_JOB_TOKEN";
-    let end = ranks("3", script).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = ranks("3", script).succeed();
     let cores = thread::available_parallelism().unwrap().get();
     let threads = (cores / 3).max(1);
     let memory = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
@@ -63,8 +61,7 @@ fn two_jobs_at_once_need_no_ports() {
     let jobs: Vec<Job> = (0..3).map(|_| ranks("2", "echo $MASTER_PORT; sleep 0.2")).collect();
     let mut ports: Vec<String> = Vec::new();
     for job in jobs {
-        let end = job.end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        let end = job.succeed();
         ports.extend(end.stdout.iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()));
     }
     ports.sort();
@@ -74,19 +71,9 @@ fn two_jobs_at_once_need_no_ports() {
 
 #[test]
 fn the_user_s_threads_and_arguments_are_left_alone() {
-    let job = bonfire(&[
-        "--nproc-per-node",
-        "2",
-        "/usr/bin/env",
-        "RAYON_NUM_THREADS=7",
-        "/bin/sh",
-        "-c",
-        "echo $RAYON_NUM_THREADS \"$@\"",
-        "--",
-        "--nnodes",
-        "-x",
-    ]);
-    let mut end = job.end();
+    let flags = ["--nproc-per-node=2", "/usr/bin/env", "RAYON_NUM_THREADS=7", "/bin/sh", "-c"];
+    let arguments = ["echo $RAYON_NUM_THREADS \"$@\"", "--", "--nnodes", "-x"];
+    let mut end = bonfire(&[&flags[..], &arguments].concat()).end();
     end.stdout.sort();
     assert_eq!(end.stdout, ["[rank 0] 7 --nnodes -x", "[rank 1] 7 --nnodes -x"]);
 }
@@ -104,8 +91,7 @@ fn lines_of_different_ranks_never_mix() {
     // Each line is written in two halves, by four ranks at once.
     let script =
         "i=0; while [ $i -lt 200 ]; do printf begin-; printf '%s\\n' end; i=$((i+1)); done";
-    let end = ranks("4", script).end();
-    assert!(end.status.success());
+    let end = ranks("4", script).succeed();
     for rank in 0..4 {
         let whole = format!("[rank {rank}] begin-end");
         assert_eq!(end.stdout.iter().filter(|line| **line == whole).count(), 200);
@@ -119,8 +105,7 @@ fn a_failing_rank_ends_all_and_has_the_last_word() {
                   exit 5; fi; exec sleep 1000";
     let job = ranks("3", script);
     let ids = job.next_numbers(3);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(5));
+    let end = job.end_with(5);
     assert_gone(&ids);
     let last = end.stderr.last().unwrap();
     assert_eq!(last, "  [rank 1] no data in train.txt");
@@ -133,8 +118,7 @@ fn a_failing_rank_ends_all_and_has_the_last_word() {
 fn a_rank_that_blames_a_peer_is_not_the_root_cause() {
     // Exit code 75 is what workers of this project use for it.
     let script = "if [ $RANK = 0 ]; then exit 75; fi; sleep 0.3; exit 4";
-    let end = ranks("2", script).end();
-    assert_eq!(end.status.code(), Some(4));
+    let end = ranks("2", script).end_with(4);
     assert!(end.stderr.last().unwrap().contains("rank 1 "), "{:?}", end.stderr);
 }
 
@@ -143,13 +127,11 @@ fn a_killed_rank_ends_all_and_is_named() {
     let job = ranks("3", "echo id $$; exec sleep 1000");
     let ids = job.next_numbers(3);
     signal_process(ids[1], Signal::KILL);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(137));
+    let end = job.end_with(137);
     assert_gone(&ids);
     let verdict = end.stderr.last().unwrap();
-    assert!(verdict.contains(&format!("(process {})", ids[1])), "{verdict}");
-    assert!(verdict.contains("killed by signal 9 (SIGKILL)"), "{verdict}");
-    assert!(verdict.contains("out of memory"), "{verdict}");
+    let process = format!("(process {})", ids[1]);
+    assert_each_says([verdict], &[&process, "killed by signal 9 (SIGKILL)", "out of memory"]);
 }
 
 #[test]
@@ -158,8 +140,7 @@ fn ranks_that_ignore_sigterm_are_killed() {
                   while true; do sleep 1; done";
     let job = ranks("2", script);
     let ids = job.next_numbers(2);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(1));
+    job.end_with(1);
     assert_gone(&ids);
 }
 
@@ -167,8 +148,7 @@ fn ranks_that_ignore_sigterm_are_killed() {
 fn what_ranks_started_ends_with_them() {
     let job = ranks("2", "sleep 1000 >/dev/null 2>&1 & echo id $!; sleep 0.1");
     let ids = job.next_numbers(2);
-    let end = job.end();
-    assert!(end.status.success());
+    job.succeed();
     wait_until_gone(&ids);
 }
 
@@ -234,8 +214,7 @@ fn ctrl_c_ends_all_ranks() {
         let job = ranks("2", "echo id $$; exec sleep 1000");
         let ids = job.next_numbers(2);
         job.signal(signal);
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(code));
+        let end = job.end_with(code);
         assert_gone(&ids);
         assert!(end.stderr.last().unwrap().contains("interrupted by SIG"), "{:?}", end.stderr);
     }
@@ -256,16 +235,14 @@ fn ctrl_c_lets_a_rank_finish_and_a_second_one_does_not() {
     // Both ranks have seen the first one and go on.
     job.next_numbers(2);
     job.signal(Signal::INT);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(130));
+    job.end_with(130);
     assert_gone(&ids);
 }
 
 #[test]
 fn an_endless_line_does_not_stop_the_output() {
     let script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo done";
-    let end = ranks("2", script).end();
-    assert!(end.status.success());
+    let end = ranks("2", script).succeed();
     assert_eq!(end.stdout.iter().filter(|line| line.ends_with("] done")).count(), 2);
     let bytes = |line: &String| line.matches('x').count();
     assert_eq!(end.stdout.iter().map(bytes).sum::<usize>(), 6_000_000);
@@ -310,6 +287,16 @@ fn a_taken_port_is_one_clear_line() {
     refused(&["--master-port", &port, "true"], 1, &format!("127.0.0.1:{port}: the port is taken"));
 }
 
+/// A benchmark by two ranks, each started by this script.
+fn bench(script: &str) -> Command {
+    let mut command = Command::new(BONFIRE);
+    command
+        .args(["run", "--nproc=2", "--", "sh", "-c", script, BONFIRE])
+        .args(["bench", "all-reduce", "--min-bytes=64", "--max-bytes=64"])
+        .args(["--rotate-bytes=16K", "--warmup=1", "--iters=3"]);
+    command
+}
+
 /// Rank 1 runs a copy of the program with `end` after its last byte.
 fn with_a_copy(end: &str, builds: &str) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
@@ -320,14 +307,7 @@ fn with_a_copy(end: &str, builds: &str) -> JobEnd {
     command.args(["-c", script, BONFIRE]).arg(&copy).arg(end);
     assert!(command.status().unwrap().success());
     let script = "if [ $RANK = 1 ]; then exec \"$COPY\" \"$@\"; fi; exec \"$0\" \"$@\"";
-    let mut command = Command::new(BONFIRE);
-    command
-        .args(["run", "--nproc=2", "--", "sh", "-c", script, BONFIRE])
-        .args(["bench", "all-reduce", "--min-bytes=64", "--max-bytes=64"])
-        .args(["--rotate-bytes=16K", "--warmup=1", "--iters=3"])
-        .env("COPY", &copy)
-        .env("BONFIRE_BUILDS", builds);
-    Job::start(&mut command).end()
+    Job::start(bench(script).env("COPY", &copy).env("BONFIRE_BUILDS", builds)).end()
 }
 
 #[test]
@@ -336,15 +316,12 @@ fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
     assert!(end.status.success(), "a true copy: {:?}", end.stderr);
     let end = with_a_copy("changed", "");
     assert!(!end.status.success());
-    let said = end.stderr.join("\n");
-    for part in ["copy (build ", "start copies of one build", "BONFIRE_BUILDS=any"] {
-        assert!(said.contains(part), "no {part:?} in {said}");
-    }
+    let parts = ["copy (build ", "start copies of one build", "BONFIRE_BUILDS=any"];
+    assert_each_says([end.stderr.join("\n")], &parts);
     let end = with_a_copy("changed", "any");
     assert!(end.status.success(), "on purpose: {:?}", end.stderr);
     let end = with_a_copy("", "all");
-    let said = end.stderr.join("\n");
-    assert!(said.contains("choose same or any"), "{said}");
+    assert_each_says([end.stderr.join("\n")], &["choose same or any"]);
 }
 
 /// Rank 1 comes when the others have said that they wait for it.
@@ -355,12 +332,5 @@ fn ranks_that_wait_long_say_for_whom() {
     let script = "if [ $RANK = 0 ]; then exec \"$0\" \"$@\" 2> \"$LOG\"; fi; \
                   until grep 'waiting for rank 1 of 2 (meeting at 127.0.0.1:' \"$LOG\"; do sleep 0.1; done; \
                   exec \"$0\" \"$@\"";
-    let mut command = Command::new(BONFIRE);
-    command
-        .args(["run", "--nproc=2", "--", "sh", "-c", script, BONFIRE])
-        .args(["bench", "all-reduce", "--min-bytes=64", "--max-bytes=64"])
-        .args(["--rotate-bytes=16K", "--warmup=1", "--iters=3"])
-        .env("LOG", &log);
-    let end = Job::start(&mut command).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    Job::start(bench(script).env("LOG", &log)).succeed();
 }

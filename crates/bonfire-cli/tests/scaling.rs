@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp};
 use bonfire_launch::rank_from_env;
 use bonfire_report::{Report, TimeSplit};
-use bonfire_testkit::{Job, JobEnd, Signal, Watchdog, wait_until_gone};
+use bonfire_testkit::{Job, JobEnd, Signal, Watchdog, assert_each_says, wait_until_gone};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -123,8 +123,7 @@ fn table(end: &JobEnd) -> &[String] {
 #[test]
 fn a_training_is_compared_by_its_reports() {
     let folder = tempfile::tempdir().unwrap();
-    let end = training(&folder, "3,1,2,1");
-    assert!(end.status.success(), "{end:#?}");
+    let end = training(&folder, "3,1,2,1").with_code(0);
     let out = folder.path().join("scaling");
     let figures = figures(&out);
     assert_eq!((&figures["time"], &figures["unit"]), (&"training".into(), &"points".into()));
@@ -162,8 +161,7 @@ fn a_training_is_compared_by_its_reports() {
     // The same runs are one page, too.
     let mut report = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     report.current_dir(folder.path()).args(["report", "scaling"]);
-    let end = Job::start_for(&mut report, LIMIT).end();
-    assert!(end.status.success(), "{end:#?}");
+    Job::start_for(&mut report, LIMIT).succeed();
     let page = fs::read_to_string(folder.path().join("runs.html")).unwrap();
     assert!(page.contains("scaling/ranks-3"), "{page}");
 }
@@ -173,8 +171,7 @@ fn a_program_without_a_report_is_timed_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo $RANK of $WORLD_SIZE: {ranks} {12/ranks} {folder}";
     let flags = ["--ranks=1,2", "--out=here", "--"];
-    let end = scaling(&folder, &[&flags[..], &["/bin/sh", "-c", script]].concat());
-    assert!(end.status.success(), "{end:#?}");
+    let end = scaling(&folder, &[&flags[..], &["/bin/sh", "-c", script]].concat()).with_code(0);
     let figures = figures(&folder.path().join("here"));
     assert_eq!(figures["time"], "program");
     assert_eq!(column(&figures, "time_s"), column(&figures, "program_s"));
@@ -198,8 +195,7 @@ fn a_program_without_a_report_is_timed_as_a_whole() {
 fn a_run_that_fails_ends_the_command_and_earlier_runs_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let script = "[ $WORLD_SIZE = 1 ] || exit $(( 7 * RANK )); exit 0";
-    let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", script]);
-    assert_eq!(end.status.code(), Some(7), "{end:#?}");
+    let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", script]).with_code(7);
     let verdict = end.stderr.iter().find(|line| line.starts_with("error: "));
     let verdict = verdict.unwrap_or_else(|| panic!("{end:#?}"));
     assert!(verdict.starts_with("error: on 2 ranks: root cause: rank 1 "), "{verdict}");
@@ -210,8 +206,7 @@ fn a_run_that_fails_ends_the_command_and_earlier_runs_are_kept() {
     assert!(!out.join("ranks-3").exists(), "it went on");
 
     // What is there is not mixed with another program's.
-    let again = scaling(&folder, &["--ranks=1", "--", "/bin/true"]);
-    assert_eq!(again.status.code(), Some(1));
+    let again = scaling(&folder, &["--ranks=1", "--", "/bin/true"]).with_code(1);
     let error = "error: scaling is not empty; give --out another folder, or remove it";
     assert_eq!(again.stderr, [error]);
     assert_eq!(column(&figures(&out), "ranks"), [(1, 1.0)]);
@@ -225,8 +220,7 @@ fn a_report_of_another_number_of_ranks_is_an_error_and_the_time_of_the_program_i
     alone.write(&report).unwrap();
     // Two programs that copy to one name may each find no file there, and the second then fails.
     let script = format!("[ $RANK != 0 ] || cp {}/report.json {{folder}}", report.display());
-    let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", &script]);
-    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", &script]).with_code(1);
     let error = end.stderr.iter().find(|line| line.starts_with("error: "));
     let error = error.unwrap_or_else(|| panic!("{end:#?}"));
     assert!(error.starts_with("error: on 2 ranks: "), "{error}");
@@ -245,8 +239,7 @@ fn an_interrupt_after_the_end_of_all_ranks_ends_the_command_though_their_output_
         let job = start(&folder, &["--ranks=2,3", "--", "/bin/sh", "-c", script]);
         wait_until_gone(&job.next_numbers(2));
         job.signal(Signal::INT);
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(130), "{end:#?}");
+        job.end_with(130);
         !folder.path().join("scaling/ranks-3").exists()
     });
     assert!(ends_before_the_next_run, "it went on");
@@ -267,10 +260,8 @@ fn wrong_command_lines_are_refused_before_anything_starts() {
         ),
     ];
     for (arguments, code, expected) in cases {
-        let end = scaling(&folder, arguments);
-        assert_eq!(end.status.code(), Some(code), "{end:#?}");
-        let said = end.stderr.join("\n");
-        assert!(said.contains(expected), "{said}");
+        let end = scaling(&folder, arguments).with_code(code);
+        assert_each_says([end.stderr.join("\n")], &[expected]);
         assert!(end.stdout.is_empty(), "{:?}", end.stdout);
     }
     assert!(!folder.path().join("scaling").exists());
@@ -279,8 +270,7 @@ fn wrong_command_lines_are_refused_before_anything_starts() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let end = scaling(&folder, &["--ranks=1", "--", "/no/such/program"]);
-    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    let end = scaling(&folder, &["--ranks=1", "--", "/no/such/program"]).with_code(1);
     let error = end.stderr.last().unwrap();
     assert!(error.starts_with("error: on 1 rank: "), "{error}");
     assert!(error.contains("/no/such/program"), "{error}");

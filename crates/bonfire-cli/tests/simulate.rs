@@ -19,8 +19,7 @@ fn simulate(arguments: &[&str]) -> JobEnd {
 
 #[track_caller]
 fn succeeds(arguments: &[&str]) -> Vec<String> {
-    let end = simulate(arguments);
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = simulate(arguments).with_code(0);
     assert_eq!(end.stderr, Vec::<String>::new());
     end.stdout
 }
@@ -28,8 +27,7 @@ fn succeeds(arguments: &[&str]) -> Vec<String> {
 /// The command ends with this code and one line, which contains `expected`.
 #[track_caller]
 fn refused(arguments: &[&str], code: i32, expected: &str) {
-    let end = simulate(arguments);
-    assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+    let end = simulate(arguments).with_code(code);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     let line = &end.stderr[0];
     assert!(line.starts_with("error: "), "{line}");
@@ -82,20 +80,8 @@ fn the_page_shows_what_its_command_prints() {
 #[test]
 fn a_ring_takes_its_closed_form_and_the_file_says_the_same() {
     let file = TempFile::new("ring.json");
-    let lines = succeeds(&[
-        "--ranks",
-        "4",
-        "--link",
-        LINK,
-        "--algorithm",
-        "ring",
-        "--bytes",
-        "4000000",
-        "--chunk-bytes",
-        "64M",
-        "--json",
-        file.path(),
-    ]);
+    let job = ["--ranks=4", "--link", LINK, "--algorithm=ring", "--bytes=4000000"];
+    let lines = succeeds(&[&job[..], &["--chunk-bytes=64M", "--json", file.path()]].concat());
     let row = lines.iter().find(|line| line.starts_with("ring ")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
     // 6 rounds of a latency and a megabyte.
@@ -116,59 +102,31 @@ fn a_ring_takes_its_closed_form_and_the_file_says_the_same() {
 
 #[test]
 fn all_algorithms_are_ranked_and_those_that_cannot_run_say_why() {
-    let lines = succeeds(&[
-        "--ranks",
-        "8",
-        "--hosts",
-        "2",
-        "--link",
-        "nvlink-h100",
-        "--inter-link",
-        "net-400g",
-        "--bytes",
-        "1M",
-    ]);
+    let links = ["--link=nvlink-h100", "--inter-link=net-400g"];
+    let lines = succeeds(&[&["--ranks=8", "--hosts=2", "--bytes=1M"][..], &links].concat());
     let time = |name: &str| {
         let row = lines.iter().find(|line| line.starts_with(&format!("{name} ")));
         let row = row.unwrap_or_else(|| panic!("no {name} in {lines:?}"));
         let cell = row.split_whitespace().nth(1).unwrap();
         cell.parse::<f64>().unwrap()
     };
-    let names = [
-        "ring",
-        "one_shot",
-        "two_shot",
-        "halving_doubling",
-        "double_tree",
-        "hierarchical",
-        "chain",
-    ];
-    let fastest = names.map(time).into_iter().fold(f64::INFINITY, f64::min);
+    let names = "ring one_shot two_shot halving_doubling double_tree hierarchical chain";
+    let names: Vec<&str> = names.split(' ').collect();
+    let fastest = names.iter().map(|name| time(name)).fold(f64::INFINITY, f64::min);
     // The table is sorted.
     let first = lines.iter().find(|line| names.iter().any(|name| line.starts_with(name))).unwrap();
     assert_eq!(first.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap(), fastest);
     let skipped = "# zero_copy is left out: rank 0 reads or writes the memory of rank 4";
     assert!(lines.iter().any(|line| line.starts_with(skipped)), "{lines:?}");
-    assert!(
-        lines
-            .iter()
-            .any(|line| line == "# between hosts: net-400g (latency 14 us, bandwidth 50 GB/s)")
-    );
+    let link = "# between hosts: net-400g (latency 14 us, bandwidth 50 GB/s)";
+    assert!(lines.iter().any(|line| line == link), "{lines:?}");
 }
 
 #[test]
 fn every_operation_can_be_simulated() {
-    for operation in [
-        "all-reduce",
-        "reduce-scatter",
-        "all-gather",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all-to-all",
-        "barrier",
-    ] {
+    let operations =
+        "all-reduce reduce-scatter all-gather broadcast reduce gather scatter all-to-all barrier";
+    for operation in operations.split(' ') {
         let lines =
             succeeds(&["--ranks", "5", "--link", "shm", "--op", operation, "--bytes", "64K"]);
         let name = operation.replace('-', "_");
@@ -179,20 +137,8 @@ fn every_operation_can_be_simulated() {
 #[test]
 fn a_timeline_is_complete_events_that_do_not_overlap() {
     let file = TempFile::new("timeline.json");
-    succeeds(&[
-        "--ranks",
-        "6",
-        "--hosts",
-        "3",
-        "--link",
-        "shm",
-        "--inter-link",
-        LINK,
-        "--bytes",
-        "1M",
-        "--timeline",
-        file.path(),
-    ]);
+    let job = ["--ranks=6", "--hosts=3", "--link=shm", "--inter-link", LINK, "--bytes=1M"];
+    succeeds(&[&job[..], &["--timeline", file.path()]].concat());
     let trace = file.json();
     let mut lanes: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
     let mut names = Vec::new();
@@ -223,18 +169,8 @@ fn a_timeline_is_complete_events_that_do_not_overlap() {
 #[test]
 fn a_plot_has_a_curve_for_each_algorithm() {
     let file = TempFile::new("plot.svg");
-    succeeds(&[
-        "--ranks",
-        "8",
-        "--link",
-        "pcie5",
-        "--plot",
-        file.path(),
-        "--min-bytes",
-        "1K",
-        "--max-bytes",
-        "4M",
-    ]);
+    let job = ["--ranks=8", "--link=pcie5", "--min-bytes=1K", "--max-bytes=4M"];
+    succeeds(&[&job[..], &["--plot", file.path()]].concat());
     let svg = file.read();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
     for name in ["ring", "one_shot", "two_shot", "double_tree", "zero_copy"] {
@@ -250,18 +186,9 @@ fn bench_rows(ranks: &str, transport: &str, link: &str, file: &TempFile) {
         .map(|log2| {
             let simulated = TempFile::new(&format!("row-{transport}-{ranks}-{log2}.json"));
             let bytes = (1_u64 << log2).to_string();
-            succeeds(&[
-                "--ranks",
-                ranks,
-                "--link",
-                link,
-                "--bytes",
-                &bytes,
-                "--algorithm",
-                "two_shot",
-                "--json",
-                simulated.path(),
-            ]);
+            let job = ["--ranks", ranks, "--link", link, "--bytes", &bytes];
+            let more = ["--algorithm=two_shot", "--json", simulated.path()];
+            succeeds(&[&job[..], &more].concat());
             let record = &simulated.json()[0];
             json!({
                 "operation": "all_reduce", "form": "in_place", "transport": transport,
@@ -280,17 +207,9 @@ fn a_link_fitted_to_half_of_the_sizes_predicts_the_others_and_can_be_used() {
     bench_rows("2", "tcp", "alpha=5us,bandwidth=2GB/s", &two);
     bench_rows("4", "tcp", "alpha=7us,bandwidth=1GB/s", &four);
     let (table, links) = (TempFile::new("table.json"), TempFile::new("links.json"));
-    let lines = succeeds(&[
-        "--fit",
-        two.path(),
-        four.path(),
-        "--hold-out",
-        "half",
-        "--json",
-        table.path(),
-        "--write-link",
-        links.path(),
-    ]);
+    let files = ["--json", table.path(), "--write-link", links.path()];
+    let fit = ["--fit", two.path(), four.path(), "--hold-out=half"];
+    let lines = succeeds(&[&fit[..], &files].concat());
     let verdicts: Vec<&String> = lines.iter().filter(|line| line.contains("held out:")).collect();
     assert_eq!(verdicts.len(), 2, "{lines:?}");
     for verdict in verdicts {
@@ -309,18 +228,8 @@ fn a_link_fitted_to_half_of_the_sizes_predicts_the_others_and_can_be_used() {
     for (ranks, known) in [("2", "alpha=5us,bandwidth=2GB/s"), ("8", "alpha=7us,bandwidth=1GB/s")] {
         let time = |link: &str| {
             let file = TempFile::new(&format!("ring-{ranks}.json"));
-            succeeds(&[
-                "--ranks",
-                ranks,
-                "--link",
-                link,
-                "--algorithm",
-                "ring",
-                "--bytes",
-                "1M",
-                "--json",
-                file.path(),
-            ]);
+            let job = ["--ranks", ranks, "--link", link, "--algorithm=ring", "--bytes=1M"];
+            succeeds(&[&job[..], &["--json", file.path()]].concat());
             file.json()[0]["time_us"].as_f64().unwrap()
         };
         let (fitted, expected) = (time(&link), time(known));
@@ -341,11 +250,8 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
     refused(&with(&["--algorithm", "fastest"]), 2, "or all");
     refused(&with(&["--op", "broadcast", "--root", "4"]), 1, "root 4 is not a rank");
     refused(&with(&["--chunk-bytes", "2"]), 1, "less than one element of f32");
-    refused(
-        &["--ranks", "2", "--hosts", "2", "--link", "shm", "--algorithm", "zero_copy"],
-        1,
-        "is on another host",
-    );
+    let apart = ["--ranks=2", "--hosts=2", "--link=shm", "--algorithm=zero_copy"];
+    refused(&apart, 1, "is on another host");
     refused(&with(&["--plot", "/nowhere/plot.svg"]), 1, "cannot write /nowhere/plot.svg");
     refused(&with(&["--fit", "rows.json"]), 2, "cannot be used with");
 }
@@ -355,11 +261,8 @@ fn files_of_another_kind_are_refused_with_a_hint() {
     let rows = TempFile::new("rows.json");
     fs::write(&rows.0, "[]").unwrap();
     refused(&["--fit", rows.path()], 1, "no row of these files moves data");
-    refused(
-        &["--ranks", "2", "--link", rows.path()],
-        1,
-        "rows of `bonfire bench` are read by --fit",
-    );
+    let rows_as_link = ["--ranks", "2", "--link", rows.path()];
+    refused(&rows_as_link, 1, "rows of `bonfire bench` are read by --fit");
     refused(&["--fit", "missing.json"], 1, "cannot read missing.json");
     fs::write(&rows.0, "{\"links\": []}").unwrap();
     refused(&["--fit", rows.path()], 1, "has no rows of `bonfire bench --json`");

@@ -10,7 +10,7 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
-use bonfire_testkit::{Job, JobEnd};
+use bonfire_testkit::{Job, JobEnd, assert_each_says};
 
 /// Of one run of the program: minutes, where all kernels have yet to be compiled and the machine is busy.
 const LIMIT: Duration = Duration::from_secs(1000);
@@ -18,9 +18,7 @@ const LIMIT: Duration = Duration::from_secs(1000);
 /// Runs the program on so many devices, of which this is broken; `None` where there is no stand-in.
 fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd> {
     let Some(folder) = env::var_os("BONFIRE_TEST_STAND_IN") else {
-        println!(
-            "skipped: BONFIRE_TEST_STAND_IN is not set; .ci/run builds the stand-in and sets it"
-        );
+        println!("skipped: .ci/run builds the stand-in and sets BONFIRE_TEST_STAND_IN");
         return None;
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
@@ -49,6 +47,14 @@ const FULL: &str = "full";
 /// Instead of a fault: as many queues as a driver has that nobody has told of more.
 const FEW_QUEUES: &str = "few-queues";
 
+/// A self-test that passes and says all of this; everything that it said.
+fn passes(devices: u32, faults: &str, parts: (&str, &str), lines: &[&str]) -> Option<String> {
+    let (end, text) = selftest(devices, faults, parts)?;
+    assert!(end.status.success(), "{text}");
+    assert_each_says([&text], lines);
+    Some(text)
+}
+
 /// The parts of the self-test with these numbers of ranks; everything that it said.
 fn selftest(devices: u32, faults: &str, (parts, ranks): (&str, &str)) -> Option<(JobEnd, String)> {
     let arguments = ["selftest", "--cuda", "--quick", "--only", parts, "--ranks", ranks];
@@ -61,11 +67,7 @@ fn selftest(devices: u32, faults: &str, (parts, ranks): (&str, &str)) -> Option<
 fn ranks_that_share_a_device_give_the_bits_of_the_cpu() {
     // Code that waits for a device that waits for another rank would never come.
     let parts = ("threads,processes,faults", "2,4,8");
-    let Some((end, text)) = selftest(1, "load-waits", parts) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    for line in [
+    let lines = [
         "8 ranks as threads, waiting in Kernel: ",
         "8 ranks as threads, waiting in Stream: ",
         "8 ranks as threads, through host memory: ",
@@ -73,37 +75,27 @@ fn ranks_that_share_a_device_give_the_bits_of_the_cpu() {
         "4 ranks as processes: all bits as on the CPU",
         "8 ranks as processes: all bits as on the CPU",
         "faults         passed",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    ];
+    let Some(text) = passes(1, "load-waits", parts, &lines) else { return };
     assert!(!text.contains("data go through host memory"), "{text}");
 }
 
 #[test]
 fn ranks_on_devices_of_their_own_give_the_bits_of_the_cpu() {
     let parts = ("inventory,threads,processes,faults", "2,3");
-    let Some((end, text)) = selftest(2, "", parts) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    assert!(text.contains("memory of device 1: direct"), "{text}");
+    let Some(text) = passes(2, "", parts, &["memory of device 1: direct"]) else { return };
     assert!(!text.contains("data go through host memory"), "{text}");
 }
 
 #[test]
 fn burn_models_learn_on_several_ranks_what_they_learn_on_one() {
     // Two devices for three ranks: some share one.
-    let Some((end, text)) = selftest(2, "", ("training", "3")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    for line in [
+    let lines = [
         "3 ranks as threads: 4448 parameters, the same bits on all of them, the same bits on both ways, ",
         "3 ranks as processes: 4448 parameters, the same bits on all of them, the same bits on both ways, ",
         "training       passed",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    ];
+    passes(2, "", ("training", "3"), &lines);
 }
 
 #[test]
@@ -116,30 +108,20 @@ fn models_do_not_train_without_the_headers_of_cuda_and_the_error_says_what_to_do
         assert!(!end.status.success(), "{text}");
         let says =
             "cannot train on cuda: no headers of CUDA (NVRTC does not compile with the headers of ";
-        for says in [says, missing] {
-            assert!(text.contains(says), "{says:?} is missing:\n{text}");
-        }
+        assert_each_says([&text], &[says, missing]);
         assert!(!text.contains("panicked"), "{text}");
     }
     // Collectives need none.
-    let Some((end, text)) = selftest(1, "no-headers", ("threads", "2")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
+    passes(1, "no-headers", ("threads", "2"), &[]);
 }
 
 #[test]
 fn steps_of_burn_models_are_timed() {
-    let Some((end, text)) = selftest(1, "", ("steps", "2")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    for line in [
+    let lines = [
         "4448 parameters in 32 tensors, 6 samples per rank, each of 4 tokens",
         "steps          passed",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    ];
+    let Some(text) = passes(1, "", ("steps", "2"), &lines) else { return };
     let begins = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let rows: Vec<String> = text.lines().filter_map(begins).collect();
     for ranks in ["1", "2"] {
@@ -149,29 +131,20 @@ fn steps_of_burn_models_are_timed() {
 
 #[test]
 fn devices_that_reach_each_other_alike_reduce_directly_at_every_size() {
-    let Some((end, text)) = selftest(4, "", ("choice", "4")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
     let direct =
         "1 KiB by Direct, 64 KiB by Direct, 1 MiB by Direct, 64 MiB by Direct, 1 GiB by Direct";
-    for line in [
+    let lines = [
         "4 ranks: large all-reduce direct: pairs at ",
         &format!("in canonical order: {direct}"),
         &format!("in any order: {direct}"),
         "rank 3  reads ",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    ];
+    passes(4, "", ("choice", "4"), &lines);
 }
 
 #[test]
 fn where_only_neighbours_are_fast_large_sums_go_from_neighbour_to_neighbour() {
-    let Some((end, text)) = selftest(4, "far-peers-slow", ("choice", "4")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    for line in [
+    let lines = [
         "4 ranks: large all-reduce direct, by a chain from ",
         "in canonical order: 1 KiB by Direct, ",
         "64 MiB by Chain, 1 GiB by Chain",
@@ -182,43 +155,30 @@ fn where_only_neighbours_are_fast_large_sums_go_from_neighbour_to_neighbour() {
         "as asked: 1 KiB by Chain, 64 KiB by Chain, 1 MiB by Chain, 64 MiB by Chain, 1 GiB by Chain: 12 cases",
         "as asked: 1 KiB by Ring, 64 KiB by Ring, 1 MiB by Ring, 64 MiB by Ring, 1 GiB by Ring: 6 cases",
         "as chosen: 24 cases, bits as on the CPU",
-    ] {
-        assert!(text.contains(line), "{line:?} is missing:\n{text}");
-    }
+    ];
+    passes(4, "far-peers-slow", ("choice", "4"), &lines);
 }
 
 #[test]
 fn ranks_that_share_a_device_measure_nothing() {
-    let Some((end, text)) = selftest(1, "", ("choice", "2")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
     let line = "2 ranks: large all-reduce direct, on one device";
-    assert!(text.contains(line), "{text}");
+    let Some(text) = passes(1, "", ("choice", "2"), &[line]) else { return };
     assert!(!text.contains("GB/s"), "{text}");
 }
 
 #[test]
 fn no_kernel_waits_where_one_device_ends_kernels_that_take_long() {
     for (fault, sync) in [("", "Kernel"), ("kernel-time-limit", "Stream")] {
-        let Some((end, text)) = selftest(2, fault, ("processes", "2")) else {
-            return;
-        };
-        assert!(end.status.success(), "{text}");
         let line = format!("cases, waiting in {sync}");
-        assert!(text.contains(&line), "{line:?} is missing:\n{text}");
+        let Some(text) = passes(2, fault, ("processes", "2"), &[&line]) else { return };
         assert!(!text.contains("data go through host memory"), "{text}");
     }
 }
 
 /// With what is broken, the ranks take the way through the host, say why, and are right.
 fn falls_back(devices: u32, fault: &str, (parts, reason): (&str, &str)) {
-    let Some((end, text)) = selftest(devices, fault, (parts, "2")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
-    assert!(text.contains("data go through host memory, because 2 of 2 pairs"), "{text}");
-    assert!(text.contains(reason), "{reason:?} is missing:\n{text}");
+    let lines = ["data go through host memory, because 2 of 2 pairs", reason];
+    passes(devices, fault, (parts, "2"), &lines);
 }
 
 #[test]
@@ -265,10 +225,7 @@ fn memory_of_other_processes_that_is_not_opened_is_not_needed() {
 #[test]
 fn memory_without_handles_goes_to_other_processes_by_descriptors() {
     for (devices, fault) in [(1, "no-ipc"), (2, "no-ipc"), (2, "no-ipc-open")] {
-        let Some((end, text)) = selftest(devices, fault, ("processes", "3")) else {
-            return;
-        };
-        assert!(end.status.success(), "{text}");
+        let Some(text) = passes(devices, fault, ("processes", "3"), &[]) else { return };
         assert!(!text.contains("data go through host memory"), "{text}");
     }
     let reason = "cuMemSetAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
@@ -288,11 +245,8 @@ fn a_full_device_is_named_with_what_is_free() {
     };
     assert!(!end.status.success(), "{text}");
     // How much is free depends on who comes first.
-    for says in
-        ["no 16777216 bytes of device memory to be had on device 0, ", " of 25165824 are free"]
-    {
-        assert!(text.contains(says), "{says:?} is missing:\n{text}");
-    }
+    let named = "no 16777216 bytes of device memory to be had on device 0, ";
+    assert_each_says([text], &[named, " of 25165824 are free"]);
 }
 
 #[test]
@@ -338,34 +292,22 @@ fn ranks_of_one_process_that_share_a_device_have_queues_or_use_the_host() {
 fn a_group_over_nccl_gives_the_bits_of_the_cpu() {
     let parts = "nccl-threads,nccl-processes";
     for (devices, ranks) in [(1, "2,4"), (3, "1,3")] {
-        let Some((end, text)) = selftest(devices, "", (parts, ranks)) else {
-            return;
-        };
-        assert!(end.status.success(), "{text}");
         let most = &ranks[2..];
-        for line in [
-            format!("{most} ranks as threads over NCCL: "),
-            format!("{most} ranks as processes over NCCL: all bits as on the CPU"),
-        ] {
-            assert!(text.contains(&line), "{line:?} is missing:\n{text}");
-        }
+        let threads = format!("{most} ranks as threads over NCCL: ");
+        let processes = format!("{most} ranks as processes over NCCL: all bits as on the CPU");
+        passes(devices, "", (parts, ranks), &[&threads, &processes]);
     }
 }
 
 #[test]
 fn ranks_over_nccl_learn_which_process_died() {
     for devices in [1, 3] {
-        let Some((end, text)) = selftest(devices, "", ("nccl-faults", "2")) else {
-            return;
-        };
-        assert!(end.status.success(), "{text}");
-        for line in [
+        let lines = [
             "[rank 0] notified that rank 1 failed: ",
             "[rank 2] notified that rank 1 failed: ",
             "a process died, and the others knew which and ended after ",
-        ] {
-            assert!(text.contains(line), "{line:?} is missing:\n{text}");
-        }
+        ];
+        passes(devices, "", ("nccl-faults", "2"), &lines);
     }
 }
 
@@ -376,17 +318,13 @@ fn a_link_of_nccl_that_breaks_is_an_error_before_the_deadline() {
     };
     assert!(!end.status.success(), "{text}");
     let says = "ncclCommGetAsyncError: ncclResult 6 (set NCCL_DEBUG=WARN to see why)";
-    assert!(text.contains(says), "{says:?} is missing:\n{text}");
+    assert_each_says([text], &[says]);
 }
 
 #[test]
 fn packed_tensors_are_averaged_as_on_the_cpu() {
-    let Some((end, text)) = selftest(1, "load-waits", ("pack", "2,3")) else {
-        return;
-    };
-    assert!(end.status.success(), "{text}");
     let line = "3 ranks, [150, 400, 1000] tensors: all bits as on the CPU";
-    assert!(text.contains(line), "{line:?} is missing:\n{text}");
+    passes(1, "load-waits", ("pack", "2,3"), &[line]);
 }
 
 #[test]
@@ -402,6 +340,6 @@ fn the_doctor_shows_which_devices_reach_each_other() {
         };
         let text = end.stdout.join("\n");
         assert!(end.status.success(), "{text}");
-        assert!(text.contains(state), "{state:?} is missing:\n{text}");
+        assert_each_says([text], &[state]);
     }
 }

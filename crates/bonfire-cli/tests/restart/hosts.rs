@@ -71,8 +71,7 @@ fn a_killed_launcher_on_another_host_ends_host_0() {
     let (_port, mut jobs) = agents(2, &["--max-restarts=2"], "echo id $$; exec sleep 1000");
     let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
     jobs.remove(1).signal(Signal::KILL);
-    let end = jobs.remove(0).end();
-    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let end = jobs.remove(0).end_with(1);
     says(&end, "node 1 is lost");
     wait_until_gone(&ids);
 }
@@ -111,8 +110,7 @@ fn agents_that_still_meet_end_at_once_when_they_are_asked_to() {
         let job = Job::start(&mut agent((1, 2), &port, &[], "true"));
         job.until_told("waiting for the store");
         job.signal(signal);
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+        let end = job.end_with(code);
         says(&end, "interrupted by SIG");
     }
 }
@@ -135,8 +133,7 @@ fn a_hostfile_starts_a_launcher_for_each_host() {
                   awk 'index($0, ENVIRON[\"BONFIRE_JOB_TOKEN\"]) { print FILENAME }' \
                   /proc/[0-9]*/cmdline 2>/dev/null; true";
     let (_port, job) = of_hostfile("hostfile", &["--num_gpus=1"], script);
-    let mut end = job.end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let mut end = job.succeed();
     end.stdout.sort();
     let lines = ["[127.0.0.1] 1 2 1 it's here", "[localhost] 0 2 0 it's here"];
     assert_eq!(end.stdout, lines);
@@ -166,8 +163,7 @@ fn a_failure_on_a_host_of_a_hostfile_ends_the_others() {
     let script = "echo id $$; if [ $RANK = 2 ]; then exit 5; fi; exec sleep 1000";
     let (_port, job) = of_hostfile("hostfile-failure", &[], script);
     let ids = job.next_numbers(4);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(5), "{:?}", end.stderr);
+    let end = job.end_with(5);
     says(&end, "root cause: rank 2");
     assert_gone(&ids);
 }
@@ -210,8 +206,7 @@ fn one_node_rank_twice_is_one_clear_line() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
-    let end = twins.into_iter().nth(refused).unwrap().end();
-    assert_eq!(end.status.code(), Some(1));
+    let end = twins.into_iter().nth(refused).unwrap().end_with(1);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     says(&end, "there is another node 1 in this job");
 }

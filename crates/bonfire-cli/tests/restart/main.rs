@@ -37,16 +37,8 @@ fn folder(name: &str) -> PathBuf {
 /// The agent of one of `nnodes` hosts that meet at a port, one rank each unless `flags` say otherwise.
 fn agent((node, nnodes): (usize, usize), port: &OwnPort, flags: &[&str], script: &str) -> Command {
     let (node, count, port) = (node.to_string(), nnodes.to_string(), port.to_string());
-    let place = [
-        "--nnodes",
-        &count,
-        "--node_rank",
-        &node,
-        "--master_addr",
-        "127.0.0.1",
-        "--master_port",
-        &port,
-    ];
+    let hosts = ["--nnodes", &count, "--node_rank", &node];
+    let place = [&hosts[..], &["--master_addr=127.0.0.1", "--master_port", &port]].concat();
     let script = ["--", "/bin/sh", "-c", script];
     let mut command = bonfire(&[&place[..], flags, &script[..]].concat());
     command.env("BONFIRE_JOB_TOKEN", "ab".repeat(32));
@@ -88,8 +80,7 @@ fn agents_that_wait_long_say_for_whom() {
 fn the_environment_says_what_torchrun_says() {
     let script = "echo $NODE_RANK $GROUP_RANK $GROUP_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT \
                   $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID";
-    let end = shell(&["--standalone", "--max_restarts=2", "--rdzv_id=me"], script).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = shell(&["--standalone", "--max_restarts=2", "--rdzv_id=me"], script).succeed();
     assert_eq!(end.stdout, ["0 0 1 0 2 me"]);
 }
 
@@ -99,8 +90,7 @@ fn all_ranks_start_anew_until_the_job_succeeds() {
     let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
                   if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; \
                   if [ $RANK = 1 ]; then echo lost >&2; exit 3; fi; exec sleep 1000";
-    let end = shell(&["--nproc-per-node=2", "--max-restarts=3"], script).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = shell(&["--nproc-per-node=2", "--max-restarts=3"], script).succeed();
     for attempt in 0..3 {
         for rank in 0..2 {
             let line = format!("[rank {rank}] attempt {attempt}");
@@ -115,8 +105,7 @@ fn all_ranks_start_anew_until_the_job_succeeds() {
 #[test]
 fn restarts_are_counted_and_come_to_an_end() {
     let script = "echo again; exit 4";
-    let end = shell(&["--nproc-per-node=2", "--max-restarts=2"], script).end();
-    assert_eq!(end.status.code(), Some(4));
+    let end = shell(&["--nproc-per-node=2", "--max-restarts=2"], script).end_with(4);
     let mut starts = end.stdout;
     starts.sort();
     // A rank can be ended before it speaks, but not before another has failed.
@@ -130,8 +119,7 @@ fn an_interrupted_job_is_not_started_anew() {
     let job = shell(&["--nproc-per-node=2", "--max-restarts=9"], script);
     let ids = job.next_numbers(2);
     job.signal(Signal::TERM);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    let end = job.end_with(143);
     assert_gone(&ids);
     assert!(end.stdout.is_empty(), "{:?}", end.stdout);
 }
@@ -147,8 +135,7 @@ fn ranks_save_though_one_signal_arrives_twice() {
         let ids = job.next_numbers(2);
         job.signal(signal);
         job.signal(signal);
-        let end = job.end();
-        assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+        let end = job.end_with(code);
         let mut saved = end.stdout;
         saved.sort();
         assert_eq!(saved, ["[rank 0] saved", "[rank 1] saved"]);
@@ -161,8 +148,7 @@ fn ranks_save_when_the_terminal_is_closed() {
     let job = shell(&["--nproc-per-node=2"], SAVES);
     let ids = job.next_numbers(2);
     job.signal(Signal::HUP);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(129), "{:?}", end.stderr);
+    let end = job.end_with(129);
     assert_eq!(end.stdout.len(), 2, "{:?}", end.stdout);
     says(&end, "interrupted by SIGHUP");
     assert_gone(&ids);
@@ -177,8 +163,7 @@ fn nohup_keeps_a_job_running_when_the_terminal_is_closed() {
     let ids = job.next_numbers(2);
     job.signal(Signal::HUP);
     job.signal(Signal::TERM);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    job.end_with(143);
     assert_gone(&ids);
 }
 
@@ -197,8 +182,7 @@ fn ranks_stop_and_go_on_with_their_launcher() {
     for rank in ranks {
         bonfire_testkit::signal_process(rank, Signal::USR1);
     }
-    let end = job.end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    job.succeed();
 }
 
 #[test]
@@ -241,15 +225,13 @@ fn a_job_that_is_interrupted_while_it_is_stopped_saves_when_it_goes_on() {
     wait_until_stopped(&[&ranks[..], &[job.id()]].concat(), true);
     job.signal(Signal::TERM);
     job.signal(Signal::CONT);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    let end = job.end_with(143);
     assert_eq!(end.stdout.len(), 2, "{:?}", end.stdout);
 }
 
 #[test]
 fn an_address_of_host_0_that_one_host_does_not_need_is_said_to_be_unused() {
-    let end = shell(&["--standalone", "--master-addr=nowhere.invalid"], "true").end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = shell(&["--standalone", "--master-addr=nowhere.invalid"], "true").succeed();
     says(&end, "--master-addr nowhere.invalid is not used: --nnodes is 1");
     let end = shell(&["--master-addr=127.0.0.1"], "true").end();
     assert!(end.stderr.is_empty(), "{:?}", end.stderr);
@@ -263,8 +245,7 @@ fn output_goes_to_files_as_asked() {
     let flags = ["--nproc-per-node=2", &dir, "--job-id=j"];
     // Rank 0's output only in the file, rank 1's error stream in both places.
     let flags = [&flags[..], &["-r", "0:1", "-t", "1:2"]].concat();
-    let mut end = shell(&flags, script).end();
-    assert!(end.status.success());
+    let mut end = shell(&flags, script).succeed();
     end.stderr.sort();
     assert_eq!(end.stdout, ["[rank 1] out 1"]);
     assert_eq!(end.stderr, ["[rank 0] err 0", "[rank 1] err 1"]);
@@ -280,8 +261,7 @@ fn a_log_folder_alone_keeps_everything_of_every_attempt() {
     let dir = folder.display().to_string();
     let script = "echo out $TORCHELASTIC_RESTART_COUNT; echo err >&2; \
                   [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
-    let end = shell(&["--log-dir", &dir, "--rdzv-id=j", "--max-restarts=1"], script).end();
-    assert!(end.status.success(), "{:?}", end.stderr);
+    let end = shell(&["--log-dir", &dir, "--rdzv-id=j", "--max-restarts=1"], script).succeed();
     assert_eq!(end.stdout, ["out 0", "out 1"]);
     for attempt in 0..2 {
         let of =
@@ -313,8 +293,7 @@ fn flight_records_go_to_the_log_folder_unless_the_user_names_another() {
 
 #[test]
 fn a_log_folder_that_cannot_be_made_is_one_clear_line() {
-    let end = shell(&["--log-dir=/proc/none"], "true").end();
-    assert_eq!(end.status.code(), Some(1));
+    let end = shell(&["--log-dir=/proc/none"], "true").end_with(1);
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     says(&end, "--log-dir");
 }
@@ -325,8 +304,7 @@ fn a_grace_of_its_own_ends_ranks_that_ignore_sigterm() {
     let job = shell(&["--nproc=2", "--shutdown-timeout=0"], script);
     let ids = job.next_numbers(2);
     job.signal(Signal::INT);
-    let end = job.end();
-    assert_eq!(end.status.code(), Some(130));
+    job.end_with(130);
     assert_gone(&ids);
 }
 
@@ -353,8 +331,7 @@ fn the_port_of_one_host_may_be_left_to_the_system_in_torchruns_words() {
         &["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1"][..],
         &["--master-port=0"],
     ] {
-        let end = shell(flags, "[ $MASTER_PORT -gt 0 ]").end();
-        assert!(end.status.success(), "{:?}", end.stderr);
+        shell(flags, "[ $MASTER_PORT -gt 0 ]").succeed();
     }
 }
 
@@ -375,14 +352,17 @@ fn gpus_of_this_host_are_chosen_by_their_numbers() {
     assert_eq!(seen, ["[rank 0] 0 2,3", "[rank 1] 1 2,3"], "{:?}", end.stderr);
 }
 
+/// The launcher of one of two hosts, where this is the name of the first.
+fn of_master(name: &str, node: &str) -> Job {
+    let flags = ["--nnodes=2", "--master-addr", name, "--master-port=9", "--node-rank", node];
+    let mut command = bonfire(&[&flags[..], &["true"]].concat());
+    Job::start(command.env("BONFIRE_JOB_TOKEN", "ab".repeat(32)))
+}
+
 #[test]
 fn a_master_that_is_no_name_is_one_clear_line() {
     for node in ["0", "1"] {
-        let flags = ["--nnodes=2", "--master-addr=gpu[01-03]", "--master-port=9"];
-        let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
-        let token = "ab".repeat(32);
-        let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
-        assert_eq!(end.status.code(), Some(1));
+        let end = of_master("gpu[01-03]", node).end_with(1);
         assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
         says(&end, "\"gpu[01-03]\" is neither a name nor an address of a host");
     }
@@ -392,10 +372,6 @@ fn a_master_that_is_no_name_is_one_clear_line() {
 #[test]
 fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_told() {
     for node in ["0", "1"] {
-        let flags = ["--nnodes=2", "--master-addr=no.such.host.invalid", "--master-port=9"];
-        let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
-        let token = "ab".repeat(32);
-        let job = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token));
-        job.until_told("the name does not resolve");
+        of_master("no.such.host.invalid", node).until_told("the name does not resolve");
     }
 }
