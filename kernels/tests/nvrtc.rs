@@ -78,31 +78,11 @@ fn check_waiting(major: u32) {
 }
 
 #[test]
-fn kernels_that_wait_compile_for_ampere() {
-    check_waiting(8);
+fn kernels_that_wait_compile_for_ampere_hopper_and_blackwell() {
+    [8, 9, 10].map(check_waiting);
 }
 
 #[test]
-fn kernels_that_wait_compile_for_hopper() {
-    check_waiting(9);
-}
-
-#[test]
-fn kernels_that_wait_compile_for_blackwell() {
-    check_waiting(10);
-}
-
-#[test]
-fn every_kernel_compiles_for_ampere() {
-    check("sm_80");
-}
-
-#[test]
-fn every_kernel_compiles_for_hopper() {
-    check("sm_90");
-}
-
-#[test]
-fn every_kernel_compiles_for_blackwell() {
-    check("sm_100");
+fn every_kernel_compiles_for_ampere_hopper_and_blackwell() {
+    ["sm_80", "sm_90", "sm_100"].map(check);
 }

@@ -156,39 +156,23 @@ fn is_one_shot_all_reduce(collective: Collective, algorithm: Algorithm) -> bool 
     collective == Collective::AllReduce && algorithm == Algorithm::OneShot
 }
 
-#[test]
-fn ring_all_reduce_holds_everywhere() {
-    check_everywhere(Collective::AllReduce, Algorithm::Ring);
+macro_rules! everywhere {
+    ($($name:ident: $collective:ident by $algorithm:ident;)+) => {$(
+        #[test]
+        fn $name() {
+            check_everywhere(Collective::$collective, Algorithm::$algorithm);
+        }
+    )+};
 }
 
-#[test]
-fn ring_reduce_scatter_holds_everywhere() {
-    check_everywhere(Collective::ReduceScatter, Algorithm::Ring);
-}
-
-#[test]
-fn ring_all_gather_holds_everywhere() {
-    check_everywhere(Collective::AllGather, Algorithm::Ring);
-}
-
-#[test]
-fn one_shot_all_reduce_holds_everywhere() {
-    check_everywhere(Collective::AllReduce, Algorithm::OneShot);
-}
-
-#[test]
-fn two_shot_all_reduce_holds_everywhere() {
-    check_everywhere(Collective::AllReduce, Algorithm::TwoShot);
-}
-
-#[test]
-fn one_shot_reduce_scatter_holds_everywhere() {
-    check_everywhere(Collective::ReduceScatter, Algorithm::OneShot);
-}
-
-#[test]
-fn one_shot_all_gather_holds_everywhere() {
-    check_everywhere(Collective::AllGather, Algorithm::OneShot);
+everywhere! {
+    ring_all_reduce: AllReduce by Ring;
+    ring_reduce_scatter: ReduceScatter by Ring;
+    ring_all_gather: AllGather by Ring;
+    one_shot_all_reduce: AllReduce by OneShot;
+    two_shot_all_reduce: AllReduce by TwoShot;
+    one_shot_reduce_scatter: ReduceScatter by OneShot;
+    one_shot_all_gather: AllGather by OneShot;
 }
 
 #[test]
