@@ -204,12 +204,14 @@ fn step<N, const D: usize, const M: usize>(
         _ => Offloaded::Memory(parameter),
     };
     let weights = Weights { parameter, master };
-    #[allow(clippy::match_bool, reason = "some builds have one arm")]
-    let (weights, moments) = match is_flex(&device) {
-        #[cfg(feature = "flex")]
-        true => flex::step(rule, weights, gradient, factors.numbers(), moments),
-        _ => operations(rule, weights, gradient, &factors, moments),
+    #[cfg(feature = "flex")]
+    let (weights, moments) = if is_flex(&device) {
+        flex::step(rule, weights, gradient, factors.numbers(), moments)
+    } else {
+        operations(rule, weights, gradient, &factors, moments)
     };
+    #[cfg(not(feature = "flex"))]
+    let (weights, moments) = operations(rule, weights, gradient, &factors, moments);
     let file = match &weights.parameter {
         Offloaded::File(file) => Some(file.clone()),
         Offloaded::Memory(_) => None,

@@ -63,16 +63,12 @@ pub fn sum_over_ranks(
 
 #[cfg(test)]
 mod tests {
-    use bonfire_collective::GroupOptions;
-    use bonfire_testkit::local;
-
     use super::*;
-    use crate::journal::tests::world;
+    use crate::journal::tests::on_ranks;
 
     #[test]
     fn the_mean_is_over_samples_and_not_over_ranks() {
-        let means = local(3, GroupOptions::default(), |group| {
-            let world = world(group);
+        let means = on_ranks(3, |world| {
             let mut mean = WeightedMean::new();
             match world.rank().get() {
                 0 => {
@@ -92,19 +88,14 @@ mod tests {
 
     #[test]
     fn a_mean_of_nothing_is_nan_everywhere() {
-        let means = local(2, GroupOptions::default(), |group| {
-            let world = world(group);
-            WeightedMean::new().over_ranks(&world).unwrap()
-        });
+        let means = on_ranks(2, |world| WeightedMean::new().over_ranks(&world).unwrap());
         assert!(means.iter().all(|mean| mean.is_nan()), "{means:?}");
     }
 
     #[test]
     fn sums_are_the_same_on_every_rank() {
-        let sums = local(3, GroupOptions::default(), |group| {
-            let world = world(group);
-            sum_over_ranks(&world, f64::from(world.rank().get())).unwrap()
-        });
+        let sums =
+            on_ranks(3, |world| sum_over_ranks(&world, f64::from(world.rank().get())).unwrap());
         assert_eq!(sums, [3.0, 3.0, 3.0]);
     }
 }

@@ -220,6 +220,8 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bonfire_testkit::assert_each_says;
+
     use super::*;
     use crate::{Curve, ModelFlops, Point};
 
@@ -271,7 +273,7 @@ mod tests {
     fn charts_have_titles_and_units_and_rates_begin_at_zero() {
         let tags = ["throughput", "loss", "exposed_communication_seconds", "validation_loss"];
         let (html, charts) = html(&[("a model".to_owned(), report(&tags))]);
-        for heading in [
+        let parts = [
             "<figcaption>Loss<label>",
             "<figcaption>Throughput (tokens per second)<label>",
             "<figcaption>Exposed communication (ms per step)<label>",
@@ -279,9 +281,8 @@ mod tests {
             "<tr><th>model FLOP/s per rank</th><td>1.5 TFLOP/s</td></tr>",
             "<tr><th>model FLOPs utilisation</th><td>30.0 % of 5.0 TFLOP/s</td></tr>",
             "width:50.00%",
-        ] {
-            assert!(html.contains(heading), "{heading} is missing in {html}");
-        }
+        ];
+        assert_each_says([&html], &parts);
         assert_eq!(charts.as_array().unwrap().len(), 3);
         assert_eq!(charts[0]["from_zero"], false);
         assert_eq!(charts[0]["lines"][0]["name"], "Training loss");
@@ -297,12 +298,11 @@ mod tests {
         let mut report = report(&["</script><b>loss"]);
         report.facts.push(("a <b>".to_owned(), "1 & 2 < 3".to_owned()));
         let (html, charts) = html(&[("a <small> \"model\"".to_owned(), report)]);
-        for part in [
+        let parts = [
             "<title>a &lt;small&gt; &quot;model&quot;</title>",
             "<tr><th>a &lt;b&gt;</th><td>1 &amp; 2 &lt; 3</td></tr>",
-        ] {
-            assert!(html.contains(part), "{part} is missing in {html}");
-        }
+        ];
+        assert_each_says([&html], &parts);
         assert_eq!(charts[0]["lines"][0]["name"], "</script><b>loss");
     }
 
@@ -316,14 +316,13 @@ mod tests {
         });
         runs[1].1.configuration = vec![("optimizer.lr".to_owned(), "0.1".to_owned())];
         let (html, charts) = html(&runs);
-        for part in [
+        let parts = [
             "<title>a and b</title>",
             "<tr class=\"differs\"><th>ranks</th><td>2</td><td>4</td></tr>",
             "<tr><th>model</th><td>small</td><td>small</td></tr>",
             "<tr class=\"differs\"><th>optimizer.lr</th><td></td><td>0.1</td></tr>",
-        ] {
-            assert!(html.contains(part), "{part} is missing in {html}");
-        }
+        ];
+        assert_each_says([&html], &parts);
         let losses = charts[0]["lines"].as_array().unwrap();
         let lines: Vec<_> = losses
             .iter()

@@ -32,7 +32,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BoxError, Result};
-use crate::{NextStep, agree_on_next_step, all_or_none};
+use crate::{NextStep, agree_on_next_step};
 use data::{Fed, Feed};
 use engine::{Engine, Model};
 

@@ -1,5 +1,6 @@
 //! A command with processes of its own: what it says, how it ends, and what it leaves behind.
 
+mod again;
 mod port;
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use again::{again, measured, print_figure, task};
 pub use port::OwnPort;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};

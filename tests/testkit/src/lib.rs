@@ -26,8 +26,8 @@ pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
-    Job, JobEnd, OwnPort, Signal, assert_gone, is_running, of_another_launcher, signal_process,
-    wait_until_gone, wait_until_stopped,
+    Job, JobEnd, OwnPort, Signal, again, assert_gone, is_running, measured, of_another_launcher,
+    print_figure, signal_process, task, wait_until_gone, wait_until_stopped,
 };
 pub use ranks::{
     assert_each_says, connected, env_of, local, meeting, on_hosts, processes, try_connected,

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{assert_each_says, connected, local};
 
 type Outcome = Result<(), CollectiveError>;
 

@@ -45,10 +45,8 @@ fn a_rank_of_an_earlier_attempt_is_refused_by_name() {
     let stale = env_of(1, &server, &token);
     server.store().add(RESTARTS_KEY, 1).unwrap();
     let error = meet(&stale, &options()).err().unwrap();
-    assert!(
-        matches!(error, ConnectError::StaleAttempt { restart_count: 0, current: 1, .. }),
-        "{error}"
-    );
+    let is_stale = matches!(error, ConnectError::StaleAttempt { restart_count: 0, current: 1, .. });
+    assert!(is_stale, "{error}");
     assert!(error.to_string().contains("rank 1 of attempt 0"), "{error}");
 }
 
@@ -141,13 +139,10 @@ fn jobs_with_different_names_never_meet_though_they_share_a_token() {
     let options =
         GroupOptions { startup_timeout: Duration::from_millis(300), ..GroupOptions::default() };
     let error = meet(&stranger, &options).err().unwrap();
-    assert!(
-        matches!(
-            error,
-            ConnectError::Store(StoreError::WrongToken { .. } | StoreError::Unreachable { .. })
-        ),
-        "{error}"
-    );
+    let ConnectError::Store(StoreError::WrongToken { .. } | StoreError::Unreachable { .. }) = error
+    else {
+        panic!("{error}");
+    };
 }
 
 #[test]
@@ -187,10 +182,9 @@ fn too_few_open_files_are_named_before_anybody_connects() {
     check_open_files(WorldSize::new(2).unwrap()).unwrap();
     let error = check_open_files(WorldSize::new(u32::MAX).unwrap()).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("takes 12884901882 open files") && text.contains("`ulimit -n`"),
-        "{text}"
-    );
+    for part in ["takes 12884901882 open files", "`ulimit -n`"] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]

@@ -167,14 +167,15 @@ mod tests {
     /// Of shards of two chunks; the links of a chain are single ranks.
     fn plan(collective: Collective, algorithm: Algorithm, world: u32, count: usize) -> Plan {
         let chunk_elems_max = count.div_ceil(world as usize).div_ceil(2).max(1);
-        plan_of(collective, algorithm, world, (count, chunk_elems_max))
+        plan_of(collective, algorithm, world, count, chunk_elems_max)
     }
 
     fn plan_of(
         collective: Collective,
         algorithm: Algorithm,
         world: u32,
-        (count, chunk_elems_max): (usize, usize),
+        count: usize,
+        chunk_elems_max: usize,
     ) -> Plan {
         let world_size = WorldSize::new(world).unwrap();
         let schedule = Schedule::new(ScheduleShape {
@@ -228,8 +229,7 @@ mod tests {
             }
         }
         // Many more pieces than ranks.
-        let shape = (513, 8);
-        let plan = plan_of(Collective::AllReduce, Algorithm::Chain, 3, shape);
+        let plan = plan_of(Collective::AllReduce, Algorithm::Chain, 3, 513, 8);
         check_plan(&plan, slots()).unwrap_or_else(|error| panic!("{error}\n{plan}"));
     }
 

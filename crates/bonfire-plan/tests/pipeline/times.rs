@@ -80,11 +80,9 @@ fn passes_of_a_rank_follow_one_another_and_are_behind_their_inputs() {
             for span in spans {
                 let (stage, m) = (span.compute.stage, span.compute.micro_batch);
                 let text = span.compute.to_string();
-                let neighbour = match text.contains('F') {
-                    true if stage > 0 => Some(stage - 1),
-                    false if stage < last && !text.contains('W') => Some(stage + 1),
-                    _ => None,
-                };
+                let needs_next = stage < last && !text.contains('W');
+                let next = needs_next.then_some(stage + 1);
+                let neighbour = if text.contains('F') { stage.checked_sub(1) } else { next };
                 let Some(neighbour) = neighbour else {
                     continue;
                 };

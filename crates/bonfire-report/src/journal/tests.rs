@@ -6,9 +6,10 @@ use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
 use bonfire_plan::Bytes;
-use bonfire_testkit::{local, read_by_tensorboard};
+use bonfire_testkit::{assert_each_says, local, read_by_tensorboard};
 use bonfire_train::{Ddp, DeviceKind, LocalRank, Loss, TrainError};
 use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Device;
 
 use super::*;
 use crate::ModelFlops;
@@ -26,12 +27,15 @@ fn config(steps_done: u64, folder: Option<&Path>) -> JournalConfig {
     }
 }
 
+fn model(device: &Device) -> Linear {
+    LinearConfig::new(1, 1).with_bias(false).init(device)
+}
+
 /// Two steps of two ranks, of which rank 1 has twice the samples and is late with its data; rank r's
 /// loss is 1 + r. The last figures and the report.
 fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), ReportError> {
     let device = world.device().autodiff();
-    let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
-    let mut ddp = Ddp::new(model, world)?;
+    let mut ddp = Ddp::new(model(&device), world)?;
     let mut journal = Journal::new(world, config)?;
     let rank = world.rank().get();
     for _ in 0..2 {
@@ -55,14 +59,18 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Repor
     Ok((figures, journal.close()?))
 }
 
-pub(crate) fn world(group: ProcessGroup) -> World {
+pub(crate) fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    local(ranks, GroupOptions::default(), |group| body(world(group)))
+}
+
+fn world(group: ProcessGroup) -> World {
     let local =
         LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() };
     World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
 fn two_ranks(config: &JournalConfig) -> Vec<(Figures, Report)> {
-    local(2, GroupOptions::default(), |group| keep(&world(group), config.clone()).unwrap())
+    on_ranks(2, |world| keep(&world, config.clone()).unwrap())
 }
 
 #[test]
@@ -122,23 +130,18 @@ fn log(folder: &Path) -> Vec<serde_json::Value> {
 /// The steps from which on the event files hold, oldest first.
 fn events(folder: &Path) -> Vec<u64> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().contains("tfevents"))
-        .collect();
+    let paths = entries.map(|entry| entry.path());
+    let mut files: Vec<_> =
+        paths.filter(|path| path.to_string_lossy().contains("tfevents")).collect();
     files.sort();
-    let begins = files.iter().map(|file| begins_at(&fs::read(file).unwrap()));
-    begins.collect()
+    files.iter().map(|file| begins_at(&fs::read(file).unwrap())).collect()
 }
 
 #[test]
 fn a_journal_without_values_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(0, Some(&folder.path().join("runs")));
-    local(2, GroupOptions::default(), |group| {
-        let journal = Journal::new(&world(group), config.clone()).unwrap();
-        journal.close().unwrap();
-    });
+    on_ranks(2, |world| drop(Journal::new(&world, config.clone()).unwrap().close().unwrap()));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -194,8 +197,8 @@ fn every_run_has_a_folder_of_its_own_that_all_ranks_agree_on() {
         assert_eq!(events(folder), [0]);
     }
     // One that ends before it has measured anything leaves none.
-    local(2, GroupOptions::default(), |group| {
-        let journal = Journal::new(&world(group), config.clone()).unwrap();
+    on_ranks(2, |world| {
+        let journal = Journal::new(&world, config.clone()).unwrap();
         assert!(journal.folder().unwrap().exists());
         journal.close().unwrap();
     });
@@ -251,32 +254,30 @@ fn the_report_is_text_json_and_a_page_with_curves_and_ranks() {
     let read = |name| fs::read_to_string(folder.path().join("new").join(name)).unwrap();
     assert_eq!(read("report.txt"), report.to_string());
     let text = report.to_string();
-    for part in [
+    let parts = [
         "parameters                 1",
         "global batch               6 images",
         "steps                      3",
         "accuracy                   0.7500 after step 2",
         "images per second",
         "  exposed communication",
-    ] {
-        assert!(text.contains(part), "{part:?} is missing in\n{text}");
-    }
+    ];
+    assert_each_says([text], &parts);
     let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
     assert_eq!(json["world_size"], 2);
     assert_eq!(json["curves"][0]["tag"], "loss");
     assert!(json["ranks"][1]["data"].as_f64().unwrap() >= 2.0 * LATE.as_secs_f64());
     assert_eq!(json["straggler"]["rank"], 1);
     let page = read("report.html");
-    for part in [
+    let parts = [
         "a &lt;small&gt; model",
         "straggler",
         "<tr><td>1</td>",
         "<figcaption>Accuracy<label>",
         "<figcaption>Throughput (images per second)<label>",
         "<th>device</th><td>cpu</td>",
-    ] {
-        assert!(page.contains(part), "{part:?} is missing in\n{page}");
-    }
+    ];
+    assert_each_says([page], &parts);
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
     let below_a_file = folder.path().join("file");
     fs::write(&below_a_file, "").unwrap();
     let config = config(0, Some(&below_a_file.join("below")));
-    let outcomes = local(2, GroupOptions::default(), |group| keep(&world(group), config.clone()));
+    let outcomes = on_ranks(2, |world| keep(&world, config.clone()));
     let errors: Vec<ReportError> = outcomes.into_iter().filter_map(Result::err).collect();
     // The other rank hears of it in the journal's next operation, or in that of a backward pass.
     let [ReportError::Unwritable { path, .. }, heard] = &errors[..] else { panic!("{errors:?}") };
@@ -326,23 +327,18 @@ fn what_a_model_computes_is_reported_of_each_rank() {
         let part = figures.model_flops_utilisation.expect("the peak is set");
         let expected = of(figures.samples_per_second);
         assert!((part - expected).abs() <= 4.0 * f64::EPSILON * expected);
-        let line = format!(
-            "model FLOPs utilisation    {:.1} % of 1.0 GFLOP/s",
-            100.0 * of(report.samples_per_second)
-        );
-        let text = report.to_string();
-        assert!(text.contains(&line), "{line} is missing in\n{text}");
+        let percent = 100.0 * of(report.samples_per_second);
+        let line = format!("model FLOPs utilisation    {percent:.1} % of 1.0 GFLOP/s");
+        assert_each_says([report], &[&line]);
     }
 }
 
 /// A scaler finds after the pass that nothing is to be taken.
 #[test]
 fn a_step_that_is_skipped_is_no_step() {
-    let all = local(2, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(2, |world| {
         let device = world.device().autodiff();
-        let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
-        let mut ddp = Ddp::new(model, &world).unwrap();
+        let mut ddp = Ddp::new(model(&device), &world).unwrap();
         let mut journal = Journal::new(&world, config(0, None)).unwrap();
         let loss = |model: &Linear, loss: f32| {
             let x = Tensor::<2>::ones([1, 1], &device);
@@ -369,11 +365,9 @@ fn a_step_that_is_skipped_is_no_step() {
 
 #[test]
 fn losses_in_16_bits_are_summed_in_more() {
-    let all = local(1, GroupOptions::default(), |group| {
-        let world = world(group);
+    let all = on_ranks(1, |world| {
         let device = world.device().autodiff();
-        let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
-        let mut ddp = Ddp::new(model, &world).unwrap();
+        let mut ddp = Ddp::new(model(&device), &world).unwrap();
         let mut journal = Journal::new(&world, config(0, None)).unwrap();
         for _ in 0..4 {
             let step = ddp.backward(|model| {

@@ -24,18 +24,18 @@ fn fold_one<T: Element>(operands: &[T], options: FoldOptions) -> T {
     T::narrow(partial)
 }
 
+fn of_ranks(ranks: u32, reduce: ReduceOp) -> FoldOptions {
+    let world_size = WorldSize::new(ranks).unwrap();
+    FoldOptions { reduce, stage: Stage::Final, world_size, streams: false }
+}
+
 fn check<T: Element + PartialEq + std::fmt::Debug>(make: impl Fn(usize) -> T) {
     for reduce in ReduceOp::ALL.iter().copied() {
         if !reduce.supports(T::DTYPE) {
             continue;
         }
         for len in [0, 1, BLOCK_ELEMS - 1, BLOCK_ELEMS, 2 * BLOCK_ELEMS + 3] {
-            let options = FoldOptions {
-                reduce,
-                stage: Stage::Final,
-                world_size: WorldSize::new(3).unwrap(),
-                streams: false,
-            };
+            let options = of_ranks(3, reduce);
             let ranks: Vec<Vec<T>> = (0..3)
                 .map(|rank| (0..len).map(|index| make(index * 7 + rank * 13)).collect())
                 .collect();
@@ -43,12 +43,8 @@ fn check<T: Element + PartialEq + std::fmt::Debug>(make: impl Fn(usize) -> T) {
             let operands =
                 [Operand::Peer(&ranks[0][..]), Operand::Target, Operand::Peer(&ranks[2])];
             fold(&mut target, &operands, options);
-            let expected: Vec<T> = (0..len)
-                .map(|index| {
-                    let operands = [ranks[0][index], ranks[1][index], ranks[2][index]];
-                    fold_one(&operands, options)
-                })
-                .collect();
+            let expected = |index| fold_one(&[0, 1, 2].map(|rank| ranks[rank][index]), options);
+            let expected: Vec<T> = (0..len).map(expected).collect();
             assert_eq!(target, expected, "{reduce} of {len}");
             check_views(&ranks, &expected, options);
             check_pair(&ranks, options);
@@ -134,12 +130,7 @@ fn blocks_fold_like_single_elements() {
 #[test]
 fn sixteen_bit_floats_are_rounded_once() {
     // 2048 + 1 is not a binary16, so rounding after each addition would lose both ones.
-    let options = FoldOptions {
-        reduce: ReduceOp::Sum,
-        stage: Stage::Final,
-        world_size: WorldSize::new(3).unwrap(),
-        streams: false,
-    };
+    let options = of_ranks(3, ReduceOp::Sum);
     let mut target = [f16::from_f32(2048.0)];
     let one = [f16::from_f32(1.0)];
     fold(&mut target, &[Operand::Target, Operand::Peer(&one), Operand::Peer(&one)], options);
@@ -148,12 +139,7 @@ fn sixteen_bit_floats_are_rounded_once() {
 
 #[test]
 fn a_partial_mean_is_not_divided() {
-    let options = FoldOptions {
-        reduce: ReduceOp::Mean,
-        stage: Stage::Partial,
-        world_size: WorldSize::new(2).unwrap(),
-        streams: false,
-    };
+    let options = FoldOptions { stage: Stage::Partial, ..of_ranks(2, ReduceOp::Mean) };
     let mut target = [3.0_f32];
     fold(&mut target, &[Operand::Target, Operand::Peer(&[5.0])], options);
     assert_eq!(target, [8.0]);
@@ -163,12 +149,7 @@ fn a_partial_mean_is_not_divided() {
 fn the_order_of_zeros_and_nans_leaves_no_trace() {
     let values = [0.0_f32, -0.0, f32::NAN, -f32::NAN, 1.0, -1.0];
     for reduce in [ReduceOp::Min, ReduceOp::Max] {
-        let options = FoldOptions {
-            reduce,
-            stage: Stage::Final,
-            world_size: WorldSize::new(2).unwrap(),
-            streams: false,
-        };
+        let options = of_ranks(2, reduce);
         for (one, other) in values.iter().flat_map(|one| values.map(|other| (*one, other))) {
             let forth = fold_one(&[one, other], options);
             let back = fold_one(&[other, one], options);
@@ -182,12 +163,7 @@ fn the_order_of_zeros_and_nans_leaves_no_trace() {
 #[test]
 fn not_a_number_is_not_hidden_by_min_or_max() {
     for reduce in [ReduceOp::Min, ReduceOp::Max] {
-        let options = FoldOptions {
-            reduce,
-            stage: Stage::Final,
-            world_size: WorldSize::new(2).unwrap(),
-            streams: false,
-        };
+        let options = of_ranks(2, reduce);
         for (mine, theirs) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             let mut target = [mine];
             fold(&mut target, &[Operand::Target, Operand::Peer(&[theirs])], options);

@@ -60,10 +60,10 @@ impl<'a> Acceptor<'a> {
         // An acceptor finds out who it is only now, and whether the connection is as it must be.
         let is_plain = matches!(stream, Stream::Tcp(_));
         let is_sealed = matches!(stream, Stream::Tls(_));
-        let is_proper = |hello: Hello| match all.is_dialer(hello) {
-            true if is_plain => !all.is_sealed(hello.rank),
-            true if is_sealed => all.is_sealed(hello.rank),
-            is_dialer => is_dialer,
+        let is_proper = |hello: Hello| {
+            let is_as_due = || if all.is_sealed(hello.rank) { !is_plain } else { !is_sealed };
+            // First: a rank outside the group has no host.
+            all.is_dialer(hello) && is_as_due()
         };
         let mut hurried = Hurried::new(&mut stream, HANDSHAKE_TIMEOUT);
         let hello = Hello::receive(&mut hurried, all.group, is_proper)?;

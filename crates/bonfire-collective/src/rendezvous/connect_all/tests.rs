@@ -83,6 +83,15 @@ fn a_connection_that_the_acceptor_drops_is_made_again_also_after_its_welcome() {
     });
 }
 
+fn unless(is_through: &AtomicBool) -> Result<(), ConnectError> {
+    let cause = String::new();
+    if is_through.load(Ordering::Relaxed) {
+        Err(ConnectError::ParentFailed { cause })
+    } else {
+        Ok(())
+    }
+}
+
 #[test]
 fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     let token = JobToken::random().unwrap();
@@ -94,15 +103,9 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     let all = all(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let guard = |_: &[Rank]| {
-            if is_through.load(Ordering::Relaxed) {
-                Err(ConnectError::ParentFailed { cause: String::new() })
-            } else {
-                Ok(())
-            }
-        };
-        let connecting =
-            scope.spawn(move || all.connect(listeners, Deadline::after(TIMEOUT), &guard));
+        let connecting = scope.spawn(|| {
+            all.connect(listeners, Deadline::after(TIMEOUT), &|_: &[Rank]| unless(&is_through))
+        });
         let stream = Stream::Tcp(std::net::TcpStream::connect(own).unwrap());
         let greeted = greet(stream, Role::Connector, &token, Secrecy::Plain, TIMEOUT);
         let hello = Hello { rank: Rank::new(2), purpose: Purpose::Control };
@@ -148,15 +151,9 @@ fn another_user_of_the_host_joins_no_job_without_a_token() {
     let all = all(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let guard = |_: &[Rank]| {
-            if is_through.load(Ordering::Relaxed) {
-                Err(ConnectError::ParentFailed { cause: String::new() })
-            } else {
-                Ok(())
-            }
-        };
-        let connecting =
-            scope.spawn(move || all.connect(listeners, Deadline::after(TIMEOUT), &guard));
+        let connecting = scope.spawn(|| {
+            all.connect(listeners, Deadline::after(TIMEOUT), &|_: &[Rank]| unless(&is_through))
+        });
         let mut said = Vec::new();
         let called = door.accept().unwrap().0.read_to_end(&mut said);
         let greeted = as_another_user(|| {
