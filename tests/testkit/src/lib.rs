@@ -6,7 +6,6 @@
 #![allow(missing_docs, reason = "for the tests of this workspace alone")]
 #![forbid(unsafe_code)]
 
-mod again;
 pub mod conformance;
 mod console;
 pub mod endings;
@@ -21,7 +20,6 @@ mod scope;
 mod watchdog;
 mod way;
 
-pub use again::{again, measured, print_figure, task};
 pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
