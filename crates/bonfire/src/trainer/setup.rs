@@ -15,9 +15,7 @@ use crate::all_or_none;
 use crate::error::{Error, Result};
 
 /// Makes a training of a model, its data and a configuration, and continues from its newest checkpoint where there is
-/// one. Every rank calls it, with an equal model and configuration.
-///
-/// [`Trainer`] has an example.
+/// one. Every rank calls it, with an equal model and configuration. [`Trainer`] has an example.
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) for a configuration that does not fit the ranks or the data,
