@@ -26,7 +26,7 @@ impl Oracle {
         let lengths = floats::lengths(&net);
         let first = |index: usize| lengths[..index].iter().sum::<usize>();
         let elements = |index: usize| first(index)..first(index) + lengths[index];
-        let fragments = deal(&lengths, config.fragments.get()).into_iter();
+        let fragments = assign(&lengths, config.fragments.get()).into_iter();
         let fragments = fragments.map(|parameters| OracleFragment {
             elements: parameters.into_iter().flat_map(elements).collect(),
             ..OracleFragment::default()
