@@ -191,7 +191,7 @@ fn an_error_of_one_rank_ends_the_group_for_all() {
 #[test]
 fn a_panic_of_one_rank_ends_the_group_for_all() {
     rank_one_is_to_blame("rank 1 failed: panicked: no more disk", |group| {
-        let work = || assert_ne!(is_one(group), 1, "no more disk");
+        let work = || assert!(is_one(group) != 1, "no more disk");
         let done = catch_unwind(AssertUnwindSafe(|| group.abort_on_panic(work)));
         assert_eq!(done.is_err(), is_one(group) == 1);
         group.barrier()
