@@ -25,7 +25,7 @@ fn forward(gain: &Param<Tensor<2>>, mut x: Tensor<2>) -> Tensor<2> {
     x
 }
 
-/// Trains `plain` or in `segments`, and so many blocks.
+/// Trains a model of `blocks` blocks, `plain` or in `segments`.
 fn train(task: &str) {
     let (kind, blocks) = task.split_once(' ').unwrap();
     let device = Device::flex().autodiff();

@@ -161,13 +161,13 @@ keys! {
     /// of cp other characters of the same windows, those of tp parts of the same layers; -1 stands for the ranks left
     mesh: "pp=N,dp=N,cp=N,tp=N" => "mesh";
     /// Steps that each rank of dp_replicate takes alone between two exchanges of parameters (DiLoCo), for slow links;
-    /// without --mesh all ranks are of dp_replicate [default: gradients travel in every step]
+    /// without --mesh all ranks are of dp_replicate [default: gradients are averaged in every step]
     local_steps: "N" => "diloco.local_steps";
-    /// With --local-steps: the type in which parameters travel, f32, bf16 or int8
+    /// With --local-steps: the type in which parameters are sent, f32, bf16 or int8
     outer_gradients: "TYPE" => "diloco.outer_gradients";
-    /// With --local-steps: into how many parts the parameters are divided, which travel one after the other
+    /// With --local-steps: the number of parts in which parameters are sent, one after the other
     fragments: "N" => "diloco.fragments";
-    /// Folder of checkpoints: the training goes on from the last one there, on any mesh, and saves there
+    /// Folder of checkpoints: the training continues from the newest one there, on any mesh, and saves there
     checkpoints: "FOLDER" => "checkpoints.folder";
     /// Steps between two checkpoints; the end of the training is saved, too [default: 100]
     checkpoint_interval: "N" => "checkpoints.every";

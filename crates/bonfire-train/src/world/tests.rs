@@ -2,7 +2,7 @@ use bonfire_collective::GroupOptions;
 
 use super::*;
 
-/// Runs `body` on so many ranks, each a thread, on the CPU.
+/// Runs `body` on `ranks` CPU ranks, each a thread.
 pub(crate) fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     bonfire_testkit::local(ranks, GroupOptions::default(), |group| body(world(group)))
 }

@@ -50,7 +50,7 @@ fn stepped(ddp: &mut Ddp<Block>, optimizer: &mut ModuleOptimizer) {
 
 const MILESTONE: Milestone = Milestone { step: 1, metric: None };
 
-/// Also where it is written while the training goes on.
+/// In the background, too.
 #[test]
 fn divided_layers_are_saved_and_resumed_as_whole_ones() {
     for placement in [Placement::replicated(), Placement::zero2(), Placement::zero3()] {
