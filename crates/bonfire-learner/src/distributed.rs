@@ -1,4 +1,4 @@
-//! A learner that draws and writes on rank 0 only.
+//! A learner that shows and writes on rank 0 only.
 
 use std::error::Error;
 
@@ -15,34 +15,47 @@ use tracing::subscriber::NoSubscriber;
 
 use crate::config::LearnerConfig;
 use crate::model::DistributedModel;
-use crate::records::{FromMain, Restoring};
-use crate::strategy::strategy_of;
+use crate::records::FromMain;
+use crate::strategy::strategy;
 use bonfire_train::World;
 
 /// Lets `burn::train::SupervisedTraining` train on several ranks.
 pub trait DistributedTraining: Sized {
-    /// Trains on the ranks of `world` with [`strategy`](crate::strategy). Rank 0 draws, logs and writes checkpoints as
-    /// it would alone; all others are silent, whatever was set before, and need no file: with `.checkpoint(epoch)`
-    /// rank 0 reads for all. Call it last, on every rank.
+    /// Trains data-parallel on the ranks of `world`. Rank 0 shows, logs and writes checkpoints as it would alone; all
+    /// others are silent, whatever was set before, and need no file: with `.checkpoint(epoch)` rank 0 reads for all.
+    /// Every rank calls it last, in the same program with the same settings.
+    ///
+    /// The loaders are divided: rank r gets the r-th slice of each. Burn's loaders then shuffle within their slice;
+    /// `bonfire::data::DatasetLoader` distributes the complete data set again every epoch. A loader that cannot be sliced is
+    /// an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
     ///
     /// From here on rank 0's input and output are the launcher's terminal, if that is one; see
     /// [`claim_terminal`]. Burn's experiment log is off where the process logs elsewhere, as a program of
     /// `bonfire::launch` does unless `BONFIRE_LOG` is `off`. What other ranks print appears when the display is gone,
     /// which is when `LearningResult::renderer` is dropped.
+    ///
+    /// # Errors
+    /// An error that ends the training is `LearningResult::error` on every rank; on the others it names the rank at
+    /// fault. Averaged gradients that are infinite or NaN are such an error, before they reach the optimizer.
     #[must_use]
     fn distributed(self, world: &World) -> Self {
         self.distributed_with(world, LearnerConfig::default())
     }
 
-    /// Trains like [`distributed`](Self::distributed), and averages gradients as `config` says; a
-    /// [`DdpConfig`](bonfire_train::DdpConfig) converts into it. See [`strategy_with`](crate::strategy_with).
+    /// Trains like [`distributed`](Self::distributed), and averages gradients as `config` says. A
+    /// [`DdpConfig`](bonfire_train::DdpConfig) converts into it: bucket sizes, compression, precision. A step does not
+    /// show its loss, which therefore cannot be scaled: [`Precision::F16`](bonfire_train::Precision::F16) is
+    /// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). Burn's checkpoints lack the error feedback of
+    /// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd):
+    /// [`CompressionCheckpoints`](crate::CompressionCheckpoints) save it, and a training that resumes without them warns.
+    /// [`StepTimings`](crate::StepTimings) record the time of the steps.
     #[must_use]
     fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self;
 }
 
 impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
     fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self {
-        let strategy = strategy_of(world, config.into(), Restoring::MainRank);
+        let strategy = strategy(world, config.into());
         let training = self.with_training_strategy(strategy);
         if world.is_main() {
             if let Err(error) = claim_terminal() {

@@ -26,7 +26,6 @@ pub use distributed::DistributedTraining;
 pub use error::LearnerError;
 pub use model::DistributedModel;
 pub use output::{Outputs, StepOutput, TensorMessage, counted};
-pub use strategy::{strategy, strategy_with};
 pub use timings::{StepTimeMetric, StepTimings};
 
 #[cfg(test)]

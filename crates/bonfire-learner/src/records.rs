@@ -21,15 +21,6 @@ use burn::lr_scheduler::LrSchedulerRecord;
 
 use crate::error::LearnerError;
 
-/// The ranks that read the checkpoint from which a training continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restoring {
-    /// Every rank reads it; then all get the state of rank 0.
-    EveryRank,
-    /// Rank 0 reads it; the learner of each other rank waits for it in its checkpointers.
-    MainRank,
-}
-
 const SOURCE: Rank = Rank::new(0);
 
 /// The timeout of Burn's checkpointing threads for records of a model in memory.

@@ -20,7 +20,6 @@ use crate::local_batches::batches::{Split, Turn};
 use crate::local_batches::step_agreement::{OwnStep, StepAgreement};
 use crate::model::DistributedModel;
 use crate::output::{Sent, StepOutput, gathered};
-use crate::records::Restoring;
 
 pub(crate) struct Run<'a, M: LearnerModel> {
     pub(crate) world: &'a World,
@@ -39,7 +38,6 @@ impl<M: DistributedModel> Run<'_, M> {
     /// Trains and validates, epoch after epoch. All errors end all ranks: the caller reports them to the others.
     pub(crate) fn train(
         &mut self,
-        restoring: Restoring,
         train: &TrainLoader<M>,
         valid: &ValidLoader<M>,
         starting_epoch: usize,
@@ -54,7 +52,7 @@ impl<M: DistributedModel> Run<'_, M> {
         train.skip(starting_epoch - 1);
         valid.skip(starting_epoch - 1);
         self.learner.fork(&device.autodiff());
-        let mut ddp = self.replicate(restoring)?;
+        let mut ddp = self.replicate()?;
         for epoch in starting_epoch..=self.components.num_epochs {
             if self.epoch(epoch, &mut ddp, &train, &valid)? == Next::Stop {
                 break;

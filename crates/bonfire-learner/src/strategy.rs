@@ -12,58 +12,19 @@ use burn_train::{
 
 use crate::config::LearnerConfig;
 use crate::model::DistributedModel;
-use crate::records::Restoring;
 use crate::run::Run;
 
-/// Returns a strategy of data-parallel training over the ranks of `world`, for
-/// `SupervisedTraining::with_training_strategy`. Every rank calls it, in the same program with the same settings.
-///
-/// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders then shuffle
-/// within their slice; `bonfire::data::DatasetLoader` distributes the complete data set again every epoch. A loader that
-/// cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
-///
-/// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences
-/// the learner on all ranks but 0.
-///
-/// # Errors
-/// An error that ends the training is `LearningResult::error` on every rank; on the others it names the rank at fault.
-/// Averaged gradients that are infinite or NaN are such an error, before they reach the optimizer.
-#[must_use]
-pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
-    strategy_with(world, LearnerConfig::default())
-}
-
-/// Returns a strategy like [`strategy`]'s, which averages gradients as `config` says. A
-/// [`DdpConfig`](bonfire_train::DdpConfig) converts into it: bucket sizes, compression, precision. A step does not
-/// show its loss, which therefore cannot be scaled: [`Precision::F16`](bonfire_train::Precision::F16) is
-/// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). Burn's checkpoints lack the error feedback of
-/// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd):
-/// [`CompressionCheckpoints`](crate::CompressionCheckpoints) save it, and a training that resumes without them warns.
-/// [`StepTimings`](crate::StepTimings) record the time of the steps.
-///
-/// # Errors
-/// See [`strategy`].
-#[must_use]
-pub fn strategy_with<M: DistributedModel>(
-    world: &World,
-    config: impl Into<LearnerConfig>,
-) -> TrainingStrategy<M> {
-    strategy_of(world, config.into(), Restoring::EveryRank)
-}
-
-pub(crate) fn strategy_of<M: DistributedModel>(
+/// Returns a strategy of data-parallel training over the ranks of `world`.
+pub(crate) fn strategy<M: DistributedModel>(
     world: &World,
     config: LearnerConfig,
-    restoring: Restoring,
 ) -> TrainingStrategy<M> {
-    let world = world.clone();
-    TrainingStrategy::Custom(Arc::new(Distributed { world, config, restoring }))
+    TrainingStrategy::Custom(Arc::new(Distributed { world: world.clone(), config }))
 }
 
 struct Distributed {
     world: World,
     config: LearnerConfig,
-    restoring: Restoring,
 }
 
 impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
@@ -107,9 +68,8 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
         let _interrupts = stop_on_interrupt(&interrupter);
         let mut run = Run { world: &self.world, components, learner, config: &self.config };
         let group = self.world.group();
-        let trained = group.abort_on_panic(|| {
-            run.train(self.restoring, &dataloader_train, &dataloader_valid, starting_epoch)
-        });
+        let trained = group
+            .abort_on_panic(|| run.train(&dataloader_train, &dataloader_valid, starting_epoch));
         if let Err(error) = group.or_abort(trained) {
             error.stop(&interrupter, group.rank());
         }

@@ -162,7 +162,7 @@ pub mod launcher {
 pub mod learner {
     pub use bonfire_learner::{
         CompressionCheckpoints, DistributedTraining, GradientCheck, LearnerConfig, LearnerError,
-        StepOutput, StepTimings, counted, strategy, strategy_with,
+        Outputs, StepOutput, StepTimings, TensorMessage, counted,
     };
 }
 

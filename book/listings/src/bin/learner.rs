@@ -76,7 +76,7 @@ impl Batcher<f32, (Tensor<2>, Tensor<2>)> for OnTheLine {
 type Loader = Arc<DatasetLoader<f32, (Tensor<2>, Tensor<2>)>>;
 
 fn loader(world: &World, samples: usize, order: Order, remainder: Remainder) -> Loader {
-    let loader = DatasetLoader::new(world, Points(samples), OnTheLine, 8); // 8 of each rank
+    let loader = DatasetLoader::new(world, Points(samples), OnTheLine, 8); // 8 samples per rank
     Arc::new(loader.with_order(order).with_remainder(remainder))
 }
 // ANCHOR_END: loader
@@ -95,7 +95,7 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let result = SupervisedTraining::new(&folder, train, valid)
         .metrics((LossMetric::new(),))
         .num_epochs(40)
-        .distributed(&world) // rank 0 draws and saves; all train
+        .distributed(&world) // rank 0 shows and saves; all train
         .launch(Learner::new(model, optimizer, 0.1));
     // ANCHOR_END: distributed
     if let Some(error) = result.error {

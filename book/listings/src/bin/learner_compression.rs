@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bonfire::compression::GradientCompression;
 use bonfire::compression::PowerSgdConfig;
 use bonfire::data::{DatasetLoader, Order};
-use bonfire::learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig, StepTimings};
+use bonfire::learner::{
+    CompressionCheckpoints, DistributedTraining, LearnerConfig, Outputs, StepTimings,
+};
 use bonfire::prelude::*;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
@@ -114,8 +116,10 @@ fn train(
     if from > 0 {
         training = training.checkpoint(from);
     }
-    let config =
-        LearnerConfig::from(config).with_compression_checkpoints(&kept).with_timings(&timings);
+    let config = LearnerConfig::from(config)
+        .with_compression_checkpoints(&kept)
+        .with_outputs(Outputs::Validation)
+        .with_timings(&timings);
     world.seed_step(1, 0); // the same first parameters in every run
     let model = Mirror { layer: LinearConfig::new(16, 16).init(&world.device().autodiff()) };
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();

@@ -29,14 +29,14 @@ fn train(world: World) -> bonfire::Result<()> {
     let schedule = Schedule::new(Shape {
         kind: Kind::ZeroBubbleV,
         ranks: world.world_size(),
-        chunks: NonZeroU32::MIN.saturating_add(1), // 2 stages per rank
-        micro_batches: NonZeroU32::MIN.saturating_add(MICRO_BATCHES - 1),
+        chunks: const { NonZeroU32::new(2).unwrap() }, // stages per rank
+        micro_batches: const { NonZeroU32::new(MICRO_BATCHES).unwrap() },
     })?;
-    // The cost of each layer: parameters or seconds, or 1.0 if all are equal.
-    let runs = partition(&[1.0; LAYERS], schedule.stages() as usize)?;
+    // Ranges of layers by cost: parameters or seconds, or 1.0 if all are equal.
+    let ranges = partition(&[1.0; LAYERS], schedule.stages() as usize)?;
     let stage = |number: u32| {
         let layer = |_| LinearConfig::new(16, 16).init(&device);
-        let layers = runs[number as usize].clone().map(layer).collect();
+        let layers = ranges[number as usize].clone().map(layer).collect();
         Layers { layers }
     };
     let own = schedule.stages_on(world.rank()).into_iter();

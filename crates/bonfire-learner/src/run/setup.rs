@@ -2,7 +2,7 @@
 
 use crate::error::LearnerError;
 use crate::model::DistributedModel;
-use crate::records::{self, Restoring};
+use crate::records;
 use crate::run::Run;
 use bonfire_train::{Ddp, GradientCompression, Precision, with_file_timeout};
 
@@ -31,10 +31,10 @@ impl<M: DistributedModel> Run<'_, M> {
         matches!(self.config.ddp.compression, GradientCompression::PowerSgd(_))
     }
 
-    pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
+    pub(crate) fn replicate(&mut self) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
         let group = with_file_timeout(self.world.group(), &self.learner.model());
-        let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
+        let restored = self.components.checkpoint.is_some();
         let store = &self.components.event_store;
         match (self.world.is_main(), restored) {
             // The others wait in their checkpointers.
