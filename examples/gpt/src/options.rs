@@ -200,8 +200,8 @@ pub struct Settings {
 
 impl TrainArgs {
     pub fn model(&self, vocabulary: usize) -> GptConfig {
-        let Self { context, layers, heads, width, .. } = *self;
-        GptConfig { vocabulary, context, layers, heads, width }
+        let Self { context, layers, heads, width, checkpoint_blocks, .. } = *self;
+        GptConfig { vocabulary, context, layers, heads, width, checkpoint_blocks }
     }
 
     /// True if a trial finds the fastest schedule.

@@ -7,8 +7,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use crate::corpus::Vocabulary;
 use crate::model::Gpt;
-use crate::text::Vocabulary;
 
 /// Generates `len` characters with `model`, beginning with a new line where the text has lines. `temperature` divides
 /// the scores before the softmax.
@@ -23,7 +23,7 @@ pub fn sample(
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut tokens = vec![vocabulary.token('\n').unwrap_or(0)];
     for _ in 0..len {
-        let window = &tokens[tokens.len().saturating_sub(model.config().context)..];
+        let window = &tokens[tokens.len().saturating_sub(model.config.context)..];
         let scores = last_scores(model, window, &device);
         tokens.push(draw(&scores, temperature, rng.random()));
     }
@@ -75,7 +75,14 @@ mod tests {
     #[test]
     fn a_seed_gives_one_text_of_the_length_asked_for() {
         let vocabulary = Vocabulary::of("\nabcdefg");
-        let config = GptConfig { vocabulary: 8, context: 4, layers: 1, heads: 2, width: 8 };
+        let config = GptConfig {
+            vocabulary: 8,
+            context: 4,
+            layers: 1,
+            heads: 2,
+            width: 8,
+            checkpoint_blocks: false,
+        };
         let model = config.init(3, &Device::flex());
         let text = |seed| sample(&model, &vocabulary, 50, 1.0, seed);
         assert_eq!(text(1).chars().count(), 50);
