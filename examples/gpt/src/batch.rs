@@ -1,18 +1,72 @@
-//! Selects the windows of the text for each rank.
+//! Cuts a text into windows, with the next characters as targets, and selects those of each rank.
 //!
 //! The global batch of a step is a pure function of (seed, step) and of its size; a rank takes its slice of it. So two
 //! ranks with six windows each see exactly what one rank with twelve sees, and a training can be continued at any
 //! step. Validation windows are the same at every evaluation, and are divided among the ranks without padding.
 
-use anyhow::Result;
-use bonfire::World;
+use std::sync::Arc;
+
 use bonfire::collective::{Rank, WorldSize};
-use bonfire::config::Config;
-use burn::tensor::Device;
+use bonfire::trainer::Data;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::text::{TextBatch, TextWindows};
+/// Windows and, for each of their characters, the next one: `[batch, context]` both.
+#[derive(Clone, Debug)]
+pub struct TextBatch {
+    /// The input of the model.
+    pub tokens: Tensor<2, Int>,
+    /// The next characters, as targets.
+    pub targets: Tensor<2, Int>,
+}
+
+/// All windows of a text, numbered from its beginning. Clones share the text.
+#[derive(Clone, Debug)]
+pub struct TextWindows {
+    tokens: Arc<[i32]>,
+    context: usize,
+    /// From one window to the next, in characters.
+    stride: usize,
+}
+
+impl TextWindows {
+    /// Cuts windows of `context` characters, one behind the other.
+    ///
+    /// # Panics
+    /// If not one fits with its successor.
+    pub fn new(tokens: &[i32], context: usize) -> Self {
+        assert!(tokens.len() > context, "{} characters, windows of {context}", tokens.len());
+        Self { tokens: tokens.into(), context, stride: context }
+    }
+
+    /// Lets windows begin at every character, so that they overlap.
+    #[must_use]
+    pub fn at_every_character(self) -> Self {
+        Self { stride: 1, ..self }
+    }
+
+    pub fn count(&self) -> usize {
+        (self.tokens.len() - self.context - 1) / self.stride + 1
+    }
+
+    /// Makes a batch of the windows at `indices`, on `device`.
+    ///
+    /// # Panics
+    /// If there is no index, or one is outside.
+    pub fn batch(&self, indices: &[usize], device: &Device) -> TextBatch {
+        assert!(!indices.is_empty(), "a batch of no windows has no size");
+        let moved = |shift: usize| {
+            let window = |index: &usize| {
+                assert!(*index < self.count(), "window {index} of {}", self.count());
+                &self.tokens[index * self.stride + shift..][..self.context]
+            };
+            let values: Vec<i32> = indices.iter().flat_map(window).copied().collect();
+            Tensor::from_data(TensorData::new(values, [indices.len(), self.context]), device)
+        };
+        TextBatch { tokens: moved(0), targets: moved(1) }
+    }
+}
 
 /// Random windows of a text, the same for every rank with the same seed.
 #[derive(Debug, Clone, Copy)]
@@ -35,37 +89,64 @@ impl Sampler {
     }
 }
 
-/// Returns the forward passes of a step, and this rank's batch of each pass: windows that differ among the ranks of
-/// `data`.
-pub fn passes(
-    text: &TextWindows,
-    config: &Config,
-    data: &World,
-    device: &Device,
-) -> Result<(u64, impl Fn(u64) -> TextBatch + Send + Sync + use<>)> {
-    let (text, device) = (text.clone(), device.clone());
-    let (rank, world_size) = (data.rank(), data.world_size());
-    let batches = config.batches(world_size.get().into())?;
-    let (micro, per_step) = (usize::try_from(batches.micro)?, batches.accumulation);
-    let batch = micro * usize::try_from(per_step)?;
-    let sampler = Sampler { seed: config.seed, windows: text.count(), batch };
-    let of_pass = move |pass| {
-        let windows = sampler.windows(pass / per_step, rank, world_size);
-        let first = (pass % per_step) as usize * micro;
-        text.batch(&windows[first..first + micro], &device)
-    };
-    Ok((per_step, of_pass))
+/// Returns the same windows for every evaluation, at most `count`.
+pub fn validation(text: &TextWindows, count: usize, device: Device) -> Data<TextBatch> {
+    let (text, windows) = (text.clone(), spread(text.count(), count));
+    Data::new(windows.len(), move |indices: &[usize]| {
+        let own: Vec<usize> = indices.iter().map(|index| windows[*index]).collect();
+        text.batch(&own, &device)
+    })
 }
 
 /// Selects at most `count` of a text's windows, spread evenly.
-pub fn spread(windows: usize, count: usize) -> Vec<usize> {
+fn spread(windows: usize, count: usize) -> Vec<usize> {
     let count = count.min(windows);
     (0..count).map(|place| place * windows / count).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// The windows of a text whose characters are numbered from 0, again after each 26.
+    fn text(len: i32, context: usize) -> TextWindows {
+        TextWindows::new(&(0..len).map(|place| place % 26).collect::<Vec<_>>(), context)
+    }
+
+    fn values(tensor: Tensor<2, Int>) -> Vec<i32> {
+        tensor.into_data().iter::<i32>().collect()
+    }
+
+    #[test]
+    fn targets_are_the_successors() {
+        let windows = text(20, 3);
+        let batch = windows.batch(&[0, 4], &Device::flex());
+        assert_eq!(values(batch.tokens), [0, 1, 2, 12, 13, 14]);
+        assert_eq!(values(batch.targets), [1, 2, 3, 13, 14, 15]);
+        let everywhere = windows.at_every_character();
+        let batch = everywhere.batch(&[4], &Device::flex());
+        assert_eq!(values(batch.tokens), [4, 5, 6]);
+        assert_eq!(text(9, 8).count(), 1);
+    }
+
+    proptest! {
+        /// Windows behind each other predict every character once but the first and a rest that
+        /// fills no window.
+        #[test]
+        fn windows_cover_a_text_without_overlap(len in 2..200_i32, context in 1..20_usize) {
+            prop_assume!(len as usize > context);
+            let windows = text(len, context);
+            let all: Vec<usize> = (0..windows.count()).collect();
+            let targets = values(windows.batch(&all, &Device::flex()).targets);
+            let expected: Vec<i32> = (1..len).map(|place| place % 26).collect();
+            prop_assert_eq!(&targets[..], &expected[..targets.len()]);
+            prop_assert!(expected.len() - targets.len() < context);
+            let everywhere = windows.at_every_character();
+            prop_assert_eq!(everywhere.count(), len as usize - context);
+        }
+    }
 
     fn sampler(batch: usize) -> Sampler {
         Sampler { seed: 5, windows: 984, batch }

@@ -6,10 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod data;
+pub mod corpus;
 pub mod model;
 pub mod options;
 pub mod plan;
 pub mod sample;
-pub mod text;
 pub mod train;

@@ -10,11 +10,10 @@ use anyhow::{Context, Result};
 use bonfire::collective::WorldSize;
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
-use gpt::data::Corpus;
+use gpt::corpus::{Corpus, read};
 use gpt::options::{Settings, TrainArgs};
 use gpt::plan::tables;
 use gpt::sample::sample;
-use gpt::text::Text;
 use gpt::train::{Trained, train};
 
 /// Trains a decoder-only character transformer data-parallel: a few minutes on two cores.
@@ -49,8 +48,8 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     let context = settings.args.context;
     let corpus = match &settings.args.data {
         Some(path) => {
-            let text = Text::read(path).context("--data cannot be used")?;
-            Corpus::new(text, context)?
+            let text = read(path).context("--data cannot be used")?;
+            Corpus::new(path.display().to_string(), &text, context)?
         }
         None => Corpus::own(context)?,
     };
@@ -72,7 +71,7 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
 fn present(trained: &Trained, settings: &Settings, corpus: &Corpus) {
     let TrainArgs { sample: len, temperature, .. } = settings.args;
     if len > 0 {
-        let (vocabulary, seed) = (corpus.text.vocabulary(), settings.config.seed);
+        let (vocabulary, seed) = (&corpus.vocabulary, settings.config.seed);
         let text = sample(&trained.model, vocabulary, len, temperature, seed);
         show(&format!("\n--- sample, temperature {temperature} ---\n{text}\n"));
     }

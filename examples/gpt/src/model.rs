@@ -25,11 +25,12 @@ use bonfire::parallel::{
 };
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::text::TextBatch;
+use crate::batch::TextBatch;
 
 /// The standard deviation of every initial matrix, as in GPT-2.
 const INITIAL_STD: f64 = 0.02;
@@ -47,6 +48,8 @@ pub struct GptConfig {
     pub heads: usize,
     /// Width of the residual stream, `C`.
     pub width: usize,
+    /// True if the blocks keep only their inputs, and are computed again in the backward pass.
+    pub checkpoint_blocks: bool,
 }
 
 /// The model, or the layers of a stage: the embedding is in the first, the last norm in the last.
@@ -56,11 +59,10 @@ pub struct Gpt {
     positions: Option<Param<Tensor<2>>>,
     blocks: Vec<Block>,
     norm: Option<LayerNorm>,
-    recomputed: bool,
     /// Characters of which this rank has the vectors.
     rows: usize,
     #[module(skip)]
-    config: GptConfig,
+    pub(crate) config: GptConfig,
     /// The ranks among which the layers are divided.
     #[module(skip)]
     tp: Option<World>,
@@ -127,7 +129,6 @@ impl GptConfig {
             positions: Some(positions),
             blocks: blocks.collect(),
             norm: Some(norm()),
-            recomputed: false,
             rows: v,
             config: *self,
             tp: None,
@@ -137,15 +138,6 @@ impl GptConfig {
 }
 
 impl Gpt {
-    pub fn config(&self) -> &GptConfig {
-        &self.config
-    }
-
-    pub fn with_recomputed_blocks(mut self) -> Self {
-        self.recomputed = true;
-        self
-    }
-
     /// Computes the loss of this rank's tokens of the windows, which all ranks of `cp` get.
     pub fn among(mut self, cp: &World) -> Self {
         self.cp = (cp.world_size().get() > 1).then(|| cp.clone());
@@ -205,10 +197,7 @@ impl Gpt {
     /// Returns the mean cross entropy, in nats per character, of the targets after the tokens, both `[B, T]`; of this
     /// rank's tokens among ranks of `cp`. They have equally many, so the mean over the ranks is that over all tokens.
     pub fn loss(&self, batch: TextBatch) -> Tensor<1> {
-        let [tokens, targets] = [batch.tokens, batch.targets].map(|all| match &self.cp {
-            None => all,
-            Some(cp) => or_end_pass(zigzag_split(all, 1, cp), cp),
-        });
+        let [tokens, targets] = [batch.tokens, batch.targets].map(|all| self.own(all, 1));
         self.cross_entropy(self.stream(tokens, None), self.tokens(), targets)
     }
 
@@ -216,19 +205,30 @@ impl Gpt {
     fn stream(&self, tokens: Tensor<2, Int>, input: Option<Tensor<2>>) -> Tensor<2> {
         let [b, t] = tokens.dims();
         let embedded = self.positions.as_ref().map(|positions| {
-            let positions = match &self.cp {
-                None => positions.val().slice(0..t),
-                Some(cp) => {
-                    let all = positions.val().slice(0..t * cp.world_size().len());
-                    or_end_pass(zigzag_split(all, 0, cp), cp)
-                }
-            };
+            let ranks = self.cp.as_ref().map_or(1, |cp| cp.world_size().len());
+            let positions = self.own(positions.val().slice(0..t * ranks), 0);
             let embedded = self.tokens().forward(tokens) + positions.unsqueeze(); // [B, T, C]
             embedded.flatten(0, 1) // [B*T, C]
         });
         let stream = embedded.or(input).expect("a stage without embedding has an input");
-        let block = |stream, block: &Block| block.run(stream, b, self.cp.as_ref(), self.recomputed);
-        self.blocks.iter().fold(stream, block)
+        let recompute = Recompute::default().with_rng_replay(RngReplay::None);
+        self.blocks.iter().fold(stream, |stream, block| {
+            let cp = self.cp.clone();
+            let forward = move |block: &Block, stream| block.forward(stream, b, cp.as_ref());
+            if self.config.checkpoint_blocks {
+                recompute.run(block, stream, forward)
+            } else {
+                forward(block, stream)
+            }
+        })
+    }
+
+    /// This rank's tokens, along `dim`, of those that all ranks of `cp` have.
+    fn own<const D: usize, K: Basic>(&self, all: Tensor<D, K>, dim: usize) -> Tensor<D, K> {
+        match &self.cp {
+            None => all,
+            Some(cp) => or_end_pass(zigzag_split(all, dim, cp), cp),
+        }
     }
 
     fn cross_entropy(
@@ -280,16 +280,6 @@ impl Block {
         let Mlp { input, output } = &mut whole.mlp;
         (*input, *output) = (input.to_linear()?.into(), output.to_linear()?.into());
         Ok(whole)
-    }
-
-    /// The forward pass of a block, with the tokens of ranks of `cp`; keeps only its input if it is recomputed.
-    fn run(&self, stream: Tensor<2>, b: usize, cp: Option<&World>, recomputed: bool) -> Tensor<2> {
-        if !recomputed {
-            return self.forward(stream, b, cp);
-        }
-        let cp = cp.cloned();
-        let forward = move |block: &Self, stream| block.forward(stream, b, cp.as_ref());
-        Recompute::default().with_rng_replay(RngReplay::None).run(self, stream, forward)
     }
 
     fn forward(&self, stream: Tensor<2>, b: usize, cp: Option<&World>) -> Tensor<2> {
@@ -363,8 +353,14 @@ mod tests {
 
     use super::*;
 
-    const CONFIG: GptConfig =
-        GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 12 };
+    const CONFIG: GptConfig = GptConfig {
+        vocabulary: 11,
+        context: 8,
+        layers: 2,
+        heads: 2,
+        width: 12,
+        checkpoint_blocks: false,
+    };
 
     fn device() -> Device {
         Device::flex()

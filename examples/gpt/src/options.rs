@@ -200,8 +200,8 @@ pub struct Settings {
 
 impl TrainArgs {
     pub fn model(&self, vocabulary: usize) -> GptConfig {
-        let Self { context, layers, heads, width, .. } = *self;
-        GptConfig { vocabulary, context, layers, heads, width }
+        let Self { context, layers, heads, width, checkpoint_blocks, .. } = *self;
+        GptConfig { vocabulary, context, layers, heads, width, checkpoint_blocks }
     }
 
     /// True if a trial finds the fastest schedule.
@@ -268,19 +268,13 @@ impl TryFrom<TrainArgs> for Settings {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_string()),
-        Ok(size) => Ok(size),
-        Err(error) => Err(format!("{error}")),
-    }
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|number| *number > 0).ok_or("must be a whole number of at least 1")
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
-        _ => Err("must be a number above 0".to_owned()),
-    }
+fn positive(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite());
+    number.ok_or("must be a number above 0")
 }
 
 #[cfg(test)]

@@ -5,33 +5,30 @@ use std::fmt::Write;
 use anyhow::{Context, Result, ensure};
 use bonfire::collective::{Rank, WorldSize};
 use bonfire::ddp::{Placement, Precision, Sharding};
-use bonfire::parallel::schedule::Schedule;
+use bonfire::parallel::schedule::{Kind, Schedule, Shape};
 use bonfire::parallel::{Axes, Pass, Pipeline};
 use bonfire::plan::{
     Bytes, Evaluation, Resident, Training, outline, rehearse_among, rehearse_work,
 };
-use bonfire::world::{Axis, DeviceKind, Mesh};
-use bonfire::{DdpConfig, SpawnOptions, World, spawn_with};
+use bonfire::world::{Axis, DeviceKind, Grid};
+use bonfire::{DdpConfig, SpawnOptions, spawn_with};
 use burn::module::Module;
 use burn::tensor::Device;
 
-use crate::batch::passes;
-use crate::data::Corpus;
+use crate::corpus::Corpus;
 use crate::model::Gpt;
 use crate::options::Settings;
-use crate::text::TextBatch;
-use crate::train::pipeline::{owned, shape};
-use crate::train::untrained;
+use crate::train::Run;
 
 /// Shows the memory of each rank of `pp` in each placement.
 pub fn tables(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<String> {
-    let trainings = plan(settings, corpus, ranks)?;
+    let grid = settings.config.mesh.over(ranks)?;
+    let trainings = plan(settings, corpus, &grid)?;
     let own = settings.config.placement;
     let mut placements = Placement::presets().to_vec();
     if !placements.contains(&own) {
         placements.push(own);
     }
-    let grid = settings.config.mesh.over(ranks)?;
     let stages = trainings.len() > 1;
     // Stages run outside of the passes that gather parameters.
     placements.retain(|placement| !stages || placement.parameters != Sharding::Sharded);
@@ -48,23 +45,19 @@ pub fn tables(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<
 
 /// Plans the memory of a training for each place on `pp`: the parameters of a rank, and the memory of its passes. The
 /// ranks of `cp` and `tp` run them together, as threads of this process.
-fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Vec<Training>> {
-    let grid = settings.config.mesh.over(ranks)?;
+fn plan(settings: &Settings, corpus: &Corpus, grid: &Grid) -> Result<Vec<Training>> {
     let program = Bytes::new(Resident::of_this_process()?.now_bytes);
     let [dp_replicate, dp_shard, cp, tp] =
         [Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp].map(|axis| grid.size(axis));
-    let together = SpawnOptions::new(WorldSize::new(cp * tp)?).with_device(DeviceKind::Cpu);
     let pp = WorldSize::new(grid.size(Axis::Pp))?;
+    let together = SpawnOptions::new(WorldSize::new(cp * tp)?).with_device(DeviceKind::Cpu);
     let measured = spawn_with(&together, |world| -> Result<_> {
-        let mesh = world.mesh(&*format!("cp={cp},tp={tp}"))?;
+        let mesh = &world.mesh(&*format!("cp={cp},tp={tp}"))?;
         let device = Device::flex().autodiff();
-        // Of any size are the windows of one rank.
-        let (per_step, batch) = passes(&corpus.training, &settings.config, mesh.data(), &device)?;
-        let micro_batches = (0..per_step).map(batch).collect();
-        let rehearsal = Rehearsal { settings, corpus, micro_batches, device };
+        let run = Run { world: &world, mesh, settings, corpus, device };
         match pp {
-            WorldSize::ONE => Ok(vec![rehearsal.layers(&world, &mesh)?]),
-            _ => rehearsal.stages(&world, &mesh, pp),
+            WorldSize::ONE => Ok(vec![run.rehearse_layers()?]),
+            _ => run.rehearse_stages(pp),
         }
     })?;
     // The first one has one row of the vocabulary more, if any has.
@@ -79,48 +72,50 @@ fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Vec<Tr
     Ok(trainings)
 }
 
-struct Rehearsal<'a> {
-    settings: &'a Settings,
-    corpus: &'a Corpus,
-    micro_batches: Vec<TextBatch>,
-    device: Device,
-}
-
-impl Rehearsal<'_> {
-    fn layers(&self, world: &World, mesh: &Mesh) -> Result<Training> {
-        let model = untrained(self.settings, self.corpus, &self.device);
-        let model = model.divided(mesh.sub(Axis::Tp));
-        let model = model.context("--mesh does not fit the model")?;
-        let model = model.among(mesh.sub(Axis::Cp));
+/// Rehearsals are on a mesh of `cp` and `tp` alone: ranks along the other axes have batches of the same size.
+impl Run<'_> {
+    fn rehearse_layers(&self) -> Result<Training> {
+        let micro_batches = self.micro_batches()?;
+        let model = self.divided(self.model())?.among(self.mesh.sub(Axis::Cp));
         let mut training = self.training(&model)?;
-        training.micro_batches = self.micro_batches.len() as u64;
-        training.activations = rehearse_among(world, &model, Precision::F32, |model| {
-            model.loss(self.micro_batches[0].clone())
+        training.micro_batches = micro_batches.len() as u64;
+        training.activations = rehearse_among(self.world, &model, Precision::F32, |model| {
+            model.loss(micro_batches[0].clone())
         })?;
         Ok(training)
     }
 
     /// Plans the ranks of `pp`, one after the other: each runs its list of passes without the others.
-    fn stages(&self, world: &World, mesh: &Mesh, pp: WorldSize) -> Result<Vec<Training>> {
+    fn rehearse_stages(&self, pp: WorldSize) -> Result<Vec<Training>> {
         ensure!(
             !self.settings.args.tries_schedules(),
             "--schedule auto is known once a training runs; name one for --plan"
         );
-        let (lone, tp) = (mesh.sub(Axis::Pp), mesh.sub(Axis::Tp));
+        let micro_batches = self.micro_batches()?;
+        let section = &self.settings.config.pipeline;
+        let usual = match section.schedule {
+            Kind::Interleaved | Kind::ZeroBubbleV => 2,
+            _ => 1,
+        };
+        let chunks = section.stages_per_rank.unwrap_or(usual);
+        let schedule = Schedule::new(Shape {
+            kind: section.schedule,
+            ranks: pp,
+            chunks: chunks.try_into().context("a rank has a stage")?,
+            micro_batches: u32::try_from(micro_batches.len())?.try_into()?,
+        })?;
+        let weights = self.model().weights();
+        let lone = self.mesh.sub(Axis::Pp);
         let axes = Axes { stages: lone, data: lone };
-        let shape = shape(&self.settings.config, pp, self.micro_batches.len())?;
-        let schedule = Schedule::new(shape)?;
         let one = |rank: Rank| {
-            let model = untrained(self.settings, self.corpus, &self.device);
-            let weights = model.weights();
-            let own = owned(&model.divided(tp)?, &weights, &schedule, rank)?;
+            let own = schedule.stages_on(rank).into_iter();
+            let own: Vec<Gpt> = own.map(self.stages_of(&schedule, &weights)?).collect();
             let mut training = self.training(&own)?;
             let passes = schedule.alone(rank);
             let mut pipeline = Pipeline::with_config(own, passes, axes, DdpConfig::default())?;
-            let taken = rehearse_work(world, || {
+            let taken = rehearse_work(self.world, || {
                 let forward = |stage: &Gpt, pass: &mut Pass<'_, _>| stage.alone(pass.micro_batch());
-                let step = pipeline.backward(&self.micro_batches, forward);
-                step.map(drop)
+                pipeline.backward(&micro_batches, forward).map(drop)
             })?;
             training.activations = taken.into();
             Ok(training)
@@ -128,6 +123,7 @@ impl Rehearsal<'_> {
         pp.ranks().map(one).collect()
     }
 
+    /// Plans the parameters of this rank.
     fn training<M: Module>(&self, own: &M) -> Result<Training> {
         let (kind, offload) = (&self.settings.config.optimizer.kind, &self.settings.config.offload);
         let moments = match serde_json::to_value(kind)?.as_str() {

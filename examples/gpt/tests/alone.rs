@@ -7,9 +7,8 @@ use std::time::Duration;
 use bonfire::World;
 use bonfire_testkit::Watchdog;
 use clap::Parser;
-use gpt::data::Corpus;
+use gpt::corpus::Corpus;
 use gpt::options::{Settings, TrainArgs};
-use gpt::text::Text;
 use gpt::train::train;
 
 #[derive(Debug, Parser)]
@@ -28,7 +27,7 @@ fn losses(ranks: u32, more: &str) -> Vec<f64> {
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
     settings.config.report.folder = Some(folder.path().to_owned());
     settings.config.report.run_name = None;
-    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
+    let corpus = Corpus::new("a text", &"abcdefgh ".repeat(60), 8).unwrap();
     let run = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, run).unwrap();
     let digests = reports.iter().map(|report| {

@@ -13,9 +13,8 @@ use bonfire::World;
 use bonfire::report::Report;
 use bonfire_testkit::{Job, Signal, Watchdog, signal_process, some};
 use clap::Parser;
-use gpt::data::Corpus;
+use gpt::corpus::Corpus;
 use gpt::options::{Settings, TrainArgs};
-use gpt::text::Text;
 use gpt::train::train;
 
 /// Far beyond what the smallest training takes on a busy machine.
@@ -42,7 +41,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
 }
 
 fn corpus() -> Corpus {
-    Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap()
+    Corpus::new("a text", &"abcdefgh ".repeat(60), 8).unwrap()
 }
 
 /// What all ranks come to: the hash of the parameters, and the losses.

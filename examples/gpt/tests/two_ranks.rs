@@ -12,9 +12,8 @@ use std::time::Duration;
 use bonfire::World;
 use bonfire::report::Report;
 use clap::Parser;
-use gpt::data::Corpus;
+use gpt::corpus::Corpus;
 use gpt::options::{Settings, TrainArgs};
-use gpt::text::Text;
 use gpt::train::train;
 
 /// Far beyond what the smallest training takes on a busy machine.
@@ -43,7 +42,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
 }
 
 fn corpus() -> Corpus {
-    Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap()
+    Corpus::new("a text", &"abcdefgh ".repeat(60), 8).unwrap()
 }
 
 /// Trains on `ranks` ranks and returns every rank's report; ends the process when that hangs.

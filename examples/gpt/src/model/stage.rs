@@ -7,7 +7,7 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 
 use super::Gpt;
-use crate::text::TextBatch;
+use crate::batch::TextBatch;
 
 impl Gpt {
     /// Returns the time of each layer relative to a block's: the embedding, which only looks up, the blocks, and the
@@ -56,10 +56,7 @@ impl Gpt {
     /// [`PipelineError::OtherInput`] or [`PipelineError::NotTied`] in other stages.
     pub fn pass(&self, pass: &mut Pass<'_, TextBatch>) -> Result<Output, PipelineError> {
         let TextBatch { tokens, targets } = pass.micro_batch().clone();
-        let input = match self.positions {
-            Some(_) => None,
-            None => Some(pass.input()?),
-        };
+        let input = self.positions.is_none().then(|| pass.input()).transpose()?;
         let stream = self.stream(tokens, input);
         Ok(match &self.norm {
             Some(_) => self.cross_entropy(stream, &self.head_of(pass.tied()?), targets).into(),
@@ -73,10 +70,7 @@ impl Gpt {
         let device = batch.tokens.device();
         let ones = |rows| Tensor::<2>::ones([rows, self.config.width], &device).require_grad();
         let TextBatch { tokens, targets } = batch.clone();
-        let input = match self.positions {
-            Some(_) => None,
-            None => Some(ones(tokens.shape().num_elements())),
-        };
+        let input = self.positions.is_none().then(|| ones(tokens.shape().num_elements()));
         let stream = self.stream(tokens, input);
         match &self.norm {
             Some(_) => self.cross_entropy(stream, &self.head_of(ones(self.rows)), targets),

@@ -38,7 +38,14 @@ fn nothing_given_means_the_quick_preset() {
 #[test]
 fn the_nanogpt_preset_is_its_cpu_setting() {
     let Settings { args, config } = parse("--preset nanogpt-cpu").unwrap();
-    let model = GptConfig { vocabulary: 65, layers: 4, heads: 4, width: 128, context: 64 };
+    let model = GptConfig {
+        vocabulary: 65,
+        layers: 4,
+        heads: 4,
+        width: 128,
+        context: 64,
+        checkpoint_blocks: false,
+    };
     assert_eq!(args.model(65), model);
     assert_eq!(config.batch.micro, Some(12));
     let rates = config.rates(2000);

@@ -5,87 +5,91 @@ use std::num::NonZeroU32;
 
 use anyhow::{Context, Result};
 use bonfire::DdpConfig;
-use bonfire::collective::{Rank, WorldSize};
+use bonfire::collective::Rank;
 use bonfire::config::Config;
 use bonfire::ddp::Digest;
 use bonfire::parallel::schedule::{Demand, Kind, PassTimes, Schedule, Shape, choose, partition};
 use bonfire::parallel::{Axes, Pipeline, layer_seconds};
 use bonfire::plan::Bytes;
-use bonfire::trainer::{Stages, Trainer, prepare};
+use bonfire::trainer::{Stages, prepare};
 use bonfire::world::Axis;
 
-use super::{Facts, Run, Trained, untrained};
-use crate::batch::passes;
+use super::{Run, Trained};
 use crate::model::Gpt;
-use crate::text::TextBatch;
 
 impl Run<'_> {
     /// Trains a model of which every rank has some layers, or parts of these.
     pub(super) fn stages(&self) -> Result<Trained> {
-        let mut config = self.config();
-        let model = untrained(self.settings, self.corpus, &self.device);
-        let facts = Facts::of(&model);
+        let mut config = self.settings.config.clone();
         let weights = if self.settings.args.tries_schedules() {
             self.try_schedules(&mut config)?
         } else {
-            model.weights()
+            self.model().weights()
         };
-        let model = self.divided(model)?;
-        let stage = move |layers| Ok::<_, Infallible>(model.stage(&layers));
-        let stages = Stages::new(weights.clone(), stage).with_tied(Gpt::head);
-        let parts = self.parts(stages, &config, &facts)?;
+        let parts = self.parts(|model| {
+            let stage = move |layers| Ok::<_, Infallible>(model.stage(&layers));
+            Stages::new(weights.clone(), stage).with_tied(Gpt::head)
+        })?;
         let mut trainer = prepare(self.world, &config, parts)?;
-        trainer.note(&self.headline(&facts));
-        trainer.fact("model", format!("{} parameters", facts.parameters));
-        let whole = |pipeline: &Pipeline<Gpt>| -> Result<Gpt> {
-            let stages = partition(&weights, pipeline.schedule().stages() as usize)?;
-            // A rank does not keep those of others in memory meanwhile.
-            let model = self.divided(untrained(self.settings, self.corpus, &self.device))?;
-            let all = stages.iter().map(|layers| model.stage(layers)).collect();
-            drop(model);
-            Ok(Gpt::joined(pipeline.gather(all)?).context("the stages are all layers")?.whole()?)
-        };
-        let initial = Digest::of(&whole(trainer.pipeline())?)?;
+        trainer.note(&self.headline());
+        trainer.fact("model", self.size());
+        let initial = Digest::of(&self.joined(trainer.pipeline(), &weights)?)?;
         trainer.fact("initial parameters", initial);
-
         let validation = self.validation();
-        let evaluate = |trainer: &mut Trainer<Stages<Gpt>, Vec<TextBatch>>| -> Result<()> {
-            let loss = trainer.evaluate(&validation, Gpt::pass)?;
-            Ok(trainer.value("validation_loss", loss)?)
-        };
-        evaluate(&mut trainer)?;
-        while let Some(micro_batches) = trainer.next_batch()? {
-            trainer.step(micro_batches, Gpt::pass)?;
-            if trainer.evaluation_is_due() {
-                evaluate(&mut trainer)?;
+        let mut is_due = true;
+        loop {
+            if is_due {
+                let loss = trainer.evaluate(&validation, Gpt::pass)?;
+                trainer.value("validation_loss", loss)?;
             }
+            let Some(micro_batches) = trainer.next_batch()? else { break };
+            trainer.step(micro_batches, Gpt::pass)?;
+            is_due = trainer.evaluation_is_due();
         }
-        let model = whole(trainer.pipeline())?;
+        let model = self.joined(trainer.pipeline(), &weights)?;
         trainer.fact("parameters", Digest::of(&model)?);
         Ok(Trained { model, report: trainer.finish()? })
     }
 
-    fn divided(&self, model: Gpt) -> Result<Gpt> {
-        model.divided(self.mesh.sub(Axis::Tp)).context("--mesh does not fit the model")
+    /// Gathers the complete model, on every rank.
+    fn joined(&self, pipeline: &Pipeline<Gpt>, weights: &[f64]) -> Result<Gpt> {
+        let schedule = pipeline.schedule();
+        let all = (0..schedule.stages()).map(self.stages_of(schedule, weights)?).collect();
+        Ok(Gpt::joined(pipeline.gather(all)?).context("the stages are all layers")?.whole()?)
+    }
+
+    /// Returns what makes each stage of a schedule, by its number.
+    pub(crate) fn stages_of(
+        &self,
+        schedule: &Schedule,
+        weights: &[f64],
+    ) -> Result<impl Fn(u32) -> Gpt + use<>> {
+        let runs = partition(weights, schedule.stages() as usize)
+            .context("--layers, the embedding and the head are too few for pp in --mesh")?;
+        let model = self.divided(self.model())?;
+        Ok(move |stage| model.stage(&runs[stage as usize]))
     }
 
     /// Chooses the fastest schedule by the time of passes in a trial, which changes no parameter, and returns the
     /// seconds of each layer. All ranks use the times of rank 0. It ignores memory.
     fn try_schedules(&self, config: &mut Config) -> Result<Vec<f64>> {
-        let (world, pp, data) = (self.world, self.mesh.sub(Axis::Pp), self.mesh.data());
-        let (per_step, batch) = passes(&self.corpus.training, config, data, &self.device)?;
-        let micro_batches: Vec<TextBatch> = (0..per_step).map(batch).collect();
-        let model = || self.divided(untrained(self.settings, self.corpus, &self.device));
+        let (world, pp) = (self.world, self.mesh.sub(Axis::Pp));
+        let micro_batches = self.micro_batches()?;
         let layers = self.settings.args.layers + 2;
-        let single = model()?;
-        let single: Vec<_> = (0..layers).map(|layer| single.stage(&(layer..layer + 1))).collect();
+        let model = self.divided(self.model())?;
+        let single: Vec<_> = (0..layers).map(|layer| model.stage(&(layer..layer + 1))).collect();
         let seconds = layer_seconds(world, layers, |layer| single[layer].alone(&micro_batches[0]))?;
-        // It leaves gradients of weights for later, if the model does, so all three times are seen.
-        (config.pipeline.schedule, config.pipeline.stages_per_rank) = (Kind::ZeroBubbleH1, None);
-        let trial = shape(config, pp.world_size(), micro_batches.len())?;
+        let trial = Shape {
+            // It leaves gradients of weights for later, if the model does, so all three times are seen.
+            kind: Kind::ZeroBubbleH1,
+            ranks: pp.world_size(),
+            chunks: NonZeroU32::MIN,
+            micro_batches: u32::try_from(micro_batches.len())?.try_into()?,
+        };
         let schedule = Schedule::new(trial)?;
-        let own = owned(&model()?, &seconds, &schedule, pp.rank())?;
-        let axes = Axes { stages: pp, data };
+        let own = schedule.stages_on(pp.rank()).into_iter();
+        let own = own.map(self.stages_of(&schedule, &seconds)?).collect();
+        let axes = Axes { stages: pp, data: self.mesh.data() };
         let pipeline = Pipeline::with_config(own, schedule, axes, DdpConfig::default())?;
         let mut pipeline = pipeline.with_tied(Gpt::head)?;
         // The first step warms up.
@@ -109,33 +113,4 @@ impl Run<'_> {
         config.pipeline.stages_per_rank = Some(fastest.chunks.get());
         Ok(seconds)
     }
-}
-
-/// The shape of the schedule of a configuration.
-pub(crate) fn shape(config: &Config, ranks: WorldSize, micro_batches: usize) -> Result<Shape> {
-    let kind = config.pipeline.schedule;
-    let usual = match kind {
-        Kind::Interleaved | Kind::ZeroBubbleV => 2,
-        _ => 1,
-    };
-    let chunks = config.pipeline.stages_per_rank.unwrap_or(usual);
-    Ok(Shape {
-        kind,
-        ranks,
-        chunks: NonZeroU32::new(chunks).context("a rank has a stage")?,
-        micro_batches: u32::try_from(micro_batches)?.try_into()?,
-    })
-}
-
-/// The stages of a rank.
-pub(crate) fn owned(
-    model: &Gpt,
-    weights: &[f64],
-    schedule: &Schedule,
-    rank: Rank,
-) -> Result<Vec<Gpt>> {
-    let runs = partition(weights, schedule.stages() as usize)
-        .context("--layers, the embedding and the head are too few for pp in --mesh")?;
-    let own = schedule.stages_on(rank).into_iter();
-    Ok(own.map(|stage| model.stage(&runs[stage as usize])).collect())
 }
