@@ -45,6 +45,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         deferred,
         diloco,
         units,
+        display,
         flops,
         planned,
     } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
@@ -95,7 +96,8 @@ pub fn prepare<M: Model, B: Send + 'static>(
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .with_samples_per_step(samples.saturating_mul(units.1), units.0)
-        .with_steps_done(progress.steps);
+        .with_steps_done(progress.steps)
+        .with_display(display);
     journal.flops = flops;
     journal = match (&config.report.folder, &config.report.run_name) {
         (Some(parent), Some(name)) => journal.with_new_folder(parent, name),
@@ -122,6 +124,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         engine,
         optimizer,
         rates,
+        rate: None,
         feed,
         checkpoints,
         progress,
