@@ -67,7 +67,12 @@ pub fn prepare<M: Model, B: Send + 'static>(
     };
     let resumed = match &checkpoints {
         Some(checkpoints) if config.checkpoints.resume => {
-            all_or_none(world, engine.resume::<Progress>(checkpoints, &mut optimizer))?
+            let fresh = optimizer.clone();
+            let resumed = engine.resume::<Progress>(checkpoints, &mut optimizer);
+            if !config.checkpoints.resume_optimizer {
+                optimizer = fresh;
+            }
+            all_or_none(world, resumed)?
         }
         Some(checkpoints) => {
             checkpoints.set_aside()?;
