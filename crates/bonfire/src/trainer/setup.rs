@@ -84,10 +84,11 @@ pub fn prepare<M: Model, B: Send + 'static>(
     let mut progress = progress(scaler(&config), batches.accumulation, resumed);
     let (seed, new) = (*progress.seed.get_or_insert(config.seed), config.seed);
     if seed != new {
-        return Err(Error::Usage(format!(
+        let cause = Error::Usage(format!(
             "the checkpoint is of a training with seed={seed}, and this one has seed={new}: set seed={seed}, or start \
              again with checkpoints.resume=false"
-        )));
+        ));
+        return all_or_none(world, Err(cause));
     }
     if let (Feed::Epochs { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         // Known only now: a checkpoint may be of other data.
