@@ -21,7 +21,7 @@ use bonfire_data::SamplerState;
 use bonfire_launch::StopRequest;
 use bonfire_optim::DeferredScale;
 use bonfire_plan::memory::Training;
-use bonfire_report::{Activity, Journal};
+use bonfire_report::{Activity, Figures, Journal};
 use bonfire_train::diloco::Diloco;
 use bonfire_train::{
     Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, Step, StepOptions, World,
@@ -86,6 +86,8 @@ pub struct Trainer<M: Model, B> {
     engine: M::Engine,
     optimizer: ModuleOptimizer,
     rates: parts::Rates,
+    /// The learning rate of the newest step of this run.
+    rate: Option<f64>,
     clip: Option<Clip>,
     /// The optimizer's handle on factors of gradients, if it has one.
     deferred: Option<DeferredScale>,
@@ -217,7 +219,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
             None => {
                 self.passes == 0
                     && self.feed.epochs_begun() >= self.config.epochs
-                    && self.feed.is_empty()
+                    && self.feed.batches_left() == 0
             }
         }
     }
@@ -235,6 +237,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         let (position, is_last) = (&self.reached.state, self.reached.is_last);
         let epoch = position.as_ref().map_or(0, |position| position.epoch);
         let rate = (self.rates)(self.progress.steps, epoch);
+        self.rate = Some(rate);
         let options = StepOptions::default()
             .with_scaler(self.progress.scaler.as_mut())
             .with_clip(self.clip)
@@ -263,7 +266,7 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         } || self.is_done();
         self.is_saved &= !stepped;
         if stepped {
-            self.after_step(rate, &done.loss)?;
+            self.after_step(&done.loss)?;
         }
         Ok(StepOutput {
             loss: done.loss,
@@ -281,16 +284,27 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Shows figures and saves a checkpoint after a step, if they are due.
-    fn after_step(&mut self, rate: f64, loss: &Loss) -> Result<()> {
+    fn after_step(&mut self, loss: &Loss) -> Result<()> {
         let steps = self.progress.steps;
         if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
             loss.over_ranks(self.place.replicas())?;
-            self.journal.figures(Some(rate))?;
+            self.figures()?;
         }
         match self.config.checkpoints.every {
             Some(every) if steps.is_multiple_of(every) => self.save(None),
             _ => Ok(()),
         }
+    }
+
+    /// Records and shows the figures of the steps since the last ones, besides those of every `report.every` steps, and
+    /// returns them; `None` if there was no step since. Every rank must call it. It waits for the device.
+    ///
+    /// # Errors
+    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) on the rank whose loss it is; if they cannot
+    /// be written, or if a rank has failed.
+    #[track_caller]
+    pub fn figures(&mut self) -> Result<Option<Figures>> {
+        Ok(self.journal.figures(self.rate)?)
     }
 
     /// Records a scalar that is the same on all ranks, such as a validation loss, and shows it.
@@ -346,6 +360,12 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
     /// Returns the epochs whose steps are all done so far, those of earlier runs included; 0 for data without end.
     pub fn epochs(&self) -> u64 {
         self.progress.epochs
+    }
+
+    /// Returns the batches of this rank that are left in the epoch, after the newest that
+    /// [`next_batch`](Self::next_batch) has returned; 0 for data without end.
+    pub fn batches_left(&self) -> usize {
+        self.feed.batches_left()
     }
 
     /// Returns the exit code of a training that was asked to stop before its end, as a shell has it: 130 after Ctrl-C.

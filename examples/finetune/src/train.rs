@@ -3,23 +3,21 @@
 //! Nothing is written before the first epoch is done, or the training is stopped. An error of one rank, or of all, is
 //! reported by one rank: see `bonfire::all_or_none`.
 
-use std::fs;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bonfire::config::{Config, ConfigErrors};
 use bonfire::data::PictureBatch;
 use bonfire::ddp::Loss;
 use bonfire::report::{EventWriter, WeightedMean};
 use bonfire::trainer::{Parts, prepare};
-use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
-use bonfire::{Ddp, World, all_or_none, trainer};
+use bonfire::{World, all_or_none, trainer};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Int, Tensor};
 use vision::networks::resnet::ResNet;
+use vision::weights::save_epoch;
 
 use crate::data::Data;
 use crate::model::start;
@@ -71,7 +69,7 @@ pub fn train(world: &World, options: &Options, data: &Data) -> Result<Option<u8>
             let reported =
                 if world.is_main() { report(epoch, outcome, &mut curves, options) } else { Ok(()) };
             all_or_none(world, reported)?;
-            write_weights(world, trainer.ddp(), epoch, options)?;
+            save_epoch(world, trainer.ddp(), &options.out, epoch)?;
             mean = WeightedMean::new();
             trainer.set_state(&mean)?;
             trainer.save(Some(accuracy))?;
@@ -148,20 +146,6 @@ fn accuracy(model: &ResNet, PictureBatch { pictures, labels }: PictureBatch) -> 
     let best: Tensor<1, Int> = model.forward(pictures).argmax(1).squeeze_dim(1);
     let right = best.equal(labels).int().sum().into_scalar::<i64>();
     [right as f64 / samples as f64]
-}
-
-fn write_weights(
-    world: &World,
-    ddp: &mut Ddp<ResNet>,
-    epoch: u64,
-    options: &Options,
-) -> Result<()> {
-    let folder = options.out.join("weights");
-    let made = if world.is_main() { fs::create_dir_all(&folder) } else { Ok(()) };
-    let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
-    all_or_none(world, made)?;
-    let file = folder.join(format!("model-{epoch}.safetensors"));
-    Ok(save_weights(ddp, Export::new(file).for_pytorch())?)
 }
 
 /// Adds a point to each curve; their file is made for the first.

@@ -82,9 +82,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Unwritable`].
     pub fn save(&self) -> Result<PathBuf, ConfigError> {
-        let path = self.out_dir.join(&self.cfg_dest);
+        let path = self.saved_path();
         write_whole(&path, self.to_yaml().as_bytes())?;
         Ok(path)
+    }
+
+    /// Returns the path of the copy in [`Config::out_dir`].
+    pub fn saved_path(&self) -> PathBuf {
+        self.out_dir.join(&self.cfg_dest)
     }
 
     /// Returns the options of the network.

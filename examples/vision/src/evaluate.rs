@@ -30,7 +30,7 @@ pub fn evaluate(
     let batches = data.test_batches(config, world)?;
     let prepare = move |indices: &[usize]| batches.batch(0, indices);
     let epoch = loader.next_epoch();
-    let mut meters = Meters::new("TEST ".to_owned(), epoch.len(), k);
+    let mut meters = Meters::new("TEST ".to_owned(), k);
     let cross_entropy = CrossEntropyLossConfig::new().init(&world.device());
 
     let mut tally = Tally::default();
@@ -48,7 +48,7 @@ pub fn evaluate(
         let loss = cross_entropy.forward(scores.clone(), batch.labels.clone());
         let loss = loss.into_scalar::<f64>();
         tally.add(scores, batch.labels, loss, k);
-        meters.step();
+        meters.step(prefetched.len());
         // So what is shown on the way is rank 0's share.
         if world.is_main()
             && meters.is_due(config.test.print_freq.get())

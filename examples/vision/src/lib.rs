@@ -12,7 +12,6 @@ pub mod meters;
 pub mod model;
 mod nearest;
 pub mod networks;
-pub mod optimizer;
 pub mod rate;
 pub mod tally;
 pub mod train;

@@ -67,13 +67,8 @@ fn run_train(options: &Options) -> Result<ExitCode> {
     let data = Data::open(&config)?;
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
-        let stop = StopRequest::watch();
-        let outcome = train(&world, &config, &data, &stop)?;
-        if world.is_main() {
-            outcome.report.write(&config.out_dir)?;
-        }
-        match outcome.end {
-            End::Stopped { .. } => code = ExitCode::from(stop.exit_code()),
+        match train(&world, &config, &data)? {
+            End::Stopped { code: stopped } => code = ExitCode::from(stopped),
             End::Trained(trained) if world.is_main() => println!(
                 "done: Acc@1 {:.3}, best {:.3}; checkpoints, {BEST_FILE}, report.html with the \
                  curves, log.jsonl and TensorBoard's events are in {}",

@@ -16,13 +16,13 @@ struct Meter {
 pub struct Meters {
     /// The first part of the line.
     prefix: String,
-    steps: usize,
     /// The k of the second accuracy.
     k: usize,
     time: Meter,
     data: Meter,
     last: Instant,
     done: usize,
+    left: usize,
 }
 
 impl Meter {
@@ -43,15 +43,15 @@ impl Meter {
 }
 
 impl Meters {
-    pub fn new(prefix: String, steps: usize, k: usize) -> Self {
+    pub fn new(prefix: String, k: usize) -> Self {
         Self {
             prefix,
-            steps,
             k,
             time: Meter::default(),
             data: Meter::default(),
             last: Instant::now(),
             done: 0,
+            left: 0,
         }
     }
 
@@ -59,20 +59,22 @@ impl Meters {
         self.data.update(self.last.elapsed());
     }
 
-    pub fn step(&mut self) {
-        self.done += 1;
+    /// Records a step, after which `left` follow.
+    pub fn step(&mut self, left: usize) {
+        (self.done, self.left) = (self.done + 1, left);
         self.time.update(self.last.elapsed());
         self.last = Instant::now();
     }
 
     /// Returns true if a line is due: every `interval` steps and after the last.
     pub fn is_due(&self, interval: usize) -> bool {
-        self.done.is_multiple_of(interval) || self.done == self.steps
+        self.done.is_multiple_of(interval) || self.left == 0
     }
 
     /// Formats the line, with the latest loss; `steps_after` follow in later epochs.
     pub fn line(&self, loss: f64, figures: Figures, steps_after: usize) -> String {
-        let left = (self.steps - self.done + steps_after) as f64;
+        let steps = self.done + self.left;
+        let left = (self.left + steps_after) as f64;
         let eta = Duration::from_secs_f64(self.time.mean().as_secs_f64() * left);
         let Figures { loss: mean, top1, topk, .. } = figures;
         format!(
@@ -80,12 +82,12 @@ impl Meters {
              Acc@1 {top1:6.2} | Acc@{} {topk:6.2} | ETA {}",
             self.prefix,
             self.done,
-            self.steps,
+            steps,
             self.time.shown(),
             self.data.shown(),
             self.k,
             clock(eta),
-            width = self.steps.to_string().len(),
+            width = steps.to_string().len(),
         )
     }
 }
@@ -107,11 +109,11 @@ mod tests {
 
     #[test]
     fn a_line_is_due_every_so_often_and_at_the_end() {
-        let mut meters = Meters::new(String::new(), 5, 5);
+        let mut meters = Meters::new(String::new(), 5);
         let mut due = Vec::new();
         for step in 1..=5 {
             meters.data_ready();
-            meters.step();
+            meters.step(5 - step);
             if meters.is_due(2) {
                 due.push(step);
             }
@@ -121,12 +123,13 @@ mod tests {
 
     #[test]
     fn a_line_has_all_figures_and_the_time_left() {
-        let mut meters = Meters::new("TRAIN [1]".to_owned(), 20, 3);
+        let mut meters = Meters::new("TRAIN [1]".to_owned(), 3);
         for seconds in [1, 3] {
             meters.time.update(Duration::from_secs(seconds));
             meters.data.update(Duration::from_millis(500));
             meters.done += 1;
         }
+        meters.left = 18;
         let figures = Figures { loss: 2.5, top1: 12.5, topk: 50.0, samples: 64 };
         // 18 steps here and 30 later, of two seconds each.
         assert_eq!(

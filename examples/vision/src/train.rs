@@ -1,47 +1,26 @@
 //! The training loop. Every rank runs it with the same configuration and the same data set.
 
-mod progress;
 mod setup;
 
-use std::fs;
-
 use anyhow::{Context, Result};
-use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
-use bonfire::data::{Loader, PictureBatch};
+use bonfire::data::PictureBatch;
 use bonfire::ddp::Loss;
-use bonfire::report::{Activity, Journal, Report};
-use bonfire::weights::{Export, save_weights};
-use bonfire::world::StopRequest;
-use bonfire::{Ddp, NextStep, World, agree_on_next_step, all_or_none};
+use bonfire::trainer::Trainer;
+use bonfire::{World, all_or_none};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::ModuleOptimizer;
-
-use progress::Progress;
+use burn::tensor::Tensor;
 
 use crate::config::Config;
-use crate::data::{Data, prefetch};
+use crate::data::Data;
 use crate::evaluate::evaluate;
 use crate::meters::Meters;
 use crate::model::Model;
-use crate::rate::rate;
 use crate::tally::{Figures, Tally};
 use crate::weights;
 
-/// Checkpoints that are kept besides the best.
-const KEPT: Keep = Keep::last(2).and_best(Best::Highest);
-
 /// The best network's parameters, in [`Config::out_dir`].
 pub const BEST_FILE: &str = "best.bpk";
-
-/// The parameters after each epoch, in [`Config::out_dir`].
-const WEIGHTS_FOLDER: &str = "weights";
-
-#[derive(Debug)]
-pub struct Outcome {
-    pub end: End,
-    pub report: Report,
-}
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // there is one of them
@@ -49,7 +28,8 @@ pub enum End {
     Trained(Trained),
     /// It was asked to stop, and its checkpoint is saved.
     Stopped {
-        steps: u64,
+        /// The exit code of the process.
+        code: u8,
     },
 }
 
@@ -65,220 +45,138 @@ pub struct Trained {
     pub losses: Vec<f64>,
 }
 
-struct Trainer<'a> {
+struct Run<'a> {
     world: &'a World,
     config: &'a Config,
     data: &'a Data,
-    stop: &'a StopRequest,
-    ddp: Ddp<Model>,
-    optimizer: ModuleOptimizer,
-    loader: Loader,
-    progress: Progress,
-    journal: Journal,
-    checkpoints: Checkpoints,
-    steps: u64,
-    steps_saved: u64,
+    trainer: Trainer<Model, PictureBatch>,
+    /// The highest accuracy so far, in per cent: the program's state in a checkpoint.
+    best: Option<f64>,
     losses: Vec<f64>,
 }
 
-/// Starts or continues a training on all ranks of `world`, to the end or until `stop` is requested.
+/// Starts or continues a training on all ranks of `world`, to the end or until they are asked to stop. The report is
+/// then in [`Config::out_dir`].
 ///
 /// # Errors
 /// If the data, the checkpoint or the folder cannot be used, if a loss is not finite on any rank, or if a rank fails.
 /// An error of one rank, or of all, is reported by one rank: see [`all_or_none`].
-pub fn train(world: &World, config: &Config, data: &Data, stop: &StopRequest) -> Result<Outcome> {
-    let mut trainer = Trainer::new(world, config, data, stop)?;
-    let end = match trainer.train()? {
-        Some(test) => End::Trained(Trained {
-            model: trainer.ddp.module().valid(),
-            test,
-            best: trainer.progress.best.unwrap_or(test.top1),
-            losses: trainer.losses,
-        }),
+pub fn train(world: &World, config: &Config, data: &Data) -> Result<End> {
+    let config = setup::seeded(world, config)?;
+    let trainer = setup::prepared(world, &config, data)?;
+    let best = trainer.state()?;
+    let mut run = Run { world, config: &config, data, trainer, best, losses: Vec::new() };
+    let test = run.epochs()?;
+    let Run { mut trainer, best, losses, .. } = run;
+    let (model, code) = (trainer.ddp().module().valid(), trainer.stop_code());
+    if code.is_some() && !config.train.auto_resume {
+        trainer.note("with TRAIN.AUTO_RESUME true");
+    }
+    trainer.finish()?;
+    Ok(match code {
+        Some(code) => End::Stopped { code },
         None => {
-            trainer.save_where_it_is()?;
-            End::Stopped { steps: trainer.steps }
+            let test = test.context("a training ends with a test")?;
+            End::Trained(Trained { model, test, best: best.unwrap_or(test.top1), losses })
         }
-    };
-    let report = trainer.journal.close()?;
-    Ok(Outcome { end, report })
+    })
 }
 
-impl Trainer<'_> {
-    /// Trains all remaining epochs; returns the figures of the last, or `None` if it stops.
-    fn train(&mut self) -> Result<Option<Figures>> {
-        let first = self.loader.epoch() as usize;
-        let epochs = self.config.optim.max_epoch.get();
-        let mut test = None;
-        // A run may have stopped between the last step of an epoch and its evaluation.
-        if self.progress.data.epoch < first as u64 {
-            let Some(figures) = self.finish_epoch(first - 1)? else {
-                return Ok(None);
-            };
-            test = Some(figures);
-        }
-        for epoch in first..epochs {
-            let is_whole = self.train_epoch(epoch)?;
-            let figures = if is_whole { self.finish_epoch(epoch)? } else { None };
-            if figures.is_none() {
-                return Ok(None);
+impl Run<'_> {
+    /// Trains all remaining epochs, or until the ranks stop; returns the last figures.
+    fn epochs(&mut self) -> Result<Option<Figures>> {
+        let (k, max_epoch) = (self.config.train.topk.get(), self.config.optim.max_epoch.get());
+        let batches_per_epoch = setup::batches_per_epoch(self.world, self.config, self.data);
+        let (mut test, mut shown) = (None, None);
+        loop {
+            // A run may have stopped between the last step of an epoch and its evaluation.
+            if self.trainer.evaluation_is_due() {
+                shown = None;
+                test = self.finish_epoch()?;
+                if test.is_none() {
+                    break;
+                }
             }
-            test = figures;
+            let epoch = self.trainer.epochs() as usize;
+            let new = || (Meters::new(format!("TRAIN [{}]", epoch + 1), k), Tally::default());
+            let (meters, tally) = shown.get_or_insert_with(new);
+            let Some(batch) = self.trainer.next_batch()? else {
+                break;
+            };
+            meters.data_ready();
+            let loss = self.step(batch, tally)?;
+            meters.step(self.trainer.batches_left());
+            if meters.is_due(self.config.train.print_freq.get()) {
+                let so_far = tally.over_ranks(self.world)?;
+                let so_far = so_far.context("the batch had samples")?;
+                let steps_after = batches_per_epoch * (max_epoch - epoch - 1);
+                self.trainer.note(&meters.line(loss, so_far, steps_after));
+                self.trainer.figures()?;
+            }
         }
-        if test.is_none() {
-            let line = format!("all {epochs} epochs are trained already");
-            self.journal.note(&line);
+        if test.is_none() && self.trainer.stop_code().is_none() {
+            self.trainer.note(&format!("all {max_epoch} epochs are trained already"));
             test = self.evaluate()?;
         }
         Ok(test)
     }
 
-    /// Returns true at the end of the epoch.
-    fn train_epoch(&mut self, epoch: usize) -> Result<bool> {
-        let (world, config) = (self.world, self.config);
-        let (k, print_freq) = (config.train.topk.get(), config.train.print_freq.get());
-        let rate = rate(&config.optim, epoch);
-        let batches = self.data.training_batches(config, self.progress.seed, world)?;
-        let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
-        let share = self.loader.next_epoch();
-        let steps = share.len();
-        let epochs_after = config.optim.max_epoch.get() - epoch - 1;
-        let steps_after = self.loader.batches_per_epoch() * epochs_after;
-        let mut meters = Meters::new(format!("TRAIN [{}]", epoch + 1), steps, k);
-        let mut tally = Tally::default();
-        let mut prefetched = share.prefetch(prefetch(config), prepare)?;
-        loop {
-            let prepared = self.journal.time(Activity::Data, || prefetched.next());
-            let prepared = match agree_on_next_step(world, self.stop, prepared)? {
-                NextStep::Step(prepared) => {
-                    prepared.context("all ranks have equally many batches")?
-                }
-                NextStep::End => return Ok(true),
-                NextStep::Stop => return Ok(false),
-            };
-            meters.data_ready();
-            let loss = self.step(prepared.batch, rate, &mut tally)?;
-            self.progress.data = prepared.state;
-            self.describe()?;
-            meters.step();
-            if meters.is_due(print_freq) {
-                let so_far = tally.over_ranks(world)?;
-                let so_far = so_far.context("the batch had samples")?;
-                self.journal.note(&meters.line(loss, so_far, steps_after));
-                self.journal.figures(Some(rate))?;
-            }
-        }
-    }
-
     /// Trains on a batch; returns the mean loss of all ranks.
-    fn step(&mut self, batch: PictureBatch, rate: f64, tally: &mut Tally) -> Result<f64> {
-        let (samples, labels) = (batch.labels.dims()[0], batch.labels.clone());
-        let cross_entropy = CrossEntropyLossConfig::new().init(&batch.pictures.device());
-        // ANCHOR: step
-        let step = self.ddp.backward(|model| {
-            let scores = model.forward(batch.pictures);
-            let loss = cross_entropy.forward(scores.clone(), batch.labels);
-            (Loss::mean_over(loss, samples), scores.detach())
-        })?;
-        self.journal.step(&step);
-        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher reports it once.
-        let loss = step.loss.over_ranks(self.world)?;
-        self.journal.time(Activity::Optimizer, || {
-            self.ddp.step(&mut self.optimizer, rate, step.gradients)
-        })?;
-        // ANCHOR_END: step
+    fn step(&mut self, batch: PictureBatch, tally: &mut Tally) -> Result<f64> {
+        let labels = batch.labels.clone();
+        let done = self.trainer.step(batch, forward)?;
+        // If it is not finite, all ranks end here, and the launcher reports it once.
+        let loss = done.loss.over_ranks(self.world)?;
+        if self.losses.is_empty() {
+            let written = if self.world.is_main() { self.config.save().map(drop) } else { Ok(()) };
+            all_or_none(self.world, written)?;
+        }
         self.losses.push(loss);
-        self.steps += 1;
-        let k = self.config.train.topk.get();
-        tally.add(step.output, labels, step.loss.value()?, k);
+        tally.add(done.output, labels, done.loss.value()?, self.config.train.topk.get());
         Ok(loss)
     }
 
-    fn describe(&self) -> Result<()> {
-        if self.losses.len() > 1 {
-            return Ok(());
-        }
-        let written = if self.world.is_main() { self.config.save().map(drop) } else { Ok(()) };
-        Ok(all_or_none(self.world, written)?)
-    }
-
-    /// Evaluates and saves; `None` if it stops before.
-    fn finish_epoch(&mut self, epoch: usize) -> Result<Option<Figures>> {
+    /// Evaluates and saves; `None` if the ranks stop before.
+    fn finish_epoch(&mut self) -> Result<Option<Figures>> {
         let Some(test) = self.evaluate()? else {
             return Ok(None);
         };
-        let is_best = self.progress.best.is_none_or(|best| test.top1 > best);
-        if is_best {
-            self.progress.best = Some(test.top1);
-        }
-        self.progress.next_epoch(epoch + 1);
-        let topk = format!("test_accuracy_top{}", self.config.train.topk);
-        self.journal.value("test_loss", test.loss)?;
-        self.journal.value("test_accuracy", test.top1)?;
-        self.journal.value(&topk, test.topk)?;
-        self.save(Some(test.top1))?;
+        let is_best = self.best.is_none_or(|best| test.top1 > best);
+        let best = if is_best { test.top1 } else { self.best.unwrap_or(test.top1) };
+        self.best = Some(best);
+        let (out_dir, topk) = (&self.config.out_dir, self.config.train.topk);
+        let trainer = &mut self.trainer;
+        trainer.value("test_loss", test.loss)?;
+        trainer.value("test_accuracy", test.top1)?;
+        trainer.value(&format!("test_accuracy_top{topk}"), test.topk)?;
+        trainer.set_state(&best)?;
+        trainer.save(Some(test.top1))?;
         let written = if is_best && self.world.is_main() {
-            let path = self.config.out_dir.join(BEST_FILE);
-            weights::save(&self.ddp.module().valid(), &path)
+            weights::save(&trainer.ddp().module().valid(), &out_dir.join(BEST_FILE))
         } else {
             Ok(())
         };
         all_or_none(self.world, written)?;
-        self.write_weights(epoch + 1)?;
-        self.journal.note(&format!(
-            "epoch {} | loss {:.4} | Acc@1 {:.3} | Acc@{} {:.3} | best Acc@1 {:.3}",
-            epoch + 1,
-            test.loss,
-            test.top1,
-            self.config.train.topk,
-            test.topk,
-            self.progress.best.unwrap_or(test.top1),
+        let epoch = trainer.epochs();
+        weights::save_epoch(self.world, trainer.ddp(), out_dir, epoch)?;
+        trainer.note(&format!(
+            "epoch {epoch} | loss {:.4} | Acc@1 {:.3} | Acc@{topk} {:.3} | best Acc@1 {best:.3}",
+            test.loss, test.top1, test.topk,
         ));
         Ok(Some(test))
     }
 
     fn evaluate(&mut self) -> Result<Option<Figures>> {
-        let model = self.ddp.module().valid();
-        self.journal.time(Activity::Evaluation, || {
-            evaluate(self.world, &model, self.data, self.config, self.stop)
-        })
+        let (world, config, data) = (self.world, self.config, self.data);
+        self.trainer.evaluate_with(|model, stop| evaluate(world, model, data, config, stop))
     }
+}
 
-    /// Writes the parameters after an epoch, counted from 1, in PyTorch's layout.
-    fn write_weights(&mut self, epoch: usize) -> Result<()> {
-        let folder = self.config.out_dir.join(WEIGHTS_FOLDER);
-        let made = if self.world.is_main() { fs::create_dir_all(&folder) } else { Ok(()) };
-        let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
-        all_or_none(self.world, made)?;
-        let file = folder.join(format!("model-{epoch}.safetensors"));
-        Ok(save_weights(&mut self.ddp, Export::new(file).for_pytorch())?)
-    }
-
-    fn save(&mut self, metric: Option<f64>) -> Result<()> {
-        let milestone = Milestone { step: self.steps, metric };
-        let (ddp, progress) = (&mut self.ddp, &self.progress);
-        self.journal.time(Activity::Checkpoint, || {
-            self.checkpoints.save(milestone, ddp, &self.optimizer, progress)
-        })?;
-        self.steps_saved = self.steps;
-        Ok(())
-    }
-
-    /// Saves a checkpoint in the middle of an epoch, if there is none of this step.
-    fn save_where_it_is(&mut self) -> Result<()> {
-        if self.steps > self.steps_saved {
-            self.save(None)?;
-        }
-        let steps = self.steps;
-        let auto_resume = self.config.train.auto_resume;
-        let line = match (steps, auto_resume) {
-            (0, _) => "stopped before the first step".to_owned(),
-            (_, true) => {
-                format!("stopped after step {steps}; the same command continues from there")
-            }
-            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true continues"),
-        };
-        self.journal.note(&line);
-        Ok(())
-    }
+/// The mean loss of a batch, and the scores of its pictures.
+fn forward(model: &Model, PictureBatch { pictures, labels }: PictureBatch) -> (Loss, Tensor<2>) {
+    let samples = labels.dims()[0];
+    let scores = model.forward(pictures);
+    let loss = CrossEntropyLossConfig::new().init(&scores.device());
+    let loss = loss.forward(scores.clone(), labels);
+    (Loss::mean_over(loss, samples), scores.detach())
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bonfire::World;
-use bonfire::weights::load_weights;
+use bonfire::weights::{Export, load_weights, save_weights};
+use bonfire::{Ddp, World, all_or_none};
 use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
@@ -63,6 +63,25 @@ pub fn save(model: &Model, path: &Path) -> Result<()> {
     let bytes = model.clone().into_record().into_bytes();
     let bytes = bytes.map_err(|error| anyhow!("the parameters cannot be saved: {error}"))?;
     Ok(write_whole(path, &bytes)?)
+}
+
+/// Writes the parameters after an epoch into the folder `weights` of `out_dir`, in PyTorch's layout. Every rank must call
+/// it.
+///
+/// # Errors
+/// If the file cannot be written, or if a rank fails.
+pub fn save_epoch<M: Module>(
+    world: &World,
+    ddp: &mut Ddp<M>,
+    out_dir: &Path,
+    epoch: u64,
+) -> Result<()> {
+    let folder = out_dir.join("weights");
+    let made = if world.is_main() { fs::create_dir_all(&folder) } else { Ok(()) };
+    let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
+    all_or_none(world, made)?;
+    let file = folder.join(format!("model-{epoch}.safetensors"));
+    Ok(save_weights(ddp, Export::new(file).for_pytorch())?)
 }
 
 fn is_last_layer(parameter: &str) -> bool {

@@ -86,6 +86,8 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
     assert!(all.contains("2 ranks × batch 8 × accumulation 1 = global batch 16"), "{all}");
     assert!(all.contains("resnet8 with"), "{all}");
     assert!(all.contains("TRAIN [1][10/10]") && all.contains("ETA"), "{all}");
+    // These lines alone.
+    assert!(!all.contains("pictures/s") && !all.contains("test loss"), "{all}");
     let done = lines.iter().find(|line| line.contains("done: ")).unwrap();
     let best = figure(done, "best");
     assert!(best > 60.0, "ten classes were learnt to {best} per cent only: {all}");
@@ -199,17 +201,36 @@ fn ctrl_c_in_an_evaluation_keeps_the_epoch_before_it() {
 #[test]
 fn a_rank_alone_stops_as_the_signal_says() {
     let pictures = Pictures::new(320);
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    let cases = [
+        (Signal::INT, 130, "", "stopped after step"),
+        (Signal::TERM, 143, "TRAIN.AUTO_RESUME false", "with TRAIN.AUTO_RESUME true"),
+    ];
+    for (signal, code, more, says) in cases {
         let out_dir = pictures.out_dir(&format!("run-{code}"));
-        let job = start("train", 1, &pictures.pairs(&out_dir, ""));
+        let job = start("train", 1, &pictures.pairs(&out_dir, more));
         while !job.next_line().contains("TRAIN [1][ 2/40]") {}
         job.signal(signal);
         let end = job.end();
         assert_eq!(end.status.code(), Some(code), "{end:#?}");
         let last = end.stdout.last().unwrap();
-        assert!(last.starts_with("stopped after step"), "{end:#?}");
+        assert!(last.starts_with(says), "{end:#?}");
         assert_eq!(end.stderr, [""; 0]);
     }
+}
+
+#[test]
+fn a_drawn_seed_is_also_that_of_the_run_that_continues() {
+    let pictures = Pictures::new(32);
+    let out_dir = pictures.out_dir("run");
+    let run = |epochs: u32| {
+        let more = format!("RNG_SEED null OPTIM.MAX_EPOCH {epochs}");
+        let lines = succeeds("train", 2, &pictures.pairs(&out_dir, &more)).join("\n");
+        figure(&lines, "; seed") as u64
+    };
+    let seed = run(1);
+    assert_eq!(run(2), seed);
+    let saved = Config::load(Some(&out_dir.join("config.yaml")), &[]).unwrap();
+    assert_eq!(saved.rng_seed, Some(seed));
 }
 
 /// Steps are counted on, whoever does them: otherwise an older checkpoint would seem the newest.

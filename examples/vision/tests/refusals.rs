@@ -97,7 +97,7 @@ fn what_belongs_to_another_network_is_refused_and_kept() {
     let cases: [(&str, &str, &[&str]); 4] = [
         ("train", "MODEL.ARCH resnet20", &["of another model"]),
         ("train", "TRAIN.AUTO_RESUME false", &["OUT_DIR"]),
-        ("train", "RNG_SEED 6", &["seed 5", "seed 6"]),
+        ("train", "RNG_SEED 6", &["seed=5", "seed=6"]),
         ("test", "MODEL.ARCH resnet20", &["best.bpk", "this network"]),
     ];
     for (command, more, parts) in cases {

@@ -7,7 +7,6 @@ mod common;
 use std::time::Duration;
 
 use bonfire::World;
-use bonfire::world::StopRequest;
 use bonfire_testkit::Watchdog;
 use common::Pictures;
 use vision::config::Config;
@@ -28,11 +27,11 @@ fn trained(ranks: u32, more: &str) -> Vec<Trained> {
     let pairs = pictures.pairs(&pictures.out_dir("run"), &more);
     let config = Config::load(None, &pairs).unwrap();
     let data = Data::open(&config).unwrap();
-    let train = |world: World| train(&world, &config, &data, &StopRequest::never());
-    let outcomes = bonfire::spawn(ranks, train).unwrap();
-    let ends = outcomes.into_iter().map(|outcome| match outcome.end {
+    let train = |world: World| train(&world, &config, &data);
+    let ends = bonfire::spawn(ranks, train).unwrap();
+    let ends = ends.into_iter().map(|end| match end {
         End::Trained(trained) => trained,
-        End::Stopped { steps } => panic!("stopped after {steps} steps"),
+        End::Stopped { code } => panic!("stopped with {code}"),
     });
     ends.collect()
 }

@@ -303,11 +303,21 @@ pub struct CheckpointSection {
     pub background: bool,
     /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
     pub resume: bool,
+    /// Continues with the optimizer's state, too. If false, the optimizer starts anew.
+    pub resume_optimizer: bool,
 }
 
 impl Default for CheckpointSection {
     fn default() -> Self {
-        Self { folder: None, every: None, keep: 2, best: None, background: false, resume: true }
+        Self {
+            folder: None,
+            every: None,
+            keep: 2,
+            best: None,
+            background: false,
+            resume: true,
+            resume_optimizer: true,
+        }
     }
 }
 

@@ -148,10 +148,11 @@ impl<B: Send + 'static> Feed<B> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// The batches that are left of the epoch that has begun, if one has.
+    pub(super) fn batches_left(&self) -> usize {
         match self {
-            Self::Epochs { epoch, .. } => epoch.as_ref().is_none_or(|epoch| epoch.len() == 0),
-            Self::Passes(_) => false,
+            Self::Epochs { epoch, .. } => epoch.as_ref().map_or(0, |epoch| epoch.len()),
+            Self::Passes(_) => 0,
         }
     }
 }

@@ -86,6 +86,59 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         Ok(means)
     }
 
+    /// Evaluates by the program's own pass over data: with batches of another size, or scores that are not means.
+    /// `evaluate` gets the model of [`evaluate`](Self::evaluate), and the stop request for
+    /// [`agree_on_next_step`](crate::agree_on_next_step). Where the ranks were asked to stop, it returns `None`; the
+    /// evaluation is then [due](Self::evaluation_is_due) after a resume.
+    ///
+    /// ```no_run
+    /// # use bonfire::{Error, NextStep, World, agree_on_next_step, trainer::Trainer};
+    /// # use burn::nn::Linear;
+    /// # use burn::tensor::Tensor;
+    /// # fn errors(model: &Linear, batch: Tensor<2>) -> u64 { 0 }
+    /// # fn run(trainer: &mut Trainer<Linear, Tensor<2>>, world: &World,
+    /// #     mut batches: impl Iterator<Item = Result<Tensor<2>, Error>>) -> Result<(), Error> {
+    /// let errors_of_this_rank = trainer.evaluate_with(|model, stop| {
+    ///     let mut sum = 0;
+    ///     loop {
+    ///         match agree_on_next_step(world, stop, batches.next())? {
+    ///             NextStep::Step(Some(batch)) => sum += errors(model, batch),
+    ///             NextStep::Step(None) => {} // another rank has one more
+    ///             NextStep::End => return Ok::<_, Error>(Some(sum)),
+    ///             NextStep::Stop => return Ok(None),
+    ///         }
+    ///     }
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `evaluate`, which must end all ranks; or if a rank has failed.
+    #[track_caller]
+    pub fn evaluate_with<T, E: From<Error>>(
+        &mut self,
+        evaluate: impl FnOnce(&M, &StopRequest) -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        let model = self.whole_model()?;
+        let (stop, journal) = (&self.stop, &mut self.journal);
+        let result = journal.time(Activity::Evaluation, || evaluate(&model, stop))?;
+        self.progress.evaluation_is_due &= result.is_none();
+        if result.is_none() {
+            self.note_stop();
+        }
+        Ok(result)
+    }
+
+    /// The model for an evaluation, which then is part of the planned memory.
+    #[track_caller]
+    fn whole_model(&mut self) -> Result<M> {
+        if self.config.placement.parameters == Sharding::Sharded {
+            let planned = self.planned.iter_mut();
+            planned.for_each(|training| training.evaluation = Evaluation::Whole);
+        }
+        Ok(self.engine.lowered()?)
+    }
+
     /// Returns the means of scores; `None` if a rank was asked to stop.
     #[track_caller]
     fn means<E: Send + 'static, const N: usize>(
@@ -95,11 +148,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         score: impl Fn(&M, E) -> [f64; N],
     ) -> Result<Option<[f64; N]>> {
         let make = Arc::clone(data.samples()?);
-        let model = self.engine.lowered()?;
-        if self.config.placement.parameters == Sharding::Sharded {
-            let planned = self.planned.iter_mut();
-            planned.for_each(|training| training.evaluation = Evaluation::Whole);
-        }
+        let model = self.whole_model()?;
         let loader = Loader::new(self.place.data(), data.len(), self.micro);
         let batches = loader.with_remainder(Remainder::Exact).next_epoch();
         let mut shown = self.journal.batches("evaluation", batches.len());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bonfire_checkpoint::record::TensorTable;
 use bonfire_launch::StopRequest;
 use bonfire_plan::memory::Activations;
+use bonfire_report::JournalDisplay;
 use bonfire_train::Mesh;
 use burn::optim::ModuleOptimizer;
 
@@ -29,6 +30,7 @@ pub struct Parts<M, B> {
     pub(super) activations: Option<Activations>,
     pub(super) flops_per_sample: Option<f64>,
     pub(super) units: (&'static str, usize),
+    pub(super) display: JournalDisplay,
     pub(super) mesh: Option<(Mesh, TensorTable)>,
 }
 
@@ -44,6 +46,7 @@ impl<M, B> Parts<M, B> {
             activations: None,
             flops_per_sample: None,
             units: ("samples", 1),
+            display: JournalDisplay::default(),
             mesh: None,
         }
     }
@@ -95,6 +98,14 @@ impl<M, B> Parts<M, B> {
     #[must_use]
     pub fn with_units(mut self, name: &'static str, per_sample: usize) -> Self {
         self.units = (name, per_sample.max(1));
+        self
+    }
+
+    /// Sets the form in which rank 0 shows the training, such as [`JournalDisplay::Notes`] for a program with its own
+    /// output.
+    #[must_use]
+    pub fn with_display(mut self, display: JournalDisplay) -> Self {
+        self.display = display;
         self
     }
 

@@ -12,7 +12,7 @@ use bonfire_data::{LastBatch, Loader, Order, Prefetch, Remainder};
 use bonfire_launch::StopRequest;
 use bonfire_optim::{DeferredScale, Offload, ScalerConfig};
 use bonfire_plan::memory::Training;
-use bonfire_report::ModelFlops;
+use bonfire_report::{JournalDisplay, ModelFlops};
 use bonfire_train::diloco::DilocoConfig;
 use bonfire_train::{
     Best, Clip, DdpConfig, DeviceKind, GradientCompression, GradientRoute, Keep, LossScaler,
@@ -46,6 +46,7 @@ pub(super) struct Resolved<M: Model, B> {
     pub(super) deferred: Option<DeferredScale>,
     pub(super) diloco: Option<DilocoConfig>,
     pub(super) units: (&'static str, usize),
+    pub(super) display: JournalDisplay,
     pub(super) flops: Option<ModelFlops>,
     pub(super) planned: Option<Training>,
 }
@@ -100,6 +101,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         deferred,
         diloco,
         units: parts.units,
+        display: parts.display,
         flops,
     })
 }

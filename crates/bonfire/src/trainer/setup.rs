@@ -45,6 +45,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         deferred,
         diloco,
         units,
+        display,
         flops,
         planned,
     } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
@@ -66,7 +67,12 @@ pub fn prepare<M: Model, B: Send + 'static>(
     };
     let resumed = match &checkpoints {
         Some(checkpoints) if config.checkpoints.resume => {
-            all_or_none(world, engine.resume::<Progress>(checkpoints, &mut optimizer))?
+            let fresh = optimizer.clone();
+            let resumed = engine.resume::<Progress>(checkpoints, &mut optimizer);
+            if !config.checkpoints.resume_optimizer {
+                optimizer = fresh;
+            }
+            all_or_none(world, resumed)?
         }
         Some(checkpoints) => {
             checkpoints.set_aside()?;
@@ -78,10 +84,11 @@ pub fn prepare<M: Model, B: Send + 'static>(
     let mut progress = progress(scaler(&config), batches.accumulation, resumed);
     let (seed, new) = (*progress.seed.get_or_insert(config.seed), config.seed);
     if seed != new {
-        return Err(Error::Usage(format!(
+        let cause = Error::Usage(format!(
             "the checkpoint is of a training with seed={seed}, and this one has seed={new}: set seed={seed}, or start \
              again with checkpoints.resume=false"
-        )));
+        ));
+        return all_or_none(world, Err(cause));
     }
     if let (Feed::Epochs { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         // Known only now: a checkpoint may be of other data.
@@ -95,7 +102,8 @@ pub fn prepare<M: Model, B: Send + 'static>(
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .with_samples_per_step(samples.saturating_mul(units.1), units.0)
-        .with_steps_done(progress.steps);
+        .with_steps_done(progress.steps)
+        .with_display(display);
     journal.flops = flops;
     journal = match (&config.report.folder, &config.report.run_name) {
         (Some(parent), Some(name)) => journal.with_new_folder(parent, name),
@@ -122,6 +130,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         engine,
         optimizer,
         rates,
+        rate: None,
         feed,
         checkpoints,
         progress,

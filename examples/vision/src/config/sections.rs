@@ -21,7 +21,7 @@ pub struct Config {
     pub out_dir: PathBuf,
     /// The name of the copy of this configuration there.
     pub cfg_dest: String,
-    /// Makes a run repeatable; without it, rank 0 draws one.
+    /// Makes a run repeatable; without it, rank 0 draws one, which is in the copy.
     pub rng_seed: Option<u64>,
 }
 

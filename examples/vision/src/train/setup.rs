@@ -1,101 +1,118 @@
 //! Starts or resumes a training.
 
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 
-use crate::networks::trained_numbers;
-use anyhow::Result;
-use bonfire::checkpoint::Checkpoints;
-use bonfire::data::Loader;
+use anyhow::{Result, anyhow};
+use bonfire::collective::Rank;
+use bonfire::config::{Config as Settings, ConfigErrors};
+use bonfire::data::PictureBatch;
 use bonfire::optim::{GlobalBatch, RateRule};
-use bonfire::report::{Journal, JournalConfig, JournalDisplay};
-use bonfire::world::StopRequest;
-use bonfire::{Ddp, World, all_or_none};
+use bonfire::report::JournalDisplay;
+use bonfire::trainer::{self, Parts, Trainer, prepare};
+use bonfire::{World, all_or_none};
 
-use super::progress::{Progress, agreed, resumed};
-use super::{KEPT, Trainer};
 use crate::config::Config;
 use crate::data::Data;
 use crate::model::Model;
-use crate::optimizer::sgd;
+use crate::networks::trained_numbers;
+use crate::rate::rate;
 use crate::weights;
 
-impl<'a> Trainer<'a> {
-    pub(super) fn new(
-        world: &'a World,
-        config: &'a Config,
-        data: &'a Data,
-        stop: &'a StopRequest,
-    ) -> Result<Self> {
-        let seed = agreed(world, config.rng_seed)?;
-        let model = norms(begin(world, config, seed)?, config, world)?;
-        let parameters = trained_numbers(&model);
-        let folder = config.out_dir.join("checkpoints");
-        let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
-        let mut ddp = Ddp::new(model, world)?;
-        let mut optimizer = sgd(&config.optim);
-        let resumed = resumed(world, config, &checkpoints, &mut ddp, &mut optimizer);
-        let (progress, steps) = all_or_none(world, resumed)?.unwrap_or_else(|| {
-            let progress =
-                Progress { seed, data: loader(world, data, config, seed).state(), best: None };
-            (progress, 0)
-        });
-        // A seed that the configuration has must be the one by which the data was distributed.
-        let seed = config.rng_seed.unwrap_or(progress.seed);
-        let loader = loader(world, data, config, seed).resuming(&progress.data);
-        let loader = all_or_none(world, loader)?;
-        let batches = loader.batches_per_epoch();
-        let epochs = config.optim.max_epoch.get();
-        let left = epochs.saturating_sub(loader.epoch() as usize);
-        let title = format!("{} on {}", config.model.arch, data.training.name());
-        let journal = JournalConfig::new(title, steps + (left * batches) as u64)
-            .with_steps_done(steps)
-            .with_samples_per_step(global_batch(world, config).samples(), "pictures")
-            .with_display(JournalDisplay::Notes)
-            .with_folder(&config.out_dir);
-        let trainer = Self {
-            world,
-            config,
-            data,
-            stop,
-            ddp,
-            optimizer,
-            loader,
-            progress,
-            journal: Journal::new(world, journal)?,
-            checkpoints,
-            steps,
-            steps_saved: steps,
-            losses: Vec::new(),
-        };
-        trainer.announce(parameters);
-        Ok(trainer)
+/// Returns the configuration with a seed: its own, or that of an earlier run in the same folder, or one that rank 0
+/// draws for all.
+pub(super) fn seeded(world: &World, config: &Config) -> Result<Config> {
+    let mut seed = [config.rng_seed.unwrap_or_default()];
+    if config.rng_seed.is_none() {
+        let earlier = Config::load(Some(&config.saved_path()), &[]);
+        let earlier = earlier.ok().and_then(|earlier| earlier.rng_seed);
+        // Few digits, so that one can give it to another run.
+        seed = [earlier.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32)];
+        world.group().broadcast(&mut seed, Rank::new(0))?;
     }
+    Ok(Config { rng_seed: Some(seed[0]), ..config.clone() })
+}
 
-    fn announce(&self, parameters: usize) {
-        let Self { world, config, data, journal, .. } = self;
-        let batch = global_batch(world, config);
-        let head = RateRule::None.headline(batch, data.training.count(), config.optim.base_lr);
-        journal.note(&head);
-        journal.note(&format!(
-            "{} with {parameters} parameters on {}; {} training and {} test pictures of {} classes; \
-             {}; seed {}",
-            config.model.arch,
-            world.device_name(),
-            data.training.count(),
-            data.test.count(),
-            data.training.classes().len(),
-            if config.model.syncbn {
-"batch normalisation over all ranks"
-} else {
-"batch normalisation on each rank"
-},
-            self.progress.seed,
-        ));
-        if self.steps > 0 {
-            let (epoch, steps) = (self.loader.epoch(), self.steps);
-            journal.note(&format!("resumed after epoch {epoch}, at step {steps}"));
-        }
+/// Prepares the training, from the last checkpoint if there is one, and says what it is.
+pub(super) fn prepared(
+    world: &World,
+    config: &Config,
+    data: &Data,
+) -> Result<Trainer<Model, PictureBatch>> {
+    let seed = config.rng_seed.unwrap_or_default();
+    let model = norms(begin(world, config, seed)?, config, world)?;
+    let parameters = trained_numbers(&model);
+    let batches = data.training_batches(config, seed, world);
+    let batches = all_or_none(world, batches)?;
+    let count = data.training.count();
+    let batches =
+        trainer::Data::try_by_epoch(count, move |epoch, indices| batches.batch(epoch, indices));
+    let optim = config.optim.clone();
+    let parts = Parts::new(model, batches)
+        .with_epoch_schedule(move |epoch| rate(&optim, epoch as usize))
+        .with_units("pictures", 1)
+        .with_display(JournalDisplay::Notes);
+    let trainer = prepare(world, &settings(config, data)?, parts)?;
+    let path = config.out_dir.display();
+    let refusal =
+        || anyhow!("{path} has checkpoints, and TRAIN.AUTO_RESUME is off; give another OUT_DIR");
+    let may_begin = config.train.auto_resume || trainer.steps() == 0;
+    all_or_none(world, may_begin.then_some(()).ok_or_else(refusal))?;
+    announce(world, config, data, &trainer, parameters);
+    Ok(trainer)
+}
+
+fn announce(
+    world: &World,
+    config: &Config,
+    data: &Data,
+    trainer: &Trainer<Model, PictureBatch>,
+    parameters: usize,
+) {
+    let batch = global_batch(world, config);
+    let count = data.training.count();
+    trainer.note(&RateRule::None.headline(batch, count, config.optim.base_lr));
+    trainer.note(&format!(
+        "{} with {parameters} parameters on {}; {count} training and {} test pictures of {} classes; \
+         batch normalisation {}; seed {}",
+        config.model.arch,
+        world.device_name(),
+        data.test.count(),
+        data.training.classes().len(),
+        if config.model.syncbn { "over all ranks" } else { "on each rank" },
+        config.rng_seed.unwrap_or_default(),
+    ));
+    let (epochs, steps) = (trainer.epochs(), trainer.steps());
+    if steps > 0 {
+        trainer.note(&format!("resumed after epoch {epochs}, at step {steps}"));
     }
+}
+
+/// The settings of the trainer.
+fn settings(config: &Config, data: &Data) -> Result<Settings, ConfigErrors> {
+    let (train, optim) = (&config.train, &config.optim);
+    let mut settings = Settings::default().with_words([
+        "optimizer.kind=sgd",
+        "checkpoints.keep=2",
+        "checkpoints.best=highest",
+    ])?;
+    settings.seed = config.rng_seed.unwrap_or_default();
+    settings.epochs = optim.max_epoch.get() as u64;
+    settings.batch.micro = Some(train.batch_size.get() as u64);
+    settings.data.workers = train.workers.get();
+    settings.optimizer.lr = optim.base_lr;
+    settings.optimizer.momentum = Some(optim.momentum);
+    settings.optimizer.dampening = optim.dampening;
+    // Without momentum it means nothing.
+    settings.optimizer.nesterov = optim.nesterov && optim.momentum > 0.0;
+    settings.optimizer.weight_decay = optim.weight_decay;
+    settings.checkpoints.folder = Some(config.out_dir.join("checkpoints"));
+    settings.checkpoints.resume_optimizer = train.load_opt;
+    settings.report.title = format!("{} on {}", config.model.arch, data.training.name());
+    settings.report.folder = Some(config.out_dir.clone());
+    // The loop says when.
+    settings.report.every = u64::MAX;
+    Ok(settings)
 }
 
 fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
@@ -106,8 +123,17 @@ fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
     }
 }
 
-fn loader(world: &World, data: &Data, config: &Config, seed: u64) -> Loader {
-    Loader::new(world, data.training.count(), config.train.batch_size.get()).with_shuffle(seed)
+fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
+    Ok(if config.model.syncbn {
+        bonfire::nn::convert_sync_batch_norm(model, world)?
+    } else {
+        model
+    })
+}
+
+/// The batches of each rank in a complete epoch, which pads.
+pub(super) fn batches_per_epoch(world: &World, config: &Config, data: &Data) -> usize {
+    data.training.count().div_ceil(global_batch(world, config).samples())
 }
 
 fn global_batch(world: &World, config: &Config) -> GlobalBatch {
@@ -116,12 +142,4 @@ fn global_batch(world: &World, config: &Config) -> GlobalBatch {
         batch_size: config.train.batch_size,
         accumulation: NonZeroUsize::MIN,
     }
-}
-
-fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
-    Ok(if config.model.syncbn {
-        bonfire::nn::convert_sync_batch_norm(model, world)?
-    } else {
-        model
-    })
 }

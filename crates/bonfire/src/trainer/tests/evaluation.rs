@@ -1,5 +1,7 @@
 //! Epochs, evaluations, and the program's own state.
 
+use std::time::Duration;
+
 use super::*;
 
 /// Returns the optimizer steps after which an evaluation is due, 0 for before the first of this run.
@@ -93,6 +95,90 @@ fn an_epoch_without_a_step_left_on_other_ranks_is_evaluated() {
     // Of three batches two, and the samples of the third are too few for two ranks.
     assert_eq!(run(1, "epochs=2", 2), (false, 0));
     assert_eq!(run(2, "epochs=2", 0), (true, 1));
+}
+
+#[test]
+fn the_batches_that_are_left_are_those_of_the_epoch_also_after_a_resume() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = format!("checkpoints.folder={}", place.path().display());
+    let left = |steps: &str| {
+        let left = spawn(2, |world| {
+            let parts = (model(&world.device()), data(&world, 43));
+            let mut trainer = prepare(&world, &config(&[&*folder, steps]), parts)?;
+            let mut left = vec![trainer.batches_left()];
+            while let Some(batch) = trainer.next_batch()? {
+                left.push(trainer.batches_left());
+                trainer.step(batch, loss)?;
+            }
+            trainer.finish()?;
+            Ok::<_, Error>(left)
+        });
+        left.unwrap().remove(1)
+    };
+    // 6 batches and 3 steps in an epoch.
+    assert_eq!(left("steps=5"), [0, 5, 4, 3, 2, 1, 0, 5, 4, 3, 2]);
+    assert_eq!(left("steps=6"), [0, 1, 0]);
+}
+
+#[test]
+fn figures_come_where_the_program_asks_for_them() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = format!("report.folder={}", place.path().display());
+    spawn(2, |world| {
+        let words = [&*folder, "epochs=2", "report.every=1000"];
+        let mut trainer =
+            prepare(&world, &config(&words), (model(&world.device()), data(&world, 43)))?;
+        assert_eq!(trainer.figures()?, None);
+        while let Some(batch) = trainer.next_batch()? {
+            if let Some(step @ (2 | 5)) = trainer.step(batch, loss)?.step {
+                let figures = trainer.figures()?.unwrap();
+                assert_eq!((figures.step, figures.ranks), (step, 2));
+                assert_eq!(trainer.figures()?, None);
+            }
+        }
+        trainer.finish().map(drop)
+    })
+    .unwrap();
+    let report = bonfire_report::Report::read(place.path()).unwrap();
+    for tag in ["loss", "learning_rate"] {
+        let steps: Vec<u64> = report.curve(tag).iter().map(|point| point.step).collect();
+        assert_eq!(steps, [2, 5], "{tag}");
+    }
+}
+
+#[test]
+fn a_program_evaluates_by_itself_and_its_pass_is_timed() {
+    const PAUSE: Duration = Duration::from_millis(30);
+    let reports = spawn(2, |world| {
+        let words = ["epochs=2", "placement=zero3"];
+        let parts = (model(&world.device()), data(&world, 43));
+        let mut trainer = prepare(&world, &config(&words), parts)?;
+        while !trainer.evaluation_is_due() {
+            let batch = trainer.next_batch()?.unwrap();
+            trainer.step(batch, loss)?;
+        }
+        let failed = trainer.evaluate_with::<(), BoxError>(|_, _| Err("no pictures".into()));
+        assert_eq!(failed.unwrap_err().to_string(), "no pictures");
+        assert!(trainer.evaluation_is_due());
+        let dims = trainer.evaluate_with(|model, stop| {
+            std::thread::sleep(PAUSE);
+            Ok::<_, Error>((!stop.is_made()).then(|| model.weight.dims()))
+        })?;
+        // The complete model, of which each rank trains some rows.
+        assert_eq!(dims, Some([3, 700]));
+        assert!(!trainer.evaluation_is_due() && trainer.stop_code().is_none());
+        while !trainer.evaluation_is_due() {
+            let batch = trainer.next_batch()?.unwrap();
+            trainer.step(batch, loss)?;
+        }
+        let stopped: Option<()> = trainer.evaluate_with(|_, _| Ok::<_, Error>(None))?;
+        assert!(stopped.is_none() && trainer.evaluation_is_due());
+        assert!(trainer.stop_code().is_some());
+        trainer.finish()
+    });
+    for report in reports.unwrap() {
+        assert!(report.ranks.iter().all(|split| split.evaluation >= PAUSE), "{report}");
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Keys of the configuration, and parts of a program, each by what it changes.
 
+use bonfire_config::OptimizerSection;
 use bonfire_report::Report;
+use burn::nn::LinearConfig;
+use burn::optim::GradientsParams;
 
 use super::*;
 
@@ -124,4 +127,69 @@ fn a_stream_goes_on_after_the_same_step_with_other_passes() {
     assert_eq!(seen(&["steps=3", "batch.accumulation=2"]), [0, 1, 2, 3, 4, 5]);
     assert_eq!(seen(&["steps=4", "batch.accumulation=1"]), [3]);
     assert_eq!(seen(&["steps=5", "batch.accumulation=3"]), [12, 13, 14]);
+}
+
+/// PyTorch's rule for SGD, as its documentation has it, in f64.
+fn pytorchs(section: &OptimizerSection, start: f64, gradients: &[f64], rate: f64) -> f64 {
+    let momentum = section.momentum.unwrap_or(0.0);
+    let (mut value, mut velocity) = (start, None);
+    for gradient in gradients {
+        let gradient = gradient + section.weight_decay * value;
+        let next = match velocity {
+            Some(old) => momentum * old + (1.0 - section.dampening) * gradient,
+            None => gradient,
+        };
+        velocity = Some(next);
+        value -= rate * if section.nesterov { gradient + momentum * next } else { next };
+    }
+    value
+}
+
+#[test]
+fn steps_of_sgd_are_pytorchs() {
+    let device = Device::default().autodiff();
+    let gradients = [0.5, -1.0, 2.0];
+    let plain = ["optimizer.kind=sgd", "optimizer.weight_decay=0.1"];
+    let nesterov = ["optimizer.momentum=0.9", "optimizer.nesterov=true"];
+    let dampened = ["optimizer.momentum=0.9", "optimizer.dampening=0.25"];
+    for more in [&[][..], &nesterov, &dampened] {
+        let section = config(&[&plain, more].concat()).optimizer;
+        let mut model = LinearConfig::new(1, 1).with_bias(false).init(&device);
+        let start = model.weight.val().into_scalar::<f64>();
+        let (mut optimizer, _) = optimizer::build(&section, &model, None).unwrap();
+        for gradient in gradients {
+            let gradient = Tensor::<2>::full([1, 1], gradient, &device.clone().inner());
+            let mut all = GradientsParams::new();
+            all.register(model.weight.id, gradient);
+            model = optimizer.step(0.1, model, all);
+        }
+        let found = model.weight.val().into_scalar::<f64>();
+        let expected = pytorchs(&section, start, &gradients, 0.1);
+        // Three steps of a handful of roundings of numbers near 1.
+        let tolerance = 15.0 * f64::from(f32::EPSILON);
+        assert!((found - expected).abs() < tolerance, "{section:?}: {found} {expected}");
+    }
+}
+
+#[test]
+fn an_optimizer_starts_anew_where_its_state_is_not_wanted() {
+    for placement in ["placement=replicated", "placement=zero1"] {
+        for (momentum, keeps) in
+            [("optimizer.momentum=0.9", true), ("optimizer.momentum=0.0", false)]
+        {
+            let base = [placement, "optimizer.kind=sgd", momentum, "schedule.decay=constant"];
+            let straight = trained(2, &[&base[..], &["steps=6"]].concat()).unwrap();
+            for resumes in [true, false] {
+                let folder = tempfile::tempdir().unwrap();
+                let folder = format!("checkpoints.folder={}", folder.path().display());
+                let resume = format!("checkpoints.resume_optimizer={resumes}");
+                let run = |steps| trained(2, &[&base[..], &[&folder, &resume, steps]].concat());
+                run("steps=4").unwrap();
+                let (digest, steps, _) = run("steps=6").unwrap().remove(0);
+                assert_eq!(steps, 2);
+                let is_same = digest == straight[0].0;
+                assert_eq!(is_same, resumes || !keeps, "{placement}, {momentum}, {resumes}");
+            }
+        }
+    }
 }
