@@ -150,7 +150,6 @@ impl Spread {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
     pub(crate) vectors: u32,
-    /// Elements behind the last whole vector.
     pub(crate) tail: u32,
     /// Vectors of a buffer, the last one perhaps not whole.
     pub(crate) length: usize,
@@ -200,7 +199,6 @@ impl Scalar {
     }
 }
 
-/// What every kernel is made with.
 pub(crate) struct Target {
     pub(crate) settings: KernelSettings,
     pub(crate) device: Arc<DeviceProperties>,

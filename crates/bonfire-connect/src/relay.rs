@@ -83,7 +83,6 @@ impl Shared {
 pub struct Relay {
     shared: Arc<Shared>,
     filled: Receiver<Block>,
-    /// Of which some bytes were read.
     current: Option<Block>,
     emptied: SyncSender<Block>,
     outgoing: SyncSender<Block>,

@@ -193,7 +193,6 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DatasetLoade
 /// The batches of one epoch of a [`DatasetLoader`].
 pub struct DatasetBatches<'a, I, O> {
     of: &'a DatasetLoader<I, O>,
-    /// Where this epoch begins.
     loader: Loader,
     /// Made with the first batch: an epoch that is skipped costs nothing.
     batches: Option<EpochBatches>,

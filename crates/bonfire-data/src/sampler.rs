@@ -72,7 +72,6 @@ impl DistributedSampler {
         Self::of(group.rank(), group.world_size(), len)
     }
 
-    /// The share of any rank.
     pub(crate) fn of(rank: Rank, world_size: WorldSize, len: usize) -> Self {
         assert!(world_size.contains(rank), "rank {rank} is in a world of {world_size}");
         Self { rank, world_size, len, order: Order::Sequential, remainder: Remainder::Pad }

@@ -34,7 +34,6 @@ pub(crate) struct State {
     pub(crate) stream: Arc<Stream>,
     pub(crate) flags: Flags,
     pub(crate) kernels: Kernels,
-    /// Two sets, each of all ranks.
     pub(crate) inboxes: [Vec<Span>; 2],
     pub(crate) path: Path,
     pub(crate) programs: Programs,

@@ -130,11 +130,9 @@ struct Form<'a> {
     shape: &'a ScheduleShape,
     ranks: f64,
     count: f64,
-    /// The elements of the longest block.
     block: f64,
     /// All elements but a block of mean length.
     others: f64,
-    /// The chunks of the longest block.
     chunks: f64,
     /// The ranks of the smallest host, and of the largest.
     host_ranks_min: f64,

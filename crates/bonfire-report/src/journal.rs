@@ -199,7 +199,6 @@ impl Journal {
         }
     }
 
-    /// Makes the last recorded step final.
     fn settle(&mut self) {
         if std::mem::take(&mut self.is_step) {
             self.losses.append(std::mem::take(&mut self.newest));

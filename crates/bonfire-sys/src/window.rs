@@ -50,7 +50,6 @@ struct Pane {
     target: AtomicU64,
     bytes: AtomicU64,
     element_bytes: AtomicU64,
-    /// For which operation it is open.
     stamp: AtomicU64,
 }
 
@@ -257,7 +256,6 @@ struct Closer<'a> {
     board: &'a Board,
     /// The input and the target.
     starts: [NonNull<u8>; 2],
-    /// Byte length of each of `starts`.
     bytes: usize,
 }
 

@@ -372,7 +372,6 @@ impl BucketBuffer {
     }
 }
 
-/// Values that are shared with tensors.
 struct BufferView(Arc<BucketBuffer>);
 
 impl AsRef<[u8]> for BufferView {

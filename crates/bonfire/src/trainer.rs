@@ -141,7 +141,6 @@ struct Progress {
     /// The position in the data, if it is distributed by epochs.
     data: Option<SamplerState>,
     scaler: Option<LossScaler>,
-    /// The program's own.
     state: Option<ciborium::Value>,
 }
 

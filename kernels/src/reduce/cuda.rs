@@ -107,11 +107,9 @@ impl Reduce {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
-    /// Elements before the first whole vector.
     head: usize,
     /// One past the last whole vector, counted from the one that the range begins in.
     vectors: usize,
-    /// Elements after the last whole vector.
     tail: usize,
     whole: usize,
 }

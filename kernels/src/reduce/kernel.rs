@@ -178,7 +178,6 @@ fn reduce_at<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size, M: Size
 struct Bounds {
     /// One past the last vector that is whole.
     vectors: u32,
-    /// Elements after the last whole vector.
     tail: u32,
     /// Elements of the first vector that are none of ours.
     skip: u32,

@@ -92,7 +92,6 @@ impl ConnectAll<'_> {
         })
     }
 
-    /// All connections with these peers.
     fn hellos(&self, is_one: impl Fn(Rank) -> bool) -> Vec<Hello> {
         let ranks = (0..self.addresses.len() as u32).map(Rank::new);
         ranks

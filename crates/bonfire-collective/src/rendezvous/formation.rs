@@ -34,7 +34,6 @@ const COPIES: u8 = b'C';
 const RECEIVE_SLICE: Duration = Duration::from_millis(200);
 /// How long a rank whose peer ends its connection looks for the reason.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between two looks for it.
 const REASON_LOOK: Duration = Duration::from_millis(50);
 
 /// A group about to form, seen from one of its ranks.
@@ -47,12 +46,10 @@ pub(crate) struct Formation<'a> {
     pub(crate) addresses: &'a [Address],
     pub(crate) options: &'a GroupOptions,
     pub(crate) chunk_bytes: usize,
-    /// Of each link over TCP.
     pub(crate) streams: u8,
     /// Whether streams but the first have threads.
     pub(crate) has_stream_threads: bool,
     pub(crate) deadline: Deadline,
-    /// Whether the attempt is to continue.
     pub(crate) guard: Guard<'a>,
 }
 

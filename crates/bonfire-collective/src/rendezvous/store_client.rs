@@ -82,7 +82,6 @@ pub(super) fn connect_to_store(env: &RankEnv, tls: Tls, deadline: Deadline) -> R
     }
 }
 
-/// To where `MASTER_ADDR` and `MASTER_PORT` say.
 fn connect(
     env: &RankEnv,
     tls: Tls,

@@ -27,13 +27,11 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where the first rank that gives up says why.
 const FAILURE_KEY: &str = "failure";
-/// How many have given up.
 const REPORTERS_KEY: &str = "given-up";
 
 pub(super) struct Watch<'a> {
     store: &'a TcpStore,
     env: &'a RankEnv,
-    /// When to look at it again.
     next: Cell<Deadline>,
     /// Begins when the store is seen to be lost.
     grace: Cell<Option<Deadline>>,

@@ -23,7 +23,6 @@ pub(crate) struct SocketLink {
     /// In the order that both ends know.
     flows: Box<[Flow]>,
     inbox: Inbox,
-    /// No more bytes will come.
     ended: bool,
     /// What is wrong with the bytes that came. Nothing behind them is read.
     fault: Option<Fault>,
@@ -50,7 +49,6 @@ struct Sealing {
 /// The frame that a rank's next step is about. Only such a frame is used before all of it is there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due<'a> {
-    /// The beginning of its header.
     pub(crate) agreed: &'a [u8; AGREED_BYTES],
     pub(crate) payload_bytes: usize,
 }

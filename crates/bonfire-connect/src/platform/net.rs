@@ -109,7 +109,6 @@ impl Socket for Bell {
     }
 }
 
-/// What a socket is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub reads: bool,

@@ -11,7 +11,6 @@ use crate::secure::stream::Stream;
 use crate::secure::tls::{Identity, TlsStream};
 use crate::secure::token::JobToken;
 
-/// The first byte of either end.
 const PLAIN: u8 = b'p';
 const TLS: u8 = b't';
 

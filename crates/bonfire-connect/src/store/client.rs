@@ -28,7 +28,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct TcpStore {
     line: Mutex<Line>,
-    /// To look whether something has come.
     handle: Handle,
     local: SocketAddr,
 }

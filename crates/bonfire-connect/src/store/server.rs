@@ -37,7 +37,6 @@ pub struct TcpStoreServer {
     address: SocketAddr,
     tables: Arc<MemoryStore>,
     stop: Arc<AtomicBool>,
-    /// Of what the thread listens on.
     handle: Handle,
     acceptor: Option<JoinHandle<()>>,
 }

@@ -23,7 +23,6 @@ struct Inner {
     events: Option<ContextEvents>,
 }
 
-/// Functions that came with CUDA 12.5.
 #[derive(Clone, Copy, Debug)]
 struct ContextEvents {
     record: unsafe extern "C" fn(CUcontext, CUevent) -> CUresult,

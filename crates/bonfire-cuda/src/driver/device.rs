@@ -181,7 +181,6 @@ fn uuid(device: CUdevice) -> Result<[u8; 16]> {
     Ok(uuid.bytes.map(|byte| byte as u8))
 }
 
-/// The text before the first NUL.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes)
         .map(|text| text.to_string_lossy().into_owned())

@@ -147,7 +147,6 @@ impl Mapping {
         self.addresses.start
     }
 
-    /// What was asked for, rounded up.
     pub(crate) fn bytes(&self) -> usize {
         self.addresses.bytes
     }

@@ -266,7 +266,6 @@ pub(crate) fn is_marked(copy: &PinnedRegion) -> bool {
     marks.any(|mark| mark.load(Ordering::Acquire) != 0)
 }
 
-/// Who keeps the others waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// These, or nobody but a slow device.

@@ -95,7 +95,6 @@ impl Inner {
         Ok(buffer.own_part(&elements))
     }
 
-    /// Keeps memory until the group ends.
     pub(crate) fn retire(&self, memory: Shared) {
         if !memory.is_empty() {
             self.state().retired.push(memory);

@@ -211,7 +211,6 @@ fn from(holds: impl Fn(f64) -> bool) -> Option<usize> {
     held.last().map(bytes)
 }
 
-/// The estimate of the module.
 struct Estimate<'a> {
     pairs: &'a PairBandwidths,
     lanes: usize,

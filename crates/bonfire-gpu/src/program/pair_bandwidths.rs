@@ -44,7 +44,6 @@ impl PairBandwidths {
         (reader != owner).then(|| self.gigabytes[index])
     }
 
-    /// Every reader with every other rank.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (Rank, Rank, f64)> + '_ {
         let ranks = self.world_size.ranks();
         ranks.flat_map(move |reader| {

@@ -22,7 +22,6 @@ const MARK: u8 = b'G';
 /// How long a rank that has called, or was called, may take. The kernel has made the connection by then.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// A number that nobody guesses.
 type Random = [u8; 16];
 
 /// Gives this rank's descriptor to `others`, which are in other processes, and takes theirs: in the order of `others`, with
@@ -74,7 +73,6 @@ impl Door {
         Ok(Self { name, secret, listener })
     }
 
-    /// Gives the descriptor to `callers` callers.
     fn answer(&self, callers: usize, own: &OwnedFd) -> io::Result<()> {
         let end = Instant::now() + ANSWER_MAX;
         let news = Handle::of(&self.listener)?;

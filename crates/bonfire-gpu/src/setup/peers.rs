@@ -55,7 +55,6 @@ enum ShareError {
 }
 
 impl Peers {
-    /// Introduces the ranks to each other.
     pub(crate) fn meet(
         group: &ProcessGroup,
         context: &Context,

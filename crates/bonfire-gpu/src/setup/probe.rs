@@ -25,7 +25,6 @@ const READ_BYTES: usize = 64 << 10;
 
 const WRITE_BYTES: usize = 4 << 10;
 
-/// Behind what the other ranks write.
 const INBOXES_END: usize = 2 * READ_BYTES + RANKS_MAX * WRITE_BYTES;
 
 pub(crate) const PROBE_BYTES: usize = words::END;
@@ -144,7 +143,6 @@ impl Probe<'_> {
     }
 }
 
-/// Where `from` writes in everybody's memory.
 fn inbox(from: Rank) -> std::ops::Range<usize> {
     let start = 2 * READ_BYTES + from.index() * WRITE_BYTES;
     start..start + WRITE_BYTES

@@ -8,13 +8,11 @@ use crate::request::elements::Elements;
 /// One range of device memory per rank, or this rank's alone where the others do not reach it.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// By rank, or this rank's alone.
     spans: Vec<Span>,
     own: usize,
 }
 
 impl Shared {
-    /// Of all ranks, in their order.
     pub(crate) fn of_ranks(spans: Vec<Span>, me: Rank) -> Self {
         assert!(me.index() < spans.len(), "rank {me} of {}", spans.len());
         Self { spans, own: me.index() }

@@ -46,7 +46,6 @@ impl Ending {
         Self { graces, phase: Phase::Running }
     }
 
-    /// When to call [`time_passed`](Self::time_passed) next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running | Phase::Abandoned => None,

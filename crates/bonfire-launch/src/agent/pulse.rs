@@ -19,7 +19,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SILENCE_MAX: i64 = 15;
 const CLOCK: &str = "node-clock";
 
-/// Beats until it is dropped.
 pub(super) struct Pulse {
     post: Arc<Post>,
     thread: Option<JoinHandle<()>>,

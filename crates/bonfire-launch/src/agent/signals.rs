@@ -32,7 +32,6 @@ struct State {
     echoes: Echoes,
 }
 
-/// Somebody listens while this lives.
 pub(crate) struct Listening {
     state: Arc<Mutex<State>>,
 }

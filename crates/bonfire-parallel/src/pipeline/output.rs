@@ -210,7 +210,6 @@ pub(super) trait AnyRank {
     /// The gradient of a leaf, if there is one, where it is; all elements in a row.
     fn flat_gradient(&self, all: &mut Gradients) -> Option<Tensor<1>>;
 
-    /// All elements in a row.
     fn flat(&self) -> Tensor<1>;
 }
 

@@ -38,7 +38,6 @@ pub(super) struct State<M> {
     /// Results that wait for the next pass on this rank, or to be sent.
     made: HashMap<Message, (Vec<TensorData>, Agreed)>,
     receiving: HashMap<Message, Work<Vec<TensorData>>>,
-    /// Kept values by stage and micro-batch.
     live: HashMap<(u32, u32), Live>,
     sums: Vec<Sum<M>>,
     /// The sum of the last stage's gradients of a tied parameter, all elements in a row.
@@ -69,7 +68,6 @@ struct Inputs {
     ignored: Vec<TensorData>,
 }
 
-/// The start of a backward pass.
 enum End {
     Loss(Box<Tensor<1>>),
     Output(Vec<Option<Start>>),

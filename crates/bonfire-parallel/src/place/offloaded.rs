@@ -176,7 +176,6 @@ impl Reparameterization for Offloaded {
     }
 }
 
-/// Attaches offloaded parameters, by their numbers.
 pub(super) struct Attacher<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) indices: &'a HashMap<ParamId, usize>,

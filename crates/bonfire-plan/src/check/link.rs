@@ -24,15 +24,12 @@ enum Front {
 
 /// What is sent: symbols, and what the verifier needs to know of the sender.
 pub(super) struct Frame {
-    /// The range that was put.
     pub(super) source: ElemRange,
-    /// What it held, atom by atom.
     pub(super) values: Box<[Value]>,
     /// The ranks that the sender knew to have entered.
     pub(super) heard: Vec<u64>,
     /// What the sender knew, for [`Races`](super::races::Races); empty without direct steps.
     pub(super) known: Box<[u32]>,
-    /// The clock at its arrival.
     pub(super) clock: Clock,
     /// The place of the put in the sender's list.
     pub(super) index: usize,

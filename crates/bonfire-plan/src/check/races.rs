@@ -40,7 +40,6 @@ struct Access {
     time: u32,
 }
 
-/// Some atoms of one rank's buffer.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) owner: Rank,

@@ -135,7 +135,6 @@ impl Inference {
 #[derive(Default)]
 struct Layer {
     bytes: i64,
-    /// All that are as large.
     nodes: Vec<usize>,
 }
 

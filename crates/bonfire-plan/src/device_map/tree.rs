@@ -49,12 +49,10 @@ pub struct ModuleTree {
 #[derive(Clone, Debug)]
 struct Node {
     part: Part,
-    /// Of all that is below it.
     bytes: u64,
     /// Whether a parameter or a buffer counts here.
     counts: bool,
     children: Vec<usize>,
-    /// Behind the last node below it.
     end: usize,
 }
 

@@ -122,7 +122,6 @@ impl Placement {
         matches!(self.optimizer, Sharded)
     }
 
-    /// All placements with their names.
     const NAMED: [(&str, Self); 6] = [
         ("replicated", Self::replicated()),
         ("zero1", Self::zero1()),

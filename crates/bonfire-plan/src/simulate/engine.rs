@@ -18,13 +18,11 @@ use crate::{Bytes, DType, Rank};
 
 pub(super) struct Engine<'a> {
     pub(super) program: &'a Program,
-    /// The costs by [`Class`] of link.
     pub(super) costs: [Link; 2],
     elem_bytes: u64,
     pub(super) slots: u32,
     pub(super) detail: Detail,
     events: Events,
-    /// Ranks that can take another step.
     pub(super) ready: Vec<u32>,
     pub(super) ranks: Vec<RankState>,
     pub(super) links: Vec<LinkState>,
@@ -35,12 +33,10 @@ pub(super) struct Engine<'a> {
     in_free_s: Vec<f64>,
     /// Whether a rank's port out has more users than its own puts.
     has_direct: bool,
-    /// The outgoing card of each host.
     pub(super) cards_out: Vec<Card>,
     pub(super) cards_in: Vec<Card>,
     pub(super) nics: Vec<NicTotals>,
     pub(super) transits: Vec<Transit>,
-    /// Of each rank, in order.
     pub(super) wakes: Vec<Vec<Wake>>,
     pub(super) slot_returns: Vec<SlotReturn>,
     pub(super) spans: Vec<Span>,
@@ -67,7 +63,6 @@ pub(super) struct RankState {
 
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// How many have not arrived.
     pub(super) count: u32,
     /// The last to have arrived, if any has.
     pub(super) last: Option<u32>,
@@ -101,7 +96,6 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// The port is reached at once.
     pub(super) fn at(time_s: f64, link: u32, op: u32) -> Self {
         Self { link, op, issued_s: time_s, reach_s: time_s, turn: 0 }
     }

@@ -75,7 +75,6 @@ pub struct Knot {
 #[serde(try_from = "Parts")]
 pub struct LinkModel {
     link: Link,
-    /// Ascending by size of operation.
     knots: Vec<Knot>,
 }
 

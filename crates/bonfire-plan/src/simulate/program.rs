@@ -19,7 +19,6 @@ const KIND_BITS: u32 = 3;
 const INDEX_BITS: u32 = 24;
 const ELEMS_MAX: u64 = 1 << (u64::BITS - KIND_BITS - INDEX_BITS);
 
-/// No link, or no rank.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +50,6 @@ pub(super) struct LinkEnds {
     /// the hosts between two.
     pub(super) port_out: u32,
     pub(super) port_in: u32,
-    /// Frames that are put over it.
     pub(super) puts: u32,
 }
 
@@ -64,13 +62,11 @@ pub(super) struct Folds(pub(super) [u32; 2]);
 pub(super) struct Direct {
     pub(super) loads: Box<[u32]>,
     pub(super) stores: Box<[u32]>,
-    /// Operands after the first one.
     pub(super) folds: u32,
     /// Copies: one for each write to another rank, and one for a lone source.
     pub(super) copies: u32,
 }
 
-/// A plan, ready to be simulated.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) ops: Vec<Op>,

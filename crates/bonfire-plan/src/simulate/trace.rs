@@ -13,7 +13,6 @@ pub(super) struct Transit {
     pub(super) op: u32,
     /// When it was handed to the sender's port; of a load, when it was asked for.
     pub(super) issued_s: f64,
-    /// When its last byte had arrived.
     pub(super) arrived_s: f64,
     /// Whether it has passed one of the two network cards on its way.
     pub(super) is_halfway: bool,

@@ -18,7 +18,6 @@ static STOPS: OnceLock<Usual> = OnceLock::new();
 
 /// What signals of one kind do while nobody watches.
 struct Usual {
-    /// Those that can be watched.
     signals: Vec<i32>,
     /// Whether no watch exists, so that the signals do what they do by default.
     is_unwatched: Arc<AtomicBool>,

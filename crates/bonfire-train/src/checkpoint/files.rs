@@ -27,7 +27,6 @@ pub(super) struct Files {
     pub(super) keep: Keep,
 }
 
-/// A snapshot of a training.
 pub(super) struct Image {
     milestone: Milestone,
     model: Snapshot<Record, TrainError>,

@@ -21,7 +21,6 @@ pub(crate) enum Codec {
     PowerSgd(Box<LowRank>),
 }
 
-/// What a codec has sent.
 #[derive(Debug)]
 pub(crate) enum Message {
     Half(BufferWork),

@@ -290,7 +290,6 @@ fn divided(samples: usize, parts: usize) -> Vec<Range<usize>> {
     (0..samples).step_by(size).map(|start| start..samples.min(start + size)).collect()
 }
 
-/// Multiplies by `share`, except by 1.
 fn scaled<const D: usize>(tensor: Tensor<D>, share: f64) -> Tensor<D> {
     if share == 1.0 { tensor } else { tensor * share }
 }

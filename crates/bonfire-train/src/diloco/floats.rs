@@ -8,7 +8,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 use super::DilocoError;
 use crate::parameters::ModulePath;
 
-/// The number of elements of each.
 pub(crate) fn lengths<M: Module>(model: &M) -> Vec<usize> {
     #[derive(Default)]
     struct Lengths(Vec<usize>);

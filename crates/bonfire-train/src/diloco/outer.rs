@@ -21,7 +21,6 @@ use super::{DilocoConfig, DilocoError, floats};
 #[derive(Debug)]
 pub struct Diloco {
     config: DilocoConfig,
-    /// The same rank of every worker.
     workers: ProcessGroup,
     /// The ranks of this worker that have the same parameters.
     inner: ProcessGroup,

@@ -80,7 +80,6 @@ struct Rest {
 }
 
 struct Entry {
-    /// The parameter's place in the table.
     parameter: usize,
     id: ParamId,
     values: Box<dyn AnyRank>,

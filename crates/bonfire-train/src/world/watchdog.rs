@@ -146,7 +146,6 @@ fn computes(before: Option<u64>, now: Option<u64>) -> bool {
     }
 }
 
-/// Processor time of this process.
 fn ticks() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
     // Its name, which may hold anything, ends with the last of these.

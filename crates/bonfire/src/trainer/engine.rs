@@ -38,7 +38,6 @@ pub trait Model: Sized {
 /// The batches of a call of `step`.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
-    /// Forward passes of a call.
     pub(super) passes: u64,
     /// Whether a call may have fewer samples.
     pub(super) last: LastBatch,
@@ -54,7 +53,6 @@ type Connect<E> = Box<dyn FnOnce(<E as Engine>::Module, &Place, DdpConfig) -> Re
 
 /// A model in its groups. Every rank calls its methods.
 pub trait Engine: Sized {
-    /// This rank's parameters.
     type Module: Module;
 
     /// Returns the parameters among the ranks that have the same.

@@ -107,7 +107,6 @@ impl Place {
         }
     }
 
-    /// The ranks that have different samples.
     pub(super) fn data(&self) -> &World {
         self.mesh.as_ref().map_or(&self.world, |(mesh, _)| mesh.data())
     }
@@ -117,7 +116,6 @@ impl Place {
         self.mesh.as_ref().map_or(&self.world, |(mesh, _)| mesh.replicas())
     }
 
-    /// The ranks that average their gradients.
     pub(super) fn averaging(&self) -> &World {
         self.worker.as_ref().unwrap_or_else(|| self.replicas())
     }

@@ -27,7 +27,6 @@ enum Status {
 #[derive(Debug, Default)]
 struct Ranks<'a> {
     ranks: Vec<Rank>,
-    /// For how long at most.
     longest: Duration,
     records: Vec<&'a FlightRecord>,
 }

@@ -14,7 +14,6 @@ use bonfire_connect::secure::stream::Stream;
 
 pub(super) struct Acceptor<'a> {
     all: &'a ConnectAll<'a>,
-    /// Applies to connections over TCP.
     secrecy: Secrecy<'a>,
     pub(super) lobby: Lobby,
     /// Those that have, with what they say they are.

@@ -16,7 +16,6 @@ pub(crate) struct Listeners {
     unix: UnixListener,
     unix_name: String,
     tcp: TcpListener,
-    /// To wait for either listener.
     handles: [Handle; 2],
 }
 

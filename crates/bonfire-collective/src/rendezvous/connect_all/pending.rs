@@ -34,7 +34,6 @@ pub(super) struct PendingConnections<'scope, 'a> {
     all: &'a ConnectAll<'a>,
     dialer: &'scope Dialer<'a>,
     acceptor: &'scope Acceptor<'a>,
-    /// What is not there yet.
     expected: Vec<Hello>,
     pub(super) there: Connections,
     /// The ranks that this rank has reported as awaited.
@@ -65,7 +64,6 @@ impl<'scope, 'a> PendingConnections<'scope, 'a> {
         }
     }
 
-    /// Until everybody expected is there.
     pub(super) fn gather(
         &mut self,
         scope: &thread::Scope<'scope, '_>,

@@ -118,7 +118,6 @@ impl Probe<'_> {
         Ok(words.filter(|&(writer, peer)| is_missing(writer, peer)).collect())
     }
 
-    /// Whose words this rank waits for.
     fn writers(&self, me: Rank) -> impl Iterator<Item = (Writer, Rank)> {
         WRITERS.into_iter().flat_map(move |writer| self.peers(me).map(move |peer| (writer, peer)))
     }

@@ -108,7 +108,6 @@ enum Segments {
 enum Seat {
     Corner {
         corner: u32,
-        /// The rank it stands in for.
         spare: Option<Rank>,
     },
     Spare {
@@ -183,7 +182,6 @@ impl Cube {
         }
     }
 
-    /// Gathers, until this corner has everything.
     fn double(self, chunking: &Chunking, segments: Segments, corner: u32, steps: &mut Vec<Step>) {
         let mut distance = 1;
         while distance < self.corners.get() {

@@ -21,7 +21,6 @@ pub(crate) struct BucketLayout {
     pub(crate) elems: usize,
 }
 
-/// A parameter of a bucket.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) parameter: usize,

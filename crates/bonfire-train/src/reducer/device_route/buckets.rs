@@ -11,7 +11,6 @@ use crate::reducer::timing::Stopwatch;
 use crate::values::Scale;
 use crate::values::{DeviceTensor, Reader};
 
-/// Slots begin at multiples of this.
 const ALIGN_BYTES: usize = 16;
 
 /// The buckets of a model, in the memory of an engine.

@@ -2,7 +2,6 @@
 //!
 //! Pure arithmetic in f64. Merging in the order of the ranks gives every rank the same bits.
 
-/// The statistics of some channels' values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Moments {
     /// The number of values of each channel.

@@ -6,7 +6,6 @@ use crate::Rank;
 pub(crate) struct Seats {
     pub(crate) rank: Rank,
     pub(crate) party: usize,
-    /// The ranks of each party, ascending.
     pub(crate) members: Vec<Vec<Rank>>,
     /// The party of each rank, and its place there.
     places: Vec<(usize, usize)>,

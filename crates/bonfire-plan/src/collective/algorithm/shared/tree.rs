@@ -5,7 +5,6 @@
 use super::chunking::{fold, receive};
 use crate::{ElemRange, Rank, Source, Stage, Step};
 
-/// Which rank of which tree.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// The rank that the data comes from, or goes to.

@@ -24,7 +24,6 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
     fn place(&self) -> GroupQueue;
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
 
-    /// Frees memory, with all ranks.
     fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
     fn span(buffer: &Self::Buffer) -> &Span;
 
