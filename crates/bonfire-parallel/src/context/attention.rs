@@ -6,7 +6,9 @@ mod tests;
 use std::fmt;
 
 use bonfire_train::custom_gradient;
-use burn::tensor::{Bool, Tensor, activation};
+use burn::tensor::Tensor;
+
+use super::block::{Found, Known};
 
 /// The tokens to which a token attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +35,10 @@ impl fmt::Display for AttentionMask {
 /// F]`, N sequences or heads of `T` tokens with `F` features each. The output is `[N, .., T, F]`. Packed, they have
 /// one gradient, without concatenation or addition; flash-attn's `qkvpacked` has the same reason.
 ///
-/// For the backward pass it keeps the softmax, `N T²` values. Written with Burn's operations the same attention keeps
-/// several tensors of that size, and computes the exponentials twice.
+/// It never has all `N T²` scores: they are computed for 128 tokens at a time, in f32 or f64, and again in the backward
+/// pass, for which it keeps `packed`, the output and one number per token. With [`AttentionMask::Causal`] the
+/// scores of later tokens are left out, half of them in long sequences. Written with Burn's operations the same attention
+/// keeps several tensors of `N T²`.
 ///
 /// Where ranks have different tokens of the same sequences, it is [`ring_attention`](crate::ring_attention).
 ///
@@ -63,35 +67,22 @@ pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: AttentionMask) 
         first.is_multiple_of(3),
         "{first} is not a number of queries, and as many keys and values"
     );
-    let part = |i| {
-        let constant = packed.clone().without_autodiff();
-        constant.narrow(0, i * (first / 3), first / 3)
+    let (constant, scale) = (packed.clone().without_autodiff(), (features as f64).sqrt());
+    let parts = move || {
+        let part = |i| constant.clone().narrow(0, i * (first / 3), first / 3);
+        // Scaling the queries touches T F numbers where scaling the scores would touch T².
+        [part(0).div_scalar(scale), part(1), part(2)]
     };
-    let scale = (features as f64).sqrt();
-    // Scaling the queries touches T F numbers where scaling the scores would touch T².
-    let query = part(0).div_scalar(scale);
-    let (key, value) = (part(1), part(2));
-    let scores = query.clone().matmul(key.clone().transpose());
-    let weights = activation::softmax(seen(scores, attend), D - 1);
-    let output = weights.clone().matmul(value.clone());
-    let kept = output.clone();
+    let (dtype, only_past) = (packed.dtype(), attend == AttentionMask::Causal);
+    let [queries, keys, values] = parts();
+    let found = Found::new(&queries, &keys, &values, only_past);
+    let output = found.output.clone().cast(dtype);
     let backward = move |gradient: Tensor<D>| {
-        let inner = (gradient.clone() * kept).sum_dim(D - 1);
-        let of_values = weights.clone().transpose().matmul(gradient.clone());
-        let of_scores = (gradient.matmul(value.transpose()) - inner) * weights;
-        let of_queries = of_scores.clone().matmul(key).div_scalar(scale);
-        let of_keys = of_scores.transpose().matmul(query);
-        Tensor::cat(vec![of_queries, of_keys, of_values], 0)
+        let [queries, keys, values] = parts();
+        let known = Known::new(queries, found, gradient);
+        let [of_queries, rest @ ..] = known.gradients(&keys, &values, only_past);
+        let [of_keys, of_values] = rest;
+        Tensor::cat(vec![of_queries.div_scalar(scale), of_keys, of_values], 0)
     };
     custom_gradient(packed, |_| output, backward)
-}
-
-/// The scores without those of masked tokens: `[.., T, T]`.
-fn seen<const D: usize>(scores: Tensor<D>, attend: AttentionMask) -> Tensor<D> {
-    if attend == AttentionMask::All {
-        return scores;
-    }
-    let (shape, device) = (scores.dims(), scores.device());
-    let later = Tensor::<2, Bool>::tril_mask([shape[D - 2], shape[D - 1]], 0, &device);
-    scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
 }

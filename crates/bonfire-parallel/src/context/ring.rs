@@ -8,7 +8,7 @@ use bonfire_train::{World, custom_gradient};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
 use super::attention::AttentionMask;
-use super::block::{Found, Known, run, scores, with_run};
+use super::block::{Found, Known, added, run, wide};
 use crate::ParallelError;
 use crate::error::unreadable;
 
@@ -132,7 +132,7 @@ impl<const D: usize> Ring<D> {
             let sight = self.sight(source);
             let [keys, values] = self.halves(block).map(|x| run(x, &sight.keys));
             let some = run(queries.clone(), &sight.queries);
-            let more = Found::new(scores(some, keys, sight.only_past), values);
+            let more = Found::new(&some, &keys, &values, sight.only_past);
             found = Some(match found {
                 None => more,
                 Some(found) => found.and(&sight.queries, more),
@@ -153,12 +153,7 @@ impl<const D: usize> Ring<D> {
         gradient: Tensor<D>,
     ) -> Result<Tensor<D>, ParallelError> {
         let gradient = wide(gradient);
-        let known = Known {
-            queries: self.queries(all),
-            inner: (gradient.clone() * found.output).sum_dim(D - 1),
-            gradient,
-            log_sum: found.log_sum,
-        };
+        let known = Known::new(self.queries(all), found, gradient);
         let mut block = self.keys_and_values(all);
         let mut of_queries: Option<Tensor<D>> = None;
         // What the ranks before have found to be the gradients of the block that is here.
@@ -168,16 +163,16 @@ impl<const D: usize> Ring<D> {
             let sight = self.sight(source);
             let [keys, values] = self.halves(block.clone()).map(|x| run(x, &sight.keys));
             let some = known.run(&sight.queries);
-            let [queries, keys, values] = some.gradients(keys, values, sight.only_past);
-            of_queries = Some(added(of_queries, &sight.queries, queries));
+            let [queries, keys, values] = some.gradients(&keys, &values, sight.only_past);
+            of_queries = Some(match of_queries {
+                None => queries,
+                Some(sum) => added(sum, &sight.queries, queries),
+            });
             let sums = match arriving {
                 None => [keys, values],
                 Some(sums) => {
                     let [of_keys, of_values] = self.halves(sums.wait()?);
-                    [
-                        added(Some(of_keys), &sight.keys, keys),
-                        added(Some(of_values), &sight.keys, values),
-                    ]
+                    [added(of_keys, &sight.keys, keys), added(of_values, &sight.keys, values)]
                 }
             };
             // To the next rank, as the block; the last time home.
@@ -237,29 +232,6 @@ impl<const D: usize> Ring<D> {
     fn halves(&self, block: Tensor<D>) -> [Tensor<D>; 2] {
         let size = self.shape[0];
         [0, size].map(|start| wide(block.clone().narrow(0, start, size)))
-    }
-}
-
-/// Casts to the type of the computation.
-fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    match x.dtype() {
-        DType::F64 => x,
-        _ => x.cast(DType::F32),
-    }
-}
-
-/// Adds to a sum for some tokens. The first summand is for all.
-fn added<const D: usize>(
-    sum: Option<Tensor<D>>,
-    tokens: &Range<usize>,
-    more: Tensor<D>,
-) -> Tensor<D> {
-    match sum {
-        None => more,
-        Some(sum) => {
-            let more = run(sum.clone(), tokens) + more;
-            with_run(sum, tokens, more)
-        }
     }
 }
 

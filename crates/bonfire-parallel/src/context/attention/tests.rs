@@ -1,12 +1,13 @@
 use burn::tensor::{Bool, DType, Device, Distribution, Tensor, activation};
 
 use super::{AttentionMask, self_attention};
+use crate::context::block::TILE;
 
-/// Two sequences of three heads; queries, keys and values are made of it.
-const SHAPE: [usize; 4] = [2, 3, 7, 5];
+/// Two sequences of three heads; queries, keys and values are made of it. The second one is in three tiles, the last of
+/// them smaller.
+const SHAPES: [[usize; 4]; 2] = [[2, 3, 7, 5], [2, 3, 2 * TILE + 5, 5]];
 
-fn packed(dtype: DType, scale: f64) -> Tensor<4> {
-    let [n, heads, tokens, features] = SHAPE;
+fn packed([n, heads, tokens, features]: [usize; 4], dtype: DType, scale: f64) -> Tensor<4> {
     let device = Device::flex().autodiff();
     device.seed(5);
     let options = (&device, DType::F64);
@@ -17,9 +18,11 @@ fn packed(dtype: DType, scale: f64) -> Tensor<4> {
 
 /// Written with Burn's operations.
 fn plain(packed: Tensor<4>, attend: AttentionMask) -> Tensor<4> {
-    let [query, key, value] = [0, 1, 2].map(|i| packed.clone().narrow(0, i * SHAPE[0], SHAPE[0]));
-    let scores = query.matmul(key.transpose()).mul_scalar(1.0 / (SHAPE[3] as f64).sqrt());
-    let later = Tensor::<2, Bool>::tril_mask([SHAPE[2]; 2], 0, &scores.device());
+    let [first, _, tokens, features] = packed.dims();
+    let n = first / 3;
+    let [query, key, value] = [0, 1, 2].map(|i| packed.clone().narrow(0, i * n, n));
+    let scores = query.matmul(key.transpose()).mul_scalar(1.0 / (features as f64).sqrt());
+    let later = Tensor::<2, Bool>::tril_mask([tokens; 2], 0, &scores.device());
     let scores = match attend {
         AttentionMask::All => scores,
         AttentionMask::Causal => {
@@ -33,26 +36,35 @@ fn plain(packed: Tensor<4>, attend: AttentionMask) -> Tensor<4> {
 /// The output, and the gradient of a sum in which every element counts differently.
 fn found(packed: Tensor<4>, attention: impl FnOnce(Tensor<4>) -> Tensor<4>) -> [Vec<f64>; 2] {
     let output = attention(packed.clone());
-    let count = SHAPE.iter().product::<usize>() as i64;
+    let (shape, count) = (output.dims(), output.shape().num_elements() as i64);
     let weights = Tensor::<1, burn::tensor::Int>::arange(0..count, &output.device());
-    let weights = weights.float().cast(output.dtype()).reshape(SHAPE).sin();
+    // The same in all types.
+    let weights = weights.float().sin().cast(DType::BF16).cast(output.dtype()).reshape(shape);
     let gradients = (output.clone() * weights).sum().backward();
     [output, packed.grad(&gradients).unwrap()].map(|x| x.into_data().iter::<f64>().collect())
 }
 
 #[test]
 fn outputs_and_gradients_are_those_of_burns_operations() {
+    // The second scale makes exponentials of scores that overflow.
+    let types = [
+        (DType::F64, 1.0, 1e-13),
+        (DType::F64, 30.0, 1e-10),
+        (DType::F32, 1.0, 1e-5),
+        (DType::F32, 30.0, 1e-2),
+        (DType::BF16, 1.0, 0.05),
+    ];
     for attend in [AttentionMask::All, AttentionMask::Causal] {
-        // The second one makes exponentials of scores that overflow.
-        for scale in [1.0, 30.0] {
-            let exact = found(packed(DType::F64, scale), |x| plain(x, attend));
-            for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 1e-5)] {
-                let close = found(packed(dtype, scale), |x| self_attention(x, attend));
-                for (close, exact) in close.iter().flatten().zip(exact.iter().flatten()) {
-                    let bound = tolerance * scale * scale * exact.abs().max(1.0);
-                    let case = format!("{attend}, {dtype:?}, {scale}: {close} for {exact}");
-                    assert!((close - exact).abs() < bound, "{case}");
-                }
+        for (shape, (dtype, scale, tolerance)) in
+            SHAPES.into_iter().flat_map(|shape| types.map(|of_type| (shape, of_type)))
+        {
+            let input = packed(shape, dtype, scale);
+            let exact = input.clone().cast(DType::F64).detach().require_grad();
+            let exact = found(exact, |x| plain(x, attend));
+            let close = found(input, |x| self_attention(x, attend));
+            for (close, exact) in close.iter().flatten().zip(exact.iter().flatten()) {
+                let case = format!("{attend}, {shape:?}, {dtype:?}, {scale}: {close} for {exact}");
+                assert!((close - exact).abs() < tolerance * exact.abs().max(1.0), "{case}");
             }
         }
     }
