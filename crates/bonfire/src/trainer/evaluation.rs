@@ -91,27 +91,6 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     /// [`agree_on_next_step`](crate::agree_on_next_step). Where the ranks were asked to stop, it returns `None`; the
     /// evaluation is then [due](Self::evaluation_is_due) after a resume.
     ///
-    /// ```no_run
-    /// # use bonfire::{Error, NextStep, World, agree_on_next_step, trainer::Trainer};
-    /// # use burn::nn::Linear;
-    /// # use burn::tensor::Tensor;
-    /// # fn errors(model: &Linear, batch: Tensor<2>) -> u64 { 0 }
-    /// # fn run(trainer: &mut Trainer<Linear, Tensor<2>>, world: &World,
-    /// #     mut batches: impl Iterator<Item = Result<Tensor<2>, Error>>) -> Result<(), Error> {
-    /// let errors_of_this_rank = trainer.evaluate_with(|model, stop| {
-    ///     let mut sum = 0;
-    ///     loop {
-    ///         match agree_on_next_step(world, stop, batches.next())? {
-    ///             NextStep::Step(Some(batch)) => sum += errors(model, batch),
-    ///             NextStep::Step(None) => {} // another rank has one more
-    ///             NextStep::End => return Ok::<_, Error>(Some(sum)),
-    ///             NextStep::Stop => return Ok(None),
-    ///         }
-    ///     }
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    ///
     /// # Errors
     /// Those of `evaluate`, which must end all ranks; or if a rank has failed.
     #[track_caller]
