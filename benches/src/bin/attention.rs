@@ -68,14 +68,14 @@ fn main() {
     }
     let Args { tokens, heads, features, .. } = args;
     println!("{heads} sequences or heads of {tokens} tokens with {features} features, {attend:?}");
-    let first = median(&mut found[0].0.clone()).as_secs_f64();
-    for ((name, _), (times, peak)) in WAYS.iter().zip(&mut found) {
+    let first = median(found[0].0.clone()).as_secs_f64();
+    for ((name, _), (times, peak)) in WAYS.iter().zip(found) {
         let time = median(times).as_secs_f64();
         println!(
             "{name:17}  {:8.1} ms  {:5.2}  {:7.1} MiB",
             time * 1e3,
             time / first,
-            *peak as f64 / 1024.0
+            peak as f64 / 1024.0
         );
     }
 }
