@@ -27,7 +27,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
     /// Ranks that train together
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=1 << 14))]
     ranks: u32,
     /// How many of them are on each host, for placements within hosts [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

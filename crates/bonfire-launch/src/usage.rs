@@ -1,6 +1,7 @@
 //! Command-line mistakes in one line, because several ranks may print them.
 
 use std::ffi::OsString;
+use std::io::{Write, stderr};
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
@@ -11,7 +12,8 @@ const USAGE_EXIT_CODE: i32 = 2;
 /// Parses the command line of this process as [`Parser::parse`] does, but says what is wrong with it in one line.
 pub fn parse_args<P: Parser>() -> P {
     parse_args_from(std::env::args_os()).unwrap_or_else(|wrong| {
-        eprintln!("error: {wrong}");
+        // Nobody may be there to read it.
+        let _ = writeln!(stderr(), "error: {wrong}");
         std::process::exit(USAGE_EXIT_CODE);
     })
 }

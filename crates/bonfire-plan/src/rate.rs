@@ -53,6 +53,7 @@ pub enum Decay {
     Step {
         /// The interval in steps, at least 1.
         every: u64,
+        /// The factor of each interval.
         factor: f64,
     },
 }

@@ -6,6 +6,7 @@ use bonfire::ddp::freeze_all_but;
 use bonfire::weights::{WeightsFile, load_weights};
 use burn::module::Module;
 use vision::networks::resnet::{ResNet, ResNetConfig};
+use vision::show;
 
 use crate::options::Options;
 
@@ -27,7 +28,7 @@ pub fn start(options: &Options, world: &World) -> Result<ResNet> {
         Some(path) => {
             let (model, report) = load_weights(model, path.as_path(), world)?;
             if world.is_main() {
-                println!("{report}");
+                show(&report.to_string());
             }
             model
         }
@@ -39,7 +40,7 @@ pub fn start(options: &Options, world: &World) -> Result<ResNet> {
     let (model, frozen) = freeze_all_but(model, &[HEAD])?;
     if world.is_main() {
         let (frozen, all) = (frozen.len(), model.num_params());
-        println!("{frozen} parameters are frozen; all have {all} numbers together");
+        show(&format!("{frozen} parameters are frozen; all have {all} numbers together"));
     }
     Ok(model)
 }

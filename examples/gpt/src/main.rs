@@ -55,7 +55,7 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     };
     if settings.args.plan {
         let ranks = launch.flags.rank_count()?.resolve()?.get();
-        print!("{}", tables(&settings, &corpus, WorldSize::new(ranks)?)?);
+        show(tables(&settings, &corpus, WorldSize::new(ranks)?)?.trim_end());
         return Ok(());
     }
     bonfire::launch_with(launch, |world: World| -> Result<()> {

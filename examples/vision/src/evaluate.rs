@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::data::{Data, prefetch};
 use crate::meters::Meters;
 use crate::model::Model;
+use crate::show;
 use crate::tally::{Figures, Tally};
 
 /// Scores every test picture on exactly one rank. Returns the same figures, bit for bit, on every rank; `None` if the
@@ -54,7 +55,7 @@ pub fn evaluate(
             && meters.is_due(config.test.print_freq.get())
             && let Some(figures) = tally.local()
         {
-            println!("{}", meters.line(loss, figures, 0));
+            show(&meters.line(loss, figures, 0));
         }
     }
     let figures = tally.over_ranks(world)?;

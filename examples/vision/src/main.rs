@@ -15,7 +15,7 @@ use vision::config::Config;
 use vision::data::Data;
 use vision::evaluate::evaluate;
 use vision::train::{BEST_FILE, End, train};
-use vision::weights;
+use vision::{show, weights};
 
 /// Trains and tests image classifiers data-parallel, after Distribuuuu.
 #[derive(Debug, Parser)]
@@ -69,13 +69,13 @@ fn run_train(options: &Options) -> Result<ExitCode> {
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
         match train(&world, &config, &data)? {
             End::Stopped { code: stopped } => code = ExitCode::from(stopped),
-            End::Trained(trained) if world.is_main() => println!(
+            End::Trained(trained) if world.is_main() => show(&format!(
                 "done: Acc@1 {:.3}, best {:.3}; checkpoints, {BEST_FILE}, report.html with the \
                  curves, log.jsonl and TensorBoard's events are in {}",
                 trained.test.top1,
                 trained.best,
                 config.out_dir.display()
-            ),
+            )),
             End::Trained(_) => {}
         }
         Ok(())
@@ -99,7 +99,7 @@ fn run_test(options: &Options) -> Result<()> {
         let figures = evaluate(&world, &model, &data, &config, &StopRequest::never())?;
         let figures = figures.context("a test is not stopped")?;
         if world.is_main() {
-            println!(
+            show(&format!(
                 "{} on {} pictures of {}: loss {:.4}, Acc@1 {:.3}, Acc@{} {:.3}",
                 path.display(),
                 figures.samples,
@@ -108,7 +108,7 @@ fn run_test(options: &Options) -> Result<()> {
                 figures.top1,
                 config.train.topk,
                 figures.topk
-            );
+            ));
         }
         Ok(())
     })?;

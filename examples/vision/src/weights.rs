@@ -12,6 +12,7 @@ use burn::tensor::Bytes;
 
 use crate::config::write_whole;
 use crate::model::Model;
+use crate::show;
 
 const OWN: &str = "bpk";
 
@@ -38,7 +39,7 @@ pub fn load(model: Model, path: &Path, world: &World) -> Result<Model> {
         first.map_or("none", String::as_str),
     );
     if world.is_main() {
-        println!("{}", report.summary());
+        show(&report.summary().to_string());
     }
     Ok(model)
 }

@@ -11,7 +11,7 @@ use bonfire::World;
 use bonfire_testkit::{Signal, read_by_tensorboard};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use common::{Pictures, figure, files, start, succeeds};
+use common::{Pictures, figure, files, program, start, succeeds};
 use vision::config::Config;
 use vision::weights;
 
@@ -216,6 +216,19 @@ fn a_rank_alone_stops_as_the_signal_says() {
         assert!(last.starts_with(says), "{end:#?}");
         assert_eq!(end.stderr, [""; 0]);
     }
+}
+
+#[test]
+fn a_full_disk_under_the_output_does_not_end_a_training_or_a_test() {
+    let pictures = Pictures::new(32);
+    let out_dir = pictures.out_dir("run");
+    let pairs = pictures.pairs(&out_dir, "OPTIM.MAX_EPOCH 2");
+    for command in ["train", "test"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let end = program(command, &pairs).stdout(full).output().unwrap();
+        assert!(end.status.success(), "{command}: {}", String::from_utf8_lossy(&end.stderr));
+    }
+    assert!(out_dir.join("weights/model-2.safetensors").is_file());
 }
 
 #[test]

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::health::recorder::{FlightOperation, Progress, Recorder};
 
 const VERSION: u32 = 1;
+
+/// Far more than any job; a damaged record may have any number.
+const RANKS_MAX: u32 = 1 << 14;
 const PREFIX: &str = "flight-";
 const SUFFIX: &str = ".json";
 const FOLDER_MODE: u32 = 0o700;
@@ -131,11 +134,19 @@ fn read(path: &Path) -> io::Result<FlightRecord> {
         let text = format!("{} is not a flight record: {reason}", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
+    // Reading a pipe or a device may have no end.
+    if !fs::metadata(path).map_err(|error| bad(error.to_string()))?.is_file() {
+        return Err(bad("it is not a regular file".to_owned()));
+    }
     let text = fs::read(path).map_err(|error| bad(error.to_string()))?;
     let record: FlightRecord =
         serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
     if record.version != VERSION {
         return Err(bad(format!("it has version {}, not {VERSION}", record.version)));
+    }
+    if record.world_size > RANKS_MAX || record.rank.get() >= record.world_size {
+        let (rank, ranks) = (record.rank, record.world_size);
+        return Err(bad(format!("it is of rank {rank} of {ranks}")));
     }
     Ok(record)
 }
@@ -185,9 +196,18 @@ mod tests {
         let path = leave(folder.path(), 0, "");
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(path).unwrap();
-        let text = text.replace("\"version\":1", "\"version\":2");
-        fs::write(folder.path().join("flight-x.json"), text).unwrap();
+        for (from, to, says) in [
+            ("\"version\":1", "\"version\":2", "it has version 2, not 1"),
+            ("\"world_size\":3", "\"world_size\":4294967295", "it is of rank 0 of 4294967295"),
+            ("\"world_size\":3", "\"world_size\":0", "it is of rank 0 of 0"),
+        ] {
+            fs::write(folder.path().join("flight-x.json"), text.replace(from, to)).unwrap();
+            let error = read_flight_records(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        fs::remove_file(folder.path().join("flight-x.json")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("flight-x.json")).unwrap();
         let error = read_flight_records(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("it has version 2, not 1"), "{error}");
+        assert!(error.contains("it is not a regular file"), "{error}");
     }
 }

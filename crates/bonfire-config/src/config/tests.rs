@@ -82,6 +82,7 @@ fn numbers_out_of_range_are_refused() {
         ("steps=0", "a whole number from 1"),
         ("gradients.route=wire", "one of auto, host, device, nccl"),
         ("diloco.fragments=0", "a whole number from 1"),
+        ("diloco.fragments=2", "diloco.local_steps: none is not"),
         ("evaluation.every=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
+use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, is_orphaned, stop_this_process};
 
 use crate::error::LaunchError;
 use crate::interrupt::Echoes;
@@ -74,6 +74,10 @@ fn end(state: &mut State, by: Interrupt) {
 }
 
 fn stop(state: &mut State) {
+    // As the first process of a terminal or a container, it would never be continued.
+    if is_orphaned() {
+        return;
+    }
     match &mut state.listener {
         Some(listener) => listener(Wish::Stop),
         // Raising a signal in this thread cannot fail.

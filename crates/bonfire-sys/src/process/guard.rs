@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::ExitWatch;
 
@@ -98,7 +98,8 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let mut post = self.0.lock();
         post.messages = None;
-        // The end of the pipe ends it, after a few system calls.
+        // The end of the pipe ends it, after a few system calls: also one that somebody has stopped.
+        let _ = kill_process(Pid::from_child(&post.process), Signal::CONT);
         let _ = post.process.wait();
     }
 }
@@ -173,7 +174,24 @@ fn close_others() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_stopped_guard_does_not_keep_its_launcher() {
+        let guard = Guard::start().unwrap();
+        let pid = Pid::from_child(&guard.0.lock().process);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (ended, end) = channel();
+        thread::spawn(move || {
+            drop(guard);
+            ended.send(())
+        });
+        end.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
 
     #[test]
     fn groups_come_and_go() {

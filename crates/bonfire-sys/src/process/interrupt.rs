@@ -96,6 +96,14 @@ impl StopWatch {
     }
 }
 
+/// Returns true if no process of this session is there to continue this one once it is stopped. The kernel then discards
+/// SIGTSTP where it has its usual action.
+pub fn is_orphaned() -> bool {
+    let parent = rustix::process::getppid();
+    let session = |of| rustix::process::getsid(of).ok();
+    parent.is_none_or(|parent| session(Some(parent)) != session(None))
+}
+
 /// Stops this process, and returns once it is continued.
 pub fn stop_this_process() -> io::Result<()> {
     signal_hook::low_level::raise(SIGSTOP)
