@@ -119,7 +119,6 @@ struct Terms {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Traffic {
-    /// Frames that wait for one another.
     rounds: f64,
     /// Elements through a port, one way: a rank's within a host, and a host's between hosts.
     elems: f64,

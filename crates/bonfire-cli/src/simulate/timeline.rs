@@ -36,7 +36,6 @@ pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyh
     trace::write(path, &threads.names(spans), events)
 }
 
-/// The host of each rank.
 struct Threads(Vec<u32>);
 
 impl Threads {

@@ -47,7 +47,6 @@ pub(crate) struct Request {
     pub(crate) caller: Caller,
 }
 
-/// Who asks, and how it waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) call_site: &'static Location<'static>,
@@ -94,9 +93,7 @@ pub(crate) struct Executor {
     me: Rank,
     world_size: WorldSize,
     group: u32,
-    /// Operations of all ranks so far.
     seq: u64,
-    /// Operations with one other rank alone.
     pairs: Vec<PairSeqs>,
     options: GroupOptions,
     chunk_bytes: usize,
@@ -298,7 +295,6 @@ impl Executor {
         seq
     }
 
-    /// An operation of no particular number.
     fn operation<T: Element>(&mut self, request: &Request, algorithm: Algorithm) -> Operation {
         let call_site = CallSite::new(request.caller.call_site);
         let layout = match self.options.call_sites {

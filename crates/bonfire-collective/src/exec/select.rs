@@ -110,7 +110,6 @@ impl Selector {
         &self.topology
     }
 
-    /// The hosts as plans want them.
     pub(crate) fn hosts(&self) -> Hosts {
         self.hosts.clone()
     }

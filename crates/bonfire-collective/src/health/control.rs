@@ -256,7 +256,6 @@ struct Watcher {
     stop: Arc<AtomicBool>,
     look_slice: Duration,
     pulse: Pulse,
-    /// Rank 0 compares all ranks.
     stragglers: Option<Stragglers>,
 }
 

@@ -60,12 +60,10 @@ impl RankReport {
 
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// Of the ranks of this process.
     recorders: Mutex<BTreeMap<Rank, RankRecorder>>,
     received: Mutex<BTreeMap<Rank, RankReport>>,
     /// The answers to the last question that this process asked.
     answers: Mutex<Answers>,
-    /// Held while other processes are asked.
     asking: Mutex<()>,
     warned: Mutex<Option<Operation>>,
     /// Who keeps the others waiting, as rank 0 found out last.
@@ -424,7 +422,6 @@ impl fmt::Display for Sentence<'_> {
     }
 }
 
-/// What the program says, if anything.
 struct Aside<'a>(&'a Progress);
 
 impl fmt::Display for Aside<'_> {
@@ -433,7 +430,6 @@ impl fmt::Display for Aside<'_> {
     }
 }
 
-/// Displays seconds with one decimal.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {

@@ -36,9 +36,7 @@ bonfire_plan::named!(Builds as "choice of builds" { Same = "same", Any = "any" }
 /// The program of a process, as others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
-    /// Where it is, for people.
     path: String,
-    /// Equal for files that are equal.
     digest: String,
 }
 

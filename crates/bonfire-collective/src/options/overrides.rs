@@ -38,7 +38,6 @@ const KINDS: [Collective; 11] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlgorithmOverrides {
     everywhere: Option<Algorithm>,
-    /// In the order of [`KINDS`].
     by_kind: [Option<Algorithm>; KINDS.len()],
 }
 
@@ -133,7 +132,6 @@ impl FromStr for AlgorithmOverrides {
 }
 
 impl fmt::Display for AlgorithmOverrides {
-    /// In the form that is parsed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = self.everywhere.map(|algorithm| algorithm.to_string());
         let own = KINDS.iter().zip(self.by_kind).filter_map(|(kind, own)| {

@@ -14,7 +14,6 @@ use crate::options::overrides::AlgorithmOverrides;
 use crate::options::stream_threads::StreamThreads;
 use bonfire_connect::connections::Connections;
 
-/// Algorithms for collectives; see [`AlgorithmOverrides`].
 const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 const STREAMS: &str = "BONFIRE_STREAMS";
 /// Which threads move the bytes of those streams: `auto`, `on` or `off`.

@@ -26,7 +26,6 @@ use bonfire_connect::secure::stream::Stream;
 
 /// A descriptor of a ring is sent beside one byte of data.
 const RING: u8 = b'R';
-/// As [`RING`], of an arena.
 const ARENA: u8 = b'A';
 
 /// Lets the peer fill the ring that this rank reads.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::store_address::{StoreAddress, TEXT_BYTES_MAX};
 use crate::options::place::RankEnv;
 
-/// What a client says first.
 const MAGIC: u32 = 0x3C85_F7CE;
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;

@@ -35,7 +35,6 @@ pub struct Topology {
 struct Tables {
     hosts: Vec<u32>,
     local_ranks: Vec<u32>,
-    /// The ranks of each host, ascending.
     ranks: Vec<Vec<Rank>>,
 }
 

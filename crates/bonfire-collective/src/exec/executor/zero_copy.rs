@@ -88,7 +88,6 @@ impl<'a> Attempt<'a> {
         &steps[..steps.iter().position(is_direct).unwrap_or(steps.len())]
     }
 
-    /// Steps that carry no data.
     fn frames<T: Element>(&mut self, steps: &[Step]) -> Result<()> {
         steps.iter().try_for_each(|step| self.frame::<T>(step))
     }

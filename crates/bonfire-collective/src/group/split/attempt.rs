@@ -53,7 +53,6 @@ struct Verdict {
     failed: Option<String>,
 }
 
-/// The ranks of this rank's color.
 struct Party {
     number: u32,
     me: Rank,

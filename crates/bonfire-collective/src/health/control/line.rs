@@ -209,7 +209,6 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether such a message has come.
     pub(super) fn has(&self, kind: Kind) -> bool {
         self.first(kind).is_ok_and(|text| text.is_some())
     }

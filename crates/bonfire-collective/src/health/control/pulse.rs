@@ -23,7 +23,6 @@ const OWN_GAP: Duration = Duration::from_secs(2);
 pub(super) struct Pulse {
     me: Rank,
     world_size: u32,
-    /// When the next beat is due.
     due: Instant,
     /// How long a rank may be silent; nothing for as long as it likes.
     silence_max: Option<Duration>,
@@ -65,7 +64,6 @@ impl Pulse {
         true
     }
 
-    /// Whether `peer` receives this rank's beats.
     pub(super) fn is_listener(&self, peer: Rank) -> bool {
         listens(peer, self.me.get(), self.world_size)
     }

@@ -97,7 +97,6 @@ impl fmt::Display for SocketName {
     }
 }
 
-/// The text is another socket's name.
 #[derive(Debug)]
 pub(super) struct NoSuchSocket;
 
@@ -139,7 +138,6 @@ impl JobMember {
     }
 }
 
-/// Without its folder and its arguments.
 fn program_name(program: Option<OsString>) -> String {
     let program = program.unwrap_or_default();
     let name = Path::new(&program).file_name().unwrap_or_default();

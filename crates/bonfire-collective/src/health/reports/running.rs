@@ -11,7 +11,6 @@ use crate::health::flight::FlightRecord;
 use crate::health::recorder::FlightOperation;
 use crate::health::stragglers::StragglerReport;
 
-/// Nobody calls a shorter wait one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 /// All ranks may be in one call, and in no operation, for as long: they compute.
 const STANDSTILL_MIN: Duration = Duration::from_secs(20);
@@ -203,7 +202,6 @@ impl GroupReport {
     }
 }
 
-/// Who is in an operation.
 fn waits(reports: &BTreeMap<Rank, RankReport>) -> Vec<(Rank, &FlightOperation)> {
     reports
         .values()

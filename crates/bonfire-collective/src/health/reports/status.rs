@@ -13,7 +13,6 @@ use crate::health::flight::FlightRecord;
 /// Lines; more kinds of ranks are counted.
 const LINES_MAX: usize = 8;
 
-/// What ranks can have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Status {
     /// They were in this operation.
