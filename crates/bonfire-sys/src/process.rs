@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 pub use guard::Guard;
 pub use heap::release_freed_memory;
-pub use interrupt::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
+pub use interrupt::{Interrupt, InterruptWatch, StopWatch, is_orphaned, stop_this_process};
 pub use open_files::{open_files_left, raise_open_files};
 pub use request::RequestWatch;
 pub use resident::Resident;
