@@ -38,7 +38,8 @@ fn stages(table: &JobEnd, placement: &str) -> Vec<u64> {
     resident.collect()
 }
 
-/// A generous bound: how memory is reused depends on the allocator. `benches/memory.py` compares more exactly.
+/// A generous bound: how memory is reused depends on the allocator, and with `tp` a rank gathers the complete model for the
+/// report, which no plan counts. `benches/memory.py` compares more exactly.
 #[test]
 fn two_ranks_take_about_what_was_planned() {
     for (mesh, placement) in [
@@ -75,7 +76,7 @@ fn two_ranks_take_about_what_was_planned() {
         let ratio = planned as f64 / peak as f64;
         println!("{mesh}, {placement}: planned {planned}, measured {peak}");
         assert!(
-            (0.7..1.4).contains(&ratio),
+            (0.6..1.4).contains(&ratio),
             "{mesh}, {placement}: planned {planned}, measured {peak}"
         );
     }
