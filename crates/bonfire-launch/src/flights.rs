@@ -12,7 +12,6 @@ use bonfire_plan::Rank;
 
 use crate::failure::{Exit, JobFailure, PEER_FAILED};
 
-/// The most groups that are reported.
 const GROUPS_MAX: usize = 4;
 /// How much of a failure distinguishes it from others.
 const KNOWN_AGAIN_BYTES: usize = 200;
@@ -128,7 +127,6 @@ pub(crate) fn late(records: &[FlightRecord]) -> Vec<Rank> {
     reports(records).iter().flat_map(of_group).collect()
 }
 
-/// What the ranks of each group say together.
 fn reports(records: &[FlightRecord]) -> Vec<GroupReport> {
     let mut records = records.to_vec();
     records.sort_by_key(|record| (record.group, record.rank));

@@ -69,7 +69,6 @@ impl Part {
         ["selftest", "--cuda", "--part", &self.name()].map(str::to_owned)
     }
 
-    /// Far more than it takes.
     fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Inventory => 60,

@@ -87,7 +87,6 @@ struct Prediction {
     held_out: bool,
 }
 
-/// A row whose plan is known.
 struct Measured {
     sample: FitSample,
     algorithm: Algorithm,

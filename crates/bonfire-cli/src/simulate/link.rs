@@ -50,7 +50,6 @@ pub(super) enum LinkSource {
     File { path: PathBuf, transport: Option<String> },
 }
 
-/// A link that was fitted, and to what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FittedLink {

@@ -8,7 +8,6 @@ use plotters::prelude::*;
 
 use crate::quantity::show_seconds;
 
-/// Width and height in pixels.
 const SIZE: (u32, u32) = (960, 560);
 
 /// Apart from each other also for those who do not see all colours (Okabe and Ito, 2008).

@@ -12,7 +12,6 @@ use super::link::NamedLink;
 use super::size::Size;
 use crate::operation::Operation;
 
-/// Everything but the size and the algorithm.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) operation: Operation,

@@ -8,7 +8,6 @@ use crate::operation::Operation;
 pub(super) struct Size {
     /// What a user calls the size: of a whole buffer, as nccl-tests counts it.
     pub(super) bytes: usize,
-    /// The elements of all blocks together.
     pub(super) count: usize,
 }
 

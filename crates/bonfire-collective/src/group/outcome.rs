@@ -42,7 +42,6 @@ impl Core {
         self.explain(first.expect("fail() recorded one at the latest"))
     }
 
-    /// The error that a failure is to callers.
     pub(super) fn explain(&self, mut failure: Failure) -> CollectiveError {
         if let Failure::Timeout(timeout) = &mut failure {
             let reports = self.poison.reports();

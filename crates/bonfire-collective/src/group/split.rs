@@ -182,7 +182,6 @@ impl ProcessGroup {
         &self.core.roster
     }
 
-    /// What the ranks compare of a call.
     fn call(&self, call: String) -> String {
         if self.is_detached { format!("detached {call}") } else { call }
     }

@@ -151,7 +151,6 @@ impl Inspector {
         query::report(self.groups().get(&number)?, operations_max)
     }
 
-    /// The groups that live, by their numbers.
     fn groups(&self) -> BTreeMap<u32, Arc<Poison>> {
         let groups: Vec<Arc<Poison>> =
             self.groups.lock().iter().filter_map(Weak::upgrade).collect();

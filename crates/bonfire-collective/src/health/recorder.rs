@@ -179,7 +179,6 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// What stands for a name in the recorder.
     pub(crate) fn name(&self, text: &str) -> Name {
         self.names.lock().number_of(text)
     }

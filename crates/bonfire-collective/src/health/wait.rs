@@ -57,7 +57,6 @@ pub(crate) enum Pause {
     Nap,
 }
 
-/// The limits of all waits of one operation.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitLimits<'a> {
     /// When the first wait had looked in vain for a while, and the clock was read for the first time.

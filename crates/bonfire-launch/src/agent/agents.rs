@@ -75,7 +75,6 @@ enum NodeEnd {
     Unable(String),
 }
 
-/// What the agent of a host has reported.
 #[derive(Debug)]
 struct ReportedEnd {
     node: u32,

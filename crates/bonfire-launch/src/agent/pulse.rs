@@ -24,7 +24,6 @@ pub(super) struct Pulse {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Watches for failures until it is dropped.
 pub(super) struct Watch {
     post: Arc<Post>,
 }

@@ -63,7 +63,6 @@ enum Launcher {
     Kubernetes,
 }
 
-/// A rank as a cluster's launcher sees it.
 #[derive(Debug)]
 pub(super) struct Cluster {
     launcher: Launcher,

@@ -69,7 +69,6 @@ impl Screen {
         Self { streams: Mutex::new(streams) }
     }
 
-    /// What the ranks are to know about it.
     pub(crate) fn kind(&self) -> LauncherOutput {
         match self.streams.lock().columns {
             Some(_) => LauncherOutput::StatusLine,

@@ -4,7 +4,6 @@ use bonfire_collective::{ProcessGroup, Rank};
 
 use crate::error::LearnerError;
 
-/// What this rank brings to the next step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnStep {
     /// Samples of its batch; 0 without one.

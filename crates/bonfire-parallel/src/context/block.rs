@@ -58,7 +58,11 @@ fn tiles(queries: usize, keys: usize, only_past: bool) -> impl DoubleEndedIterat
 
 /// The scores of queries for keys, which end with those of the last query if there are `only_past`. Those of later
 /// tokens are masked.
-fn scores<const D: usize>(queries: Tensor<D>, keys: Tensor<D>, only_past: bool) -> Tensor<D> {
+pub(super) fn scores<const D: usize>(
+    queries: Tensor<D>,
+    keys: Tensor<D>,
+    only_past: bool,
+) -> Tensor<D> {
     let scores = wide(queries.matmul(keys.transpose()));
     if !only_past {
         return scores;

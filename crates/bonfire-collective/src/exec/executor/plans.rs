@@ -28,7 +28,6 @@ pub(super) struct Prepared {
     /// Its number is that of no particular call.
     pub(super) operation: Operation,
     pub(super) header: [u8; HEADER_BYTES],
-    /// What it is to the flight recorder.
     pub(super) call: CallIndex,
     pub(super) steps: Vec<Step>,
     /// Whether this rank sends and waits for nobody.

@@ -121,7 +121,6 @@ impl Peer {
         self.line.lock().stream.write_all(&[byte])
     }
 
-    /// What the system knows of its process.
     pub(super) fn far_end(&self) -> FarEnd {
         self.line.lock().stream.far_end()
     }

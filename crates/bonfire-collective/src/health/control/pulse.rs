@@ -73,7 +73,6 @@ impl Pulse {
         self.awaited[peer.index()] = None;
     }
 
-    /// Whether `peer` has missed a few beats.
     pub(super) fn is_quiet(&self, peer: Rank, now: Instant) -> bool {
         let heard = self.heard[peer.index()];
         heard.is_some_and(|heard| now.saturating_duration_since(heard) >= QUIET)

@@ -15,7 +15,6 @@ use crate::options::place::RankEnv;
 use bonfire_connect::platform::random;
 use bonfire_connect::secure::token::JobToken;
 
-/// What all names of such sockets begin with.
 const PREFIX: &str = "bonfire-ask";
 /// Digits of the text by which processes of one job know each other's sockets.
 const KEY_DIGITS: usize = 16;

@@ -1,11 +1,11 @@
 use burn::tensor::{Bool, DType, Device, Distribution, Tensor, activation};
 
-use super::{AttentionMask, self_attention};
+use super::{AttentionMask, SHORT, self_attention};
 use crate::context::block::TILE;
 
-/// Two sequences of three heads; queries, keys and values are made of it. The second one is in three tiles, the last of
-/// them smaller.
-const SHAPES: [[usize; 4]; 2] = [[2, 3, 7, 5], [2, 3, 2 * TILE + 5, 5]];
+/// Two sequences of three heads; queries, keys and values are made of it. The second one is in tiles, the last of them
+/// smaller.
+const SHAPES: [[usize; 4]; 2] = [[2, 3, 7, 5], [2, 3, SHORT + TILE / 2 + 5, 5]];
 
 fn packed([n, heads, tokens, features]: [usize; 4], dtype: DType, scale: f64) -> Tensor<4> {
     let device = Device::flex().autodiff();
