@@ -1,5 +1,5 @@
-//! Measures attention, forward and backward, and the memory that it takes beyond its input: in tiles, with the softmax
-//! kept for the backward pass, and by Burn's operations, in turns in one run.
+//! Measures attention, forward and backward, and the memory that it takes beyond its input: of `self_attention`, with
+//! the softmax kept for the backward pass, and by Burn's operations, in turns in one run.
 //!
 //! `RAYON_NUM_THREADS=1 cargo run --release -p bonfire-benches --bin attention -- --tokens 1024`
 
@@ -41,8 +41,11 @@ struct Args {
 /// The name of a way, and its function.
 type Way = (&'static str, fn(Tensor<3>, AttentionMask) -> Tensor<3>);
 
-const WAYS: [Way; 3] =
-    [("in tiles", self_attention), ("softmax kept", kept), ("Burn's operations", by_operations)];
+const WAYS: [Way; 3] = [
+    ("self_attention", self_attention),
+    ("softmax kept", kept),
+    ("Burn's operations", by_operations),
+];
 
 fn main() {
     let args = Args::parse();
