@@ -88,7 +88,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
 
     /// Evaluates by the program's own pass over data: with batches of another size, or scores that are not means.
     /// `evaluate` gets the model of [`evaluate`](Self::evaluate), and the stop request for
-    /// [`agree_on_next_step`](crate::agree_on_next_step). Where the ranks were asked to stop, it returns `None`; the
+    /// [`agree_on_next_step`]. Where the ranks were asked to stop, it returns `None`; the
     /// evaluation is then [due](Self::evaluation_is_due) after a resume.
     ///
     /// # Errors
