@@ -53,7 +53,7 @@ impl TextWindows {
     /// Makes a batch of the windows at `indices`, on `device`.
     ///
     /// # Panics
-    /// If there is no index, or one is outside.
+    /// If there are no indices, or one is out of range.
     pub fn batch(&self, indices: &[usize], device: &Device) -> TextBatch {
         assert!(!indices.is_empty(), "a batch of no windows has no size");
         let moved = |shift: usize| {

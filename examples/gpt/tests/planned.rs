@@ -8,9 +8,10 @@ use std::process::Command;
 use bonfire::plan::Bytes;
 use bonfire_testkit::{Job, JobEnd};
 
-/// Small, but with states that are several times as large as a process without a model.
+/// Small, but with states that are several times as large as a process without a model, and passes that take more than the
+/// complete model, which `tp` gathers for the report and no plan counts.
 const SIZES: &str =
-    "--layers 4 --width 512 --heads 8 --context 32 --batch 2 --threads 1 --nproc 2 --device cpu";
+    "--layers 4 --width 512 --heads 8 --context 32 --batch 16 --threads 1 --nproc 2 --device cpu";
 
 fn gpt(more: &[&str]) -> JobEnd {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
@@ -38,8 +39,7 @@ fn stages(table: &JobEnd, placement: &str) -> Vec<u64> {
     resident.collect()
 }
 
-/// A generous bound: how memory is reused depends on the allocator, and with `tp` a rank gathers the complete model for the
-/// report, which no plan counts. `benches/memory.py` compares more exactly.
+/// A generous bound: how memory is reused depends on the allocator. `benches/memory.py` compares more exactly.
 #[test]
 fn two_ranks_take_about_what_was_planned() {
     for (mesh, placement) in [
@@ -76,7 +76,7 @@ fn two_ranks_take_about_what_was_planned() {
         let ratio = planned as f64 / peak as f64;
         println!("{mesh}, {placement}: planned {planned}, measured {peak}");
         assert!(
-            (0.6..1.4).contains(&ratio),
+            (0.7..1.4).contains(&ratio),
             "{mesh}, {placement}: planned {planned}, measured {peak}"
         );
     }

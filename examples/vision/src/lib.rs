@@ -19,7 +19,7 @@ pub mod tally;
 pub mod train;
 pub mod weights;
 
-/// Prints a line. Nobody may be there to read it, as behind `| head`; a training goes on all the same.
+/// Prints a line. A closed or full output, as behind `| head`, does not end a training.
 pub fn show(line: &str) {
     let _ = writeln!(stdout(), "{line}");
 }

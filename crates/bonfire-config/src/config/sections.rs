@@ -303,7 +303,7 @@ pub struct CheckpointSection {
     pub background: bool,
     /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
     pub resume: bool,
-    /// Continues with the optimizer's state, too. If false, the optimizer starts anew.
+    /// Restores the optimizer's state, too. If false, the optimizer starts without one.
     pub resume_optimizer: bool,
 }
 
