@@ -112,6 +112,11 @@ impl Loader {
         self.batches(self.sampler.len())
     }
 
+    /// Returns the number of batches that [`next_epoch`](Self::next_epoch) will give.
+    pub fn batches_left(&self) -> usize {
+        self.batches(self.remaining_samples())
+    }
+
     /// Returns the batches of the next epoch: the indices of their samples. After [`resuming`](Self::resuming), the
     /// rest of the current one.
     pub fn next_epoch(&mut self) -> EpochBatches {

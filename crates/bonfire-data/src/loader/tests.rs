@@ -97,6 +97,7 @@ proptest! {
                 let mut resumed = loader.clone().resuming(&state).unwrap();
                 let mut left: Vec<_> = loader.next_epoch().skip(steps).collect();
                 if resumed.epoch() == 0 {
+                    prop_assert_eq!(resumed.batches_left(), left.len());
                     let again: Vec<_> = resumed.next_epoch().collect();
                     prop_assert_eq!(&again, &left);
                     left.clear();

@@ -156,12 +156,3 @@ impl<B: Send + 'static> Feed<B> {
         }
     }
 }
-
-impl<B> fmt::Debug for Feed<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Epochs { .. } => "Feed by epochs",
-            Self::Passes(_) => "Feed without end",
-        })
-    }
-}

@@ -24,7 +24,7 @@ use super::data::{Feed, Source};
 use super::engine::{Calls, Model, Part};
 use super::mesh::{Place, placed};
 use super::parts::Rates;
-use super::{Data, Parts, diloco, memory, optimizer, parts};
+use super::{Data, Parts, diloco, memory, optimizer};
 use crate::error::{Error, Result};
 
 /// A training before the ranks speak of it.
@@ -34,9 +34,8 @@ pub(super) struct Resolved<M: Model, B> {
     pub(super) place: Place,
     pub(super) batches: Batches,
     pub(super) feed: Feed<B>,
-    /// Steps of the optimizer; 0 if they are not known.
-    pub(super) steps: u64,
-    pub(super) rates: Rates,
+    /// The program's own.
+    pub(super) rates: Option<Rates>,
     pub(super) stop: Option<StopRequest>,
     pub(super) part: Part<M::Engine>,
     pub(super) calls: Calls,
@@ -71,8 +70,6 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let flops = model_flops(&config, per_unit)?;
     let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
     let feed = feed(place.data(), &config, data, &batches, calls)?;
-    let steps = total_steps(&config, &feed, batches.accumulation / calls.passes);
-    let rates = parts.rates.unwrap_or_else(|| parts::by_step(config.rates(steps)));
     let offload = Offloads::new(world.device_kind(), &config)?;
     let (optimizer, deferred) = match parts.optimizer {
         Some(optimizer) => (optimizer, None),
@@ -93,8 +90,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         place,
         batches,
         feed,
-        steps,
-        rates,
+        rates: parts.rates,
         part,
         calls,
         optimizer,
@@ -171,17 +167,6 @@ fn model_flops(config: &Config, per_unit: Option<f64>) -> Result<Option<ModelFlo
                 .to_owned(),
         )),
         (flops, None) => Ok(flops),
-    }
-}
-
-/// The steps of the optimizer, of `calls` batches of the feed each.
-fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64) -> u64 {
-    match (config.steps, feed) {
-        (Some(steps), _) => steps,
-        (None, Feed::Epochs { loader, .. }) => {
-            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(calls)
-        }
-        (None, Feed::Passes(_)) => 0,
     }
 }
 

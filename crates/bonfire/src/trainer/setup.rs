@@ -10,7 +10,7 @@ use bonfire_train::{Checkpoints, InputPlacement, LossScaler, Recompute, World};
 use super::data::{Fed, Feed};
 use super::engine::{Engine, Model};
 use super::resolve::{Resolved, clip, keep, micro, resolve, scaler};
-use super::{Parts, Progress, Trainer, diloco};
+use super::{Parts, Progress, Trainer, diloco, parts};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
@@ -35,7 +35,6 @@ pub fn prepare<M: Model, B: Send + 'static>(
         mut place,
         batches,
         mut feed,
-        steps,
         rates,
         stop,
         part,
@@ -98,6 +97,8 @@ pub fn prepare<M: Model, B: Send + 'static>(
         progress.evaluation_is_due |= has_ended && config.evaluation.every.is_none();
         progress.epochs = loader.epoch();
     }
+    let steps = total_steps(&config, &feed, batches.accumulation / calls.passes, &progress);
+    let rates = rates.unwrap_or_else(|| parts::by_step(config.rates(steps)));
     log_notes(world, &config);
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
@@ -152,6 +153,19 @@ fn progress(scaler: Option<LossScaler>, accumulation: u64, resumed: Option<Progr
         },
         ..resumed
     }
+}
+
+/// Returns the steps of the whole training, of `calls` batches each; 0 if they are not known. Those of earlier runs are
+/// as they were, because other ranks have another number in an epoch.
+fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64, progress: &Progress) -> u64 {
+    let (None, Feed::Epochs { loader, .. }) = (config.steps, feed) else {
+        return config.steps.unwrap_or(0);
+    };
+    let steps = |batches: usize| (batches as u64).div_ceil(calls);
+    let (rest, whole) = (steps(loader.batches_left()), steps(loader.batches_per_epoch()));
+    let epochs = config.epochs.saturating_sub(loader.epoch());
+    let skipped = progress.scaler.as_ref().map_or(0, LossScaler::skipped);
+    progress.steps + skipped + rest * epochs.min(1) + whole * epochs.saturating_sub(1)
 }
 
 /// Logs the keys of a DeepSpeed file that have no effect, or another than DeepSpeed's.

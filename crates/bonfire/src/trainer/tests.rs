@@ -372,6 +372,30 @@ fn a_resumed_training_goes_on_in_its_folder_and_a_new_one_keeps_the_last() {
     assert_eq!(earlier.curve("loss").len(), 4);
 }
 
+/// The steps that are left are those of the ranks that continue, and its earlier steps stay as many as they were.
+#[test]
+fn a_schedule_ends_with_a_training_that_continues_on_other_ranks() {
+    // 16 of 43 samples of the second epoch are past, and 8 for each rank are a step.
+    for (ranks, all) in [(1, 8), (2, 6), (3, 6), (4, 5)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let report = format!("report.folder={}", path("run"));
+        let checkpoints = format!("checkpoints.folder={}", path("checkpoints"));
+        let run = |ranks, end: &str| {
+            trained(ranks, &[&report, &checkpoints, "report.every=1", end]).unwrap()[0].1
+        };
+        assert_eq!(run(2, "steps=4"), 4);
+        assert_eq!(run(ranks, "epochs=2"), all - 4, "{ranks} ranks");
+        let decay = bonfire_optim::Decay::Cosine { steps: all - 2, final_factor: 0.0 };
+        let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2).with_decay(decay);
+        let report = bonfire_report::Report::read(path("run")).unwrap();
+        let last = report.curve("learning_rate").last().unwrap();
+        assert_eq!(last.step, all, "{ranks} ranks");
+        let expected = schedule.rate(all - 1);
+        assert!((last.value - expected).abs() < 1e-9, "{ranks} ranks: {} {expected}", last.value);
+    }
+}
+
 /// The configuration knows the device, the program its model.
 #[test]
 fn a_report_has_the_utilisation_where_program_and_configuration_tell() {
