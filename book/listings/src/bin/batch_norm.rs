@@ -1,8 +1,11 @@
 //! A model whose batch norm sees the batches of all ranks as one.
 
+// ANCHOR: imports
 use bonfire::ddp::Loss;
 use bonfire::nn::{BatchNorm, BatchNormConfig, convert_sync_batch_norm};
 use bonfire::prelude::*;
+// ANCHOR_END: imports
+
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};

@@ -3,12 +3,17 @@
 
 use std::time::Duration;
 
-use bonfire::checkpoint::Best;
-use bonfire::checkpoint::Milestone;
-use bonfire::collective::Rank;
+// ANCHOR: imports
+use bonfire::checkpoint::{Best, Milestone};
+// ANCHOR: data_imports
 use bonfire::data::{Prefetch, Prefetched, SamplerState};
+// ANCHOR_END: data_imports
+use bonfire::prelude::*; // with Checkpoints, Ddp, Keep, Loader and World
+// ANCHOR_END: imports
+
+use bonfire::collective::Rank;
 use bonfire::ddp::DataParallel;
-use bonfire::prelude::*;
+use bonfire::world::StopRequest;
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
@@ -49,7 +54,7 @@ fn points(indices: &[usize], device: &Device) -> Tensor<2> {
 }
 
 fn main() -> bonfire::Result<()> {
-    bonfire::launch(|world| train(&world))
+    bonfire::launch(train)
 }
 
 // ANCHOR: state
@@ -71,7 +76,7 @@ fn counted(world: &World) -> bonfire::Result<usize> {
     Ok(count[0] as usize)
 }
 
-fn train(world: &World) -> bonfire::Result<()> {
+fn train(world: World) -> bonfire::Result<()> {
     let mut words = std::env::args_os().skip(1);
     let folder = words.next().unwrap_or_else(|| "runs/first".into());
     let steps = words.next().and_then(|text| text.to_str()?.parse().ok());
@@ -80,12 +85,12 @@ fn train(world: &World) -> bonfire::Result<()> {
     device.seed(SEED); // for the initial parameters
     let model = Line::new(&device);
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let mut loader = Loader::new(world, counted(world)?, 4).with_shuffle(SEED);
+    let mut loader = Loader::new(&world, counted(&world)?, 4).with_shuffle(SEED);
 
     // ANCHOR: resume
     let keep = Keep::last(3).and_best(Best::Lowest);
-    let checkpoints = Checkpoints::open(world, &folder, keep)?;
-    let mut ddp = Ddp::new(model, world)?;
+    let checkpoints = Checkpoints::open(&world, &folder, keep)?;
+    let mut ddp = Ddp::new(model, &world)?;
     let mut step = 0;
     if let Some(resumed) = checkpoints.resume::<_, State>(&mut ddp, &mut optimizer)? {
         step = resumed.milestone.step;
@@ -93,6 +98,9 @@ fn train(world: &World) -> bonfire::Result<()> {
     }
     // ANCHOR_END: resume
     let last = step + steps;
+    // ANCHOR: stop
+    let stop = StopRequest::watch(); // Ctrl-C, SIGTERM, SIGHUP
+    // ANCHOR_END: stop
     let loss = 'training: loop {
         // ANCHOR: prefetch
         let to = device.clone();
@@ -107,28 +115,27 @@ fn train(world: &World) -> bonfire::Result<()> {
             ddp.step(&mut optimizer, 0.1, done.gradients)?;
             // ANCHOR_END: accumulate
             step += 1;
-            if step % 10 == 0 || step == last {
-                let loss = done.loss.over_ranks(world)?;
+            // ANCHOR: stopping
+            // After each step, on all ranks.
+            let is_last = step == last || stop.agreed(&world)?.is_some();
+            // ANCHOR_END: stopping
+            if step % 10 == 0 || is_last {
+                let loss = done.loss.over_ranks(&world)?;
                 // ANCHOR: milestone
                 let milestone = Milestone { step, metric: Some(loss) };
                 // ANCHOR_END: milestone
                 let state = State { data };
-                if step < last {
-                    // ANCHOR: background
-                    checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &state)?;
-                    // ANCHOR_END: background
-                } else {
+                if is_last {
                     // ANCHOR: save
                     checkpoints.save(milestone, &mut ddp, &optimizer, &state)?;
                     // ANCHOR_END: save
                     break 'training loss;
                 }
+                checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &state)?;
             }
         }
     };
-    // ANCHOR: wait
     checkpoints.wait()?;
-    // ANCHOR_END: wait
     println!("step {step} of {} loss {loss}", ddp.digest()?);
     if world.is_main() {
         in_one_process(ddp.into_module(), vec![world.device(), world.device()])?;
@@ -136,9 +143,9 @@ fn train(world: &World) -> bonfire::Result<()> {
     Ok(())
 }
 
+// ANCHOR: pair
 type Pair = ([Tensor<2>; 2], SamplerState);
 
-// ANCHOR: pair
 /// The two micro-batches of a step, and how far all ranks are after it.
 fn pair(epoch: &mut Prefetched<Tensor<2>>) -> bonfire::Result<Option<Pair>> {
     let (Some(first), Some(second)) = (epoch.next(), epoch.next()) else {

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use bonfire::checkpoint::TensorTable;
 use bonfire::collective::Rank;
 use bonfire::config::{Config, ConfigArgs};
-use bonfire::data::DistributedSampler;
 use bonfire::data::split_pictures;
 use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Pictures, Transform,
 };
+use bonfire::data::{DistributedSampler, LastBatch, Remainder};
 use bonfire::ddp::{DataParallel, ShardGroup};
 use bonfire::nn::{AttentionMask, convert_sync_batch_norm};
 use bonfire::parallel::{ColumnParallelLinear, Pass};
@@ -123,7 +123,23 @@ fn convolution(layer: Conv2d, x: Tensor<4>) {
 
 fn data(world: World, len: usize, seed: u64, mut mean: WeightedMean, value: f64, samples: usize) {
     DistributedSampler::new(&world, len).with_shuffle(seed);
+    let loader = Loader::new(&world, len, 8).with_remainder(Remainder::Drop);
+    loader.with_last_batch(LastBatch::Drop);
     mean.add(value, samples);
+}
+
+fn epochs(mut loader: Loader) {
+    const EPOCHS: u64 = 10;
+    // ANCHOR: epochs
+    while loader.epoch() < EPOCHS {
+        let number = loader.epoch(); // from 0
+        let mut epoch = loader.next_epoch(); // after a resume, the rest of it
+        while let Some(indices) = epoch.next() {
+            // A step with the samples of `indices`, and then:
+            let data = epoch.state(); // for a checkpoint
+        }
+    }
+    // ANCHOR_END: epochs
 }
 
 fn images(folder: &Path, archive: &Path, path: &Path, part: CifarPart, config: DummyConfig) -> Any {

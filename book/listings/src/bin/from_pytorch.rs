@@ -1,7 +1,6 @@
 //! The program of `from_pytorch.py`, part by part.
 
 // ANCHOR: all
-
 use bonfire::prelude::*;
 use bonfire::report::WeightedMean;
 use bonfire::weights::{Export, save_weights};

@@ -1,8 +1,11 @@
 //! Trains with an optimizer that reads and writes memory once.
 
+// ANCHOR: imports
 use bonfire::optim::AdamWConfig;
 use bonfire::prelude::*;
 use burn::module::ParamGroup;
+// ANCHOR_END: imports
+
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Distribution, Tensor};
 

@@ -72,14 +72,12 @@ impl Batcher<f32, (Tensor<2>, Tensor<2>)> for OnTheLine {
     }
 }
 
-// ANCHOR: loader
 type Loader = Arc<DatasetLoader<f32, (Tensor<2>, Tensor<2>)>>;
 
 fn loader(world: &World, samples: usize, order: Order, remainder: Remainder) -> Loader {
     let loader = DatasetLoader::new(world, Points(samples), OnTheLine, 8); // 8 samples per rank
     Arc::new(loader.with_order(order).with_remainder(remainder))
 }
-// ANCHOR_END: loader
 
 fn main() -> bonfire::Result<()> {
     bonfire::launch(train)

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+// ANCHOR: imports
 use bonfire::collective::{InterruptWatch, Proposal};
+// ANCHOR_END: imports
 use bonfire::prelude::*;
 
 fn main() -> bonfire::Result<()> {
