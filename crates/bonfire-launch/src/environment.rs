@@ -1,8 +1,8 @@
 //! Who this process is: rank, world size and meeting point, from the environment of a launcher.
 //!
-//! The names are those of torchrun, so every launcher that can start such programs can start ours. What Slurm, Open
-//! MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`). The environment is parsed once,
-//! here; nothing else reads these variables, and the launcher writes them from the same type that parses them.
+//! The names are those of torchrun, so every launcher that can start such programs can start ours; those of launchers
+//! of clusters are in `cluster`. The environment is parsed once, here; nothing else reads these variables, and the
+//! launcher writes them from the same type that parses them.
 
 mod cluster;
 mod error;
@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use bonfire_collective::{EnvSettings, JobToken, RankEnv, StoreHost};
 use bonfire_plan::{Rank, WorldSize};
 
-use self::cluster::Cluster;
+use self::cluster::{Cluster, LAUNCHERS};
 use self::source::Source;
 use crate::ranks::listed_devices;
 
@@ -138,7 +138,7 @@ pub fn detect_rank_in(
     }
     match Cluster::detect(&source)? {
         // The only process of a step or a job, as a shell that Slurm gives to a user, may start ranks of its own.
-        Some(cluster) if cluster.is_alone() && !is_worker => Ok(None),
+        Some(cluster) if cluster.place.world_size == 1 && !is_worker => Ok(None),
         Some(cluster) => of_cluster(&source, cluster).map(Some),
         None if is_worker => explicit(&source).map(Some),
         None => Ok(None),
@@ -148,9 +148,8 @@ pub fn detect_rank_in(
 /// As [`rank_from_env`], from any key-value source.
 ///
 /// The innermost launcher counts: an agent (`bonfire run`, a program that launches itself,
-/// torchrun) over everything else, then what a cluster says: `mpirun` of Open MPI or MPICH, a
-/// step of Slurm, an indexed job of Kubernetes, in this order. `RANK`, `WORLD_SIZE`,
-/// `LOCAL_RANK` and `LOCAL_WORLD_SIZE` that no agent has set must agree with the cluster.
+/// torchrun) over everything else, then the first of the launchers of clusters that speaks. `RANK`,
+/// `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` that no agent has set must agree with it.
 ///
 /// Without `LOCAL_WORLD_SIZE` the whole world is taken to be on this host, but in a pod of
 /// Kubernetes each rank to have a pod of its own; without `LOCAL_RANK` the hosts are taken to
@@ -196,24 +195,22 @@ fn explicit(source: &Source<'_>) -> Result<RankEnv, EnvError> {
 }
 
 fn of_cluster(source: &Source<'_>, cluster: Cluster) -> Result<RankEnv, EnvError> {
-    cluster.agree_with(source)?;
-    let place = cluster.place();
+    // What a user exports for one rank reaches all.
+    cluster.agree(source, &WORKER_VARIABLES)?;
     let exported = source.has_any(&[MASTER_ADDR]) && source.has_any(&[MASTER_PORT]);
-    let one_host = place.local_world_size == place.world_size;
     let (agent_store, (master_addr, master_port)) = if exported {
         (StoreHost::RankZero, source.master()?)
-    } else if one_host && cluster.may_share_host() {
+    } else if cluster.is_on_one_host() {
         (StoreHost::Nearby, (String::new(), 0))
     } else {
-        let port = source.number(MASTER_PORT, 1..=u16::MAX.into())?;
-        (StoreHost::RankZero, cluster.master(source, port)?)
+        (StoreHost::RankZero, cluster.master(source)?)
     };
     Ok(RankEnv {
         master_addr,
         master_port,
         agent_store,
         job_id: cluster.job_id(),
-        ..at(source, place)?
+        ..at(source, cluster.place)?
     })
 }
 
@@ -251,11 +248,15 @@ pub fn sees_own_devices() -> bool {
 fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let source = Source { lookup: &lookup };
     let shown = source.text("CUDA_VISIBLE_DEVICES");
-    // Other cluster launchers hand on what the user has exported.
-    let is_bound = source.has_any(&["SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
-    is_bound
+    LAUNCHERS.iter().any(|launcher| source.has_any(launcher.own_devices.as_slice()))
         && !source.has_any(&AGENT_VARIABLES)
         && shown.is_some_and(|list| listed_devices(&list) == 1)
+}
+
+/// The variables with which launchers of clusters number the hosts of a job that they start once per host.
+#[cfg(feature = "clap")]
+pub(crate) fn node_variables() -> impl Iterator<Item = &'static str> {
+    LAUNCHERS.iter().filter_map(|launcher| launcher.node)
 }
 
 /// The variables that make a child process the worker which this describes: what [`rank_from_env`] reads.

@@ -12,14 +12,13 @@ use clap::{ArgAction, Args};
 use thiserror::Error;
 
 use crate::agent::{AgentOptions, Graces, Nodes, NumaBinding};
+use crate::environment::node_variables;
 use crate::hosts::{HostFlags, HostsError, HostsOfFile};
 use crate::output::{LogOptions, StreamChoice};
 use crate::ranks::{RankCount, RankCountError, VISIBLE_DEVICES};
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
-/// Variables that number the hosts of a job that a cluster started once per host.
-const NODE_NUMBERS: [&str; 2] = ["SLURM_NODEID", "JOB_COMPLETION_INDEX"];
 
 /// How to start the ranks of a job: torchrun's flags, each also with underscores.
 ///
@@ -50,8 +49,8 @@ pub struct LaunchFlags {
     )]
     pub nnodes: Option<NonZeroU32>,
 
-    /// This host's number, from 0; host 0 is where the ranks meet. By default what Slurm
-    /// (SLURM_NODEID) or an indexed job of Kubernetes (JOB_COMPLETION_INDEX) says, else 0
+    /// This host's number, from 0; host 0 is where the ranks meet. By default the
+    /// number that the cluster's launcher gives, else 0
     #[arg(long, alias = "node_rank", value_name = "N", env = "PET_NODE_RANK")]
     pub node_rank: Option<u32>,
 
@@ -162,7 +161,7 @@ pub enum FlagError {
     /// The cluster's number of this host is not a number.
     #[error("{variable} must be a whole number, not \"{value}\"")]
     NotANumber {
-        /// The variable: `SLURM_NODEID` or `JOB_COMPLETION_INDEX`.
+        /// The variable of the cluster's launcher.
         variable: &'static str,
         /// The text of the variable as it was set.
         value: String,
@@ -328,12 +327,9 @@ fn is_this_host(address: &str) -> bool {
 }
 
 fn node_rank_of_cluster() -> Result<u32, FlagError> {
-    for variable in NODE_NUMBERS {
+    for variable in node_variables() {
         if let Ok(value) = env::var(variable) {
-            return match value.trim().parse() {
-                Ok(number) => Ok(number),
-                Err(_) => Err(FlagError::NotANumber { variable, value }),
-            };
+            return value.trim().parse().map_err(|_| FlagError::NotANumber { variable, value });
         }
     }
     Ok(0)

@@ -1,8 +1,8 @@
 //! Starts the ranks of a job, and gives each its place in it.
 //!
 //! [`AgentOptions::run`] is the agent: it starts the ranks of this host as processes and ends all of them
-//! when one fails. [`detect_rank`] reads what it, torchrun, Slurm, Open MPI, MPICH and Kubernetes say. The
-//! ranks communicate through `bonfire-collective`; this crate never touches the data of a job.
+//! when one fails. [`detect_rank`] reads what it, torchrun and launchers of clusters say. The ranks communicate
+//! through `bonfire-collective`; this crate never touches the data of a job.
 
 #![forbid(unsafe_code)]
 

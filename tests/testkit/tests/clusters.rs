@@ -203,6 +203,18 @@ fn a_batch_job_of_slurm_forms_a_group() {
     }
 }
 
+#[test]
+fn the_books_page_has_every_template() {
+    let page = std::fs::read_to_string(repository().join("book/src/clusters.md")).unwrap();
+    let table = page.lines().filter(|line| line.starts_with('|')).collect::<String>();
+    let names = std::fs::read_dir(template("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    assert!(names.len() > 1, "{names:?}");
+    for name in names.iter().filter(|name| *name != "README.md") {
+        assert!(table.contains(&format!("`{name}`")), "the table of clusters.md lacks {name}");
+    }
+}
+
 /// The variables that a template for Kubernetes sets to a value.
 fn variables_of(name: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(template(name)).unwrap();

@@ -1,275 +1,273 @@
-//! Ranks that a cluster's own launcher started, in its own words: `mpirun` of Open MPI and MPICH,
-//! `srun` of Slurm, and indexed jobs of Kubernetes.
+//! Launchers of clusters, and the ranks that they start, which are numbered in variables of their own. All that is
+//! known of a launcher is one [`Launcher`]; nothing else may depend on which one it is.
 
 use super::source::Source;
-use super::{EnvError, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT, Place, RANK, WORLD_SIZE};
+use super::{EnvError, LOCAL_RANK, LOCAL_WORLD_SIZE, Place, WORLD_SIZE};
 
-/// The variables with which a launcher numbers ranks.
+/// All launchers: of those that speak the first counts, so the one that another can start goes before that one.
+/// MPI's own can be started by Slurm, and Slurm by Kubernetes.
+pub(super) static LAUNCHERS: [&Launcher; 4] = [&OPEN_MPI, &MPICH, &SLURM, &KUBERNETES];
+
+/// What a launcher says to the ranks that it starts, and how that is read.
 #[derive(Debug)]
-struct Words {
-    rank: &'static str,
+pub(super) struct Launcher {
+    /// Its name in messages; jobs are called by it in small letters.
+    pub(super) name: &'static str,
+    /// The variables that number ranks.
+    pub(super) rank: &'static str,
     world_size: &'static str,
     local_rank: &'static str,
     local_world_size: &'static str,
+    /// The variable that numbers the hosts.
+    pub(super) node: Option<&'static str>,
+    /// A variable of its ranks, if one GPU that a rank sees is for this rank alone; other launchers hand on what the
+    /// user has exported.
+    pub(super) own_devices: Option<&'static str>,
+    /// Whether ranks can be on one host at all; a pod counts as one.
+    shares_hosts: bool,
+    /// Its process on a host, above all ranks of one job there, whose number tells jobs without a name apart.
+    process: Option<&'static str>,
+    /// Reads the place of this rank; nothing if this launcher has not started it.
+    detect: fn(&Source<'_>) -> Result<Option<Cluster>, EnvError>,
+    /// Finds the host of rank 0, and the port unless the user says it, if the launcher says where that is.
+    master: Option<fn(&Source<'_>, Place, Option<u16>) -> Result<(String, u16), EnvError>>,
 }
 
-const OPEN_MPI: Words = Words {
+static OPEN_MPI: Launcher = Launcher {
+    name: "Open MPI",
     rank: "OMPI_COMM_WORLD_RANK",
     world_size: "OMPI_COMM_WORLD_SIZE",
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
     local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    node: None,
+    own_devices: Some("OMPI_COMM_WORLD_RANK"),
+    shares_hosts: true,
+    process: Some("orted"),
+    detect: open_mpi,
+    master: None,
 };
 
-/// Those of Hydra, which MPICH, Intel MPI and MVAPICH share.
-const MPICH: Words = Words {
+/// Hydra, which MPICH, Intel MPI and MVAPICH share.
+static MPICH: Launcher = Launcher {
+    name: "MPICH",
     rank: "PMI_RANK",
     world_size: "PMI_SIZE",
     local_rank: "MPI_LOCALRANKID",
     local_world_size: "MPI_LOCALNRANKS",
+    node: None,
+    own_devices: Some("PMI_RANK"),
+    shares_hosts: true,
+    process: Some("hydra_pmi_proxy"),
+    detect: mpich,
+    master: None,
 };
 
-const SLURM: Words = Words {
+static SLURM: Launcher = Launcher {
+    name: "Slurm",
     rank: "SLURM_PROCID",
     world_size: "SLURM_STEP_NUM_TASKS",
     local_rank: "SLURM_LOCALID",
     local_world_size: "SLURM_STEP_TASKS_PER_NODE",
+    node: Some("SLURM_NODEID"),
+    own_devices: Some(SLURM_STEP_ID),
+    shares_hosts: true,
+    process: None,
+    detect: slurm,
+    master: Some(slurm_master),
 };
 
-/// The number of a pod in an indexed job; the size of the job is not given.
-const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
-
-const KUBERNETES: Words = Words {
-    rank: COMPLETION_INDEX,
+/// Pods of an indexed job, which have their number; the size of the job is not given.
+static KUBERNETES: Launcher = Launcher {
+    name: "Kubernetes",
+    rank: "JOB_COMPLETION_INDEX",
     world_size: WORLD_SIZE,
     local_rank: LOCAL_RANK,
     local_world_size: LOCAL_WORLD_SIZE,
+    node: Some("JOB_COMPLETION_INDEX"),
+    own_devices: None,
+    shares_hosts: false,
+    process: None,
+    detect: kubernetes,
+    master: None,
 };
 
 const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 const SLURM_STEP_ID: &str = "SLURM_STEP_ID";
 const SLURM_STEP_NODELIST: &str = "SLURM_STEP_NODELIST";
-const SLURM_NODEID: &str = "SLURM_NODEID";
 /// The names of an Open MPI job: of version 5, and of those before.
 const OPEN_MPI_JOBS: [&str; 2] = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"];
-/// Ports for jobs of Slurm that choose none: below those that systems give to connections.
-const SLURM_PORTS: std::ops::Range<u32> = 15_000..30_000;
 
-/// Who started this rank, and what else is needed to meet the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Launcher {
-    OpenMpi { job: Option<String> },
-    Mpich,
-    Slurm { job: u32, step: String },
-    Kubernetes,
-}
-
+/// A rank that a launcher has started.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    launcher: Launcher,
-    words: &'static Words,
-    place: Place,
+    pub(super) launcher: &'static Launcher,
+    /// The launcher's name of the job, the same on all its ranks and on no others.
+    job: Option<String>,
+    pub(super) place: Place,
 }
 
 impl Cluster {
-    /// What the innermost launcher says, if one is there: MPI's own launchers can themselves be
-    /// started by Slurm, and Slurm by Kubernetes.
+    /// What the innermost launcher says, if one is there.
     pub(super) fn detect(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
-        let open_mpi = Self::open_mpi(source)?;
-        let mpich = Self::mpich(source)?;
-        if let (Some(first), Some(second)) = (&open_mpi, &mpich) {
-            first.agree(&[
-                (second.words.rank, second.place.rank),
-                (second.words.world_size, second.place.world_size),
-            ])?;
-        }
-        if let Some(cluster) = open_mpi.or(mpich) {
-            return Ok(Some(cluster));
-        }
-        match Self::slurm(source)? {
-            Some(cluster) => Ok(Some(cluster)),
-            None => Self::kubernetes(source),
-        }
+        LAUNCHERS.iter().find_map(|launcher| (launcher.detect)(source).transpose()).transpose()
     }
 
-    fn open_mpi(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
-        let mut jobs = OPEN_MPI_JOBS.iter();
-        let job = jobs.find_map(|variable| source.text(variable));
-        Self::in_words(source, &OPEN_MPI, Launcher::OpenMpi { job })
+    pub(super) fn is_on_one_host(&self) -> bool {
+        self.launcher.shares_hosts && self.place.local_world_size == self.place.world_size
     }
 
-    fn mpich(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
-        // Slurm can speak MPICH's protocol, but then it says more in its own words.
-        if !source.has_any(&[MPICH.local_world_size]) && is_step(source) {
-            return Ok(None);
-        }
-        Self::in_words(source, &MPICH, Launcher::Mpich)
-    }
-
-    /// Only a step: in the script of a batch job, which runs once, the same variables are set.
-    fn slurm(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
-        if !is_step(source) || !source.has_any(&[SLURM.rank]) {
-            return Ok(None);
-        }
-        let node = source.number(SLURM_NODEID, 0..=u32::MAX)?.unwrap_or(0);
-        let tasks = source.required(SLURM.local_world_size)?;
-        let Some(local_world_size) = tasks_of_node(&tasks, node) else {
-            return Err(EnvError::Unintelligible {
-                variable: SLURM.local_world_size,
-                value: tasks,
-            });
-        };
-        Ok(Some(Self {
-            launcher: Launcher::Slurm {
-                job: source.required_number(SLURM_JOB_ID, 0..=u32::MAX)?,
-                step: source.required(SLURM_STEP_ID)?,
-            },
-            words: &SLURM,
-            place: Place {
-                rank: source.required_number(SLURM.rank, 0..=u32::MAX - 1)?,
-                world_size: source.required_number(SLURM.world_size, 1..=u32::MAX)?,
-                local_rank: source.required_number(SLURM.local_rank, 0..=u32::MAX - 1)?,
-                local_world_size,
-            },
-        }))
-    }
-
-    /// An index alone makes no rank: the pods of an indexed job may have nothing to do with each other.
-    fn kubernetes(source: &Source<'_>) -> Result<Option<Self>, EnvError> {
-        if !source.has_any(&[COMPLETION_INDEX]) || !source.has_any(&[WORLD_SIZE]) {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            launcher: Launcher::Kubernetes,
-            words: &KUBERNETES,
-            place: Place {
-                rank: source.required_number(COMPLETION_INDEX, 0..=u32::MAX - 1)?,
-                world_size: source.required_number(WORLD_SIZE, 1..=u32::MAX)?,
-                local_rank: 0,
-                local_world_size: 1,
-            },
-        }))
-    }
-
-    fn in_words(
-        source: &Source<'_>,
-        words: &'static Words,
-        launcher: Launcher,
-    ) -> Result<Option<Self>, EnvError> {
-        if !source.has_any(&[words.rank]) || !source.has_any(&[words.world_size]) {
-            return Ok(None);
-        }
-        let rank = source.required_number(words.rank, 0..=u32::MAX - 1)?;
-        let world_size = source.required_number(words.world_size, 1..=u32::MAX)?;
-        let local_world_size =
-            source.number(words.local_world_size, 1..=u32::MAX)?.unwrap_or(world_size);
-        let local_rank =
-            source.number(words.local_rank, 0..=u32::MAX - 1)?.unwrap_or(rank % local_world_size);
-        Ok(Some(Self {
-            launcher,
-            words,
-            place: Place { rank, world_size, local_rank, local_world_size },
-        }))
-    }
-
-    pub(super) fn place(&self) -> Place {
-        self.place
-    }
-
-    pub(super) fn is_alone(&self) -> bool {
-        self.place.world_size == 1
-    }
-
-    /// Whether ranks can be on one host at all.
-    pub(super) fn may_share_host(&self) -> bool {
-        self.launcher != Launcher::Kubernetes
-    }
-
-    /// Compares with torchrun's variables, as far as they are set: what a user exports for one rank reaches all.
-    pub(super) fn agree_with(&self, source: &Source<'_>) -> Result<(), EnvError> {
-        let mut said = Vec::new();
-        for (variable, min) in [(RANK, 0), (WORLD_SIZE, 1), (LOCAL_RANK, 0), (LOCAL_WORLD_SIZE, 1)]
-        {
-            if let Some(value) = source.number(variable, min..=u32::MAX)? {
-                said.push((variable, value));
-            }
-        }
-        self.agree(&said)
-    }
-
-    fn agree(&self, said: &[(&'static str, u32)]) -> Result<(), EnvError> {
-        for &(variable, value) in said {
-            let (own, own_value) = match variable {
-                RANK | "PMI_RANK" => (self.words.rank, self.place.rank),
-                WORLD_SIZE | "PMI_SIZE" => (self.words.world_size, self.place.world_size),
-                LOCAL_RANK => (self.words.local_rank, self.place.local_rank),
-                _ => (self.words.local_world_size, self.place.local_world_size),
-            };
-            if value != own_value {
-                return Err(EnvError::LaunchersDisagree {
-                    first: variable,
-                    first_value: value,
-                    second: own,
-                    second_value: own_value,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Where rank 0 serves the store, when the user does not say it; `port` is what the user says.
-    pub(super) fn master(
+    /// Compares the place with others' variables for its numbers, in their order, as far as they are set.
+    pub(super) fn agree(
         &self,
         source: &Source<'_>,
-        port: Option<u32>,
-    ) -> Result<(String, u16), EnvError> {
-        let nowhere = |launcher| Err(EnvError::NoMeetingPlace { launcher });
-        let (job, step) = match &self.launcher {
-            Launcher::Slurm { job, step } => (job, step),
-            Launcher::OpenMpi { .. } => return nowhere("Open MPI"),
-            Launcher::Mpich => return nowhere("MPICH"),
-            Launcher::Kubernetes => return nowhere("Kubernetes"),
-        };
-        let nodes = source.required(SLURM_STEP_NODELIST)?;
-        let Some(first) = first_host(&nodes) else {
-            return Err(EnvError::Unintelligible { variable: SLURM_STEP_NODELIST, value: nodes });
-        };
-        let node = source.number(SLURM_NODEID, 0..=u32::MAX)?.unwrap_or(0);
-        if self.place.rank == 0 && node > 0 {
-            return Err(EnvError::NotOnFirstHost { first });
+        others: &[&'static str],
+    ) -> Result<(), EnvError> {
+        let Place { rank, world_size, local_rank, local_world_size } = self.place;
+        let own = [
+            (0, self.launcher.rank, rank),
+            (1, self.launcher.world_size, world_size),
+            (0, self.launcher.local_rank, local_rank),
+            (1, self.launcher.local_world_size, local_world_size),
+        ];
+        let mut disagreement = None;
+        for (&first, (min, second, second_value)) in others.iter().zip(own) {
+            let said = source.number(first, min..=u32::MAX)?;
+            if let Some(first_value) = said.filter(|&value| value != second_value) {
+                let new = EnvError::LaunchersDisagree { first, first_value, second, second_value };
+                disagreement.get_or_insert(new);
+            }
         }
-        let step: u32 = step.bytes().map(u32::from).sum();
-        let ports = SLURM_PORTS.end - SLURM_PORTS.start;
-        let chosen = SLURM_PORTS.start + job.wrapping_mul(31).wrapping_add(step) % ports;
-        let port = u16::try_from(port.unwrap_or(chosen)).map_err(|_| EnvError::NotANumber {
-            variable: MASTER_PORT,
-            value: port.unwrap_or(chosen).to_string(),
-            min: 1,
-            max: u16::MAX.into(),
-        })?;
-        Ok((first, port))
+        disagreement.map_or(Ok(()), Err)
+    }
+
+    /// Where rank 0 serves the store, when the user does not say it.
+    pub(super) fn master(&self, source: &Source<'_>) -> Result<(String, u16), EnvError> {
+        let port = source.port()?;
+        let Some(master) = self.launcher.master else {
+            return Err(EnvError::NoMeetingPlace { launcher: self.launcher.name });
+        };
+        master(source, self.place, port)
     }
 
     /// The name of the job, the same on all its ranks and on no others of these hosts.
     pub(super) fn job_id(&self) -> String {
-        let one_host = self.place.local_world_size == self.place.world_size;
-        match &self.launcher {
-            Launcher::OpenMpi { job: Some(job) } => format!("open-mpi {job}"),
-            Launcher::Slurm { job, step } => format!("slurm {job}.{step}"),
-            // Their launcher is one process of this host, above all ranks.
-            Launcher::Mpich if one_host => format!("mpich {}", launcher_process("hydra_pmi_proxy")),
-            Launcher::OpenMpi { job: None } if one_host => {
-                format!("open-mpi {}", launcher_process("orted"))
-            }
+        let job = match (&self.job, self.launcher.process) {
+            (Some(job), _) => job.clone(),
+            (None, Some(name)) if self.is_on_one_host() => launcher_process(name).to_string(),
             // Between hosts they share no name that a rank could know.
-            Launcher::Mpich | Launcher::OpenMpi { job: None } | Launcher::Kubernetes => {
-                String::new()
-            }
-        }
+            _ => return String::new(),
+        };
+        format!("{} {job}", self.launcher.name.to_lowercase().replace(' ', "-"))
     }
+}
+
+impl Launcher {
+    /// Reads the four variables; a rank without the two of its host takes all ranks to be on one.
+    fn numbered(
+        &'static self,
+        source: &Source<'_>,
+        job: Option<String>,
+    ) -> Result<Option<Cluster>, EnvError> {
+        if !source.has_any(&[self.rank]) || !source.has_any(&[self.world_size]) {
+            return Ok(None);
+        }
+        let rank = source.required_number(self.rank, 0..=u32::MAX - 1)?;
+        let world_size = source.required_number(self.world_size, 1..=u32::MAX)?;
+        let local_world_size =
+            source.number(self.local_world_size, 1..=u32::MAX)?.unwrap_or(world_size);
+        let local_rank =
+            source.number(self.local_rank, 0..=u32::MAX - 1)?.unwrap_or(rank % local_world_size);
+        let place = Place { rank, world_size, local_rank, local_world_size };
+        Ok(Some(Cluster { launcher: self, job, place }))
+    }
+
+    /// The number of this host, or 0.
+    fn node_number(&self, source: &Source<'_>) -> Result<u32, EnvError> {
+        let number = self.node.map(|variable| source.number(variable, 0..=u32::MAX));
+        Ok(number.transpose()?.flatten().unwrap_or(0))
+    }
+}
+
+fn open_mpi(source: &Source<'_>) -> Result<Option<Cluster>, EnvError> {
+    let mut jobs = OPEN_MPI_JOBS.iter();
+    let cluster = OPEN_MPI.numbered(source, jobs.find_map(|variable| source.text(variable)))?;
+    if let Some(cluster) = &cluster
+        && mpich(source)?.is_some()
+    {
+        cluster.agree(source, &[MPICH.rank, MPICH.world_size])?;
+    }
+    Ok(cluster)
+}
+
+fn mpich(source: &Source<'_>) -> Result<Option<Cluster>, EnvError> {
+    // Slurm can speak MPICH's protocol, but then it says more in its own words.
+    if !source.has_any(&[MPICH.local_world_size]) && is_step(source) {
+        return Ok(None);
+    }
+    MPICH.numbered(source, None)
+}
+
+/// Only a step: in the script of a batch job, which runs once, the same variables are set.
+fn slurm(source: &Source<'_>) -> Result<Option<Cluster>, EnvError> {
+    if !is_step(source) || !source.has_any(&[SLURM.rank]) {
+        return Ok(None);
+    }
+    let node = SLURM.node_number(source)?;
+    let tasks = source.required(SLURM.local_world_size)?;
+    let Some(local_world_size) = tasks_of_node(&tasks, node) else {
+        return Err(EnvError::Unintelligible { variable: SLURM.local_world_size, value: tasks });
+    };
+    let job = source.required_number(SLURM_JOB_ID, 0..=u32::MAX)?;
+    Ok(Some(Cluster {
+        launcher: &SLURM,
+        job: Some(format!("{job}.{}", source.required(SLURM_STEP_ID)?)),
+        place: Place {
+            rank: source.required_number(SLURM.rank, 0..=u32::MAX - 1)?,
+            world_size: source.required_number(SLURM.world_size, 1..=u32::MAX)?,
+            local_rank: source.required_number(SLURM.local_rank, 0..=u32::MAX - 1)?,
+            local_world_size,
+        },
+    }))
+}
+
+fn slurm_master(
+    source: &Source<'_>,
+    place: Place,
+    port: Option<u16>,
+) -> Result<(String, u16), EnvError> {
+    let nodes = source.required(SLURM_STEP_NODELIST)?;
+    let Some(first) = first_host(&nodes) else {
+        return Err(EnvError::Unintelligible { variable: SLURM_STEP_NODELIST, value: nodes });
+    };
+    if place.rank == 0 && SLURM.node_number(source)? > 0 {
+        return Err(EnvError::NotOnFirstHost { first });
+    }
+    let job = source.required_number(SLURM_JOB_ID, 0..=u32::MAX)?;
+    let step: u32 = source.required(SLURM_STEP_ID)?.bytes().map(u32::from).sum();
+    Ok((first, port.unwrap_or_else(|| port_of(job.wrapping_mul(31).wrapping_add(step)))))
+}
+
+/// An index alone makes no rank: the pods of an indexed job may have nothing to do with each other.
+fn kubernetes(source: &Source<'_>) -> Result<Option<Cluster>, EnvError> {
+    if !source.has_any(&[KUBERNETES.rank]) || !source.has_any(&[WORLD_SIZE]) {
+        return Ok(None);
+    }
+    let place = Place {
+        rank: source.required_number(KUBERNETES.rank, 0..=u32::MAX - 1)?,
+        world_size: source.required_number(WORLD_SIZE, 1..=u32::MAX)?,
+        local_rank: 0,
+        local_world_size: 1,
+    };
+    Ok(Some(Cluster { launcher: &KUBERNETES, job: None, place }))
 }
 
 fn is_step(source: &Source<'_>) -> bool {
     source.has_any(&[SLURM_STEP_ID]) && source.has_any(&[SLURM.world_size])
+}
+
+/// Makes a job's port of a number that its ranks know: below the ports that systems give to connections.
+fn port_of(job: u32) -> u16 {
+    15_000 + u16::try_from(job % 15_000).expect("it is below 15,000")
 }
 
 /// The number of tasks of a node in Slurm's short form, as in `4(x2),3`: 4, 4 and 3.

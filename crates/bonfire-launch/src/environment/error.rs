@@ -15,8 +15,8 @@ pub enum EnvError {
     /// A variable is missing, without which the place of this process is unknown.
     #[error(
         "{variable} is not set; a worker needs {RANK}, {WORLD_SIZE}, {MASTER_ADDR} and \
-         {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under mpirun and srun \
-         it needs none"
+         {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under a launcher of \
+         clusters it needs none"
     )]
     Missing {
         /// The first variable that was looked for in vain.
@@ -77,7 +77,7 @@ pub enum EnvError {
          {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
     )]
     NoMeetingPlace {
-        /// The launcher that started them: Open MPI, MPICH or Kubernetes.
+        /// The name of the launcher that started them.
         launcher: &'static str,
     },
     /// Slurm has put rank 0 on another host than the one that the ranks take to be its host.
@@ -89,7 +89,7 @@ pub enum EnvError {
         /// The first host that `SLURM_STEP_NODELIST` names.
         first: String,
     },
-    /// A variable of Slurm has an unknown form.
+    /// A variable of a cluster's launcher has an unknown form.
     #[error("{variable} makes no sense: \"{value}\"")]
     Unintelligible {
         /// The name of the environment variable.

@@ -32,9 +32,13 @@ impl Source<'_> {
         if address.is_empty() {
             return Err(EnvError::NoAddress);
         }
-        let port = self.required_number(MASTER_PORT, 1..=u16::MAX.into())?;
-        let port = u16::try_from(port).expect("the range was checked");
+        let port = self.port()?.ok_or(EnvError::Missing { variable: MASTER_PORT })?;
         Ok((address, port))
+    }
+
+    pub(super) fn port(&self) -> Result<Option<u16>, EnvError> {
+        let port = self.number(MASTER_PORT, 1..=u16::MAX.into())?;
+        Ok(port.map(|port| u16::try_from(port).expect("the range was checked")))
     }
 
     pub(super) fn required(&self, variable: &'static str) -> Result<String, EnvError> {

@@ -2,13 +2,15 @@ use std::collections::HashMap;
 
 use super::*;
 
-/// Parses a space-separated list of assignments.
+/// The environment of a space-separated list of assignments, of which the last of a variable counts.
+fn environment(assignments: &str) -> impl Fn(&str) -> Option<OsString> {
+    let pairs = assignments.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+    let values: HashMap<&str, &str> = pairs.collect();
+    move |variable| values.get(variable).map(OsString::from)
+}
+
 fn parse(assignments: &str) -> Result<Option<RankEnv>, EnvError> {
-    let values: HashMap<&str, &str> = assignments
-        .split_whitespace()
-        .map(|assignment| assignment.split_once('=').unwrap())
-        .collect();
-    detect_rank_in(|variable| values.get(variable).map(OsString::from))
+    detect_rank_in(environment(assignments))
 }
 
 fn accepted(assignments: &str) -> RankEnv {
@@ -180,6 +182,79 @@ const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 \
                         PMIX_NAMESPACE=prterun-host-99@1";
 const MPICH: &str = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=9";
 
+/// What a launcher sets for a rank other than 0, and what follows from it.
+struct Case {
+    launcher: &'static str,
+    variables: &'static str,
+    /// Rank, world size, local rank and local world size.
+    place: [u32; 4],
+    /// How the name of the job begins; empty if there is none.
+    job: &'static str,
+}
+
+/// One for each of [`LAUNCHERS`], in their order.
+const CASES: &[Case] = &[
+    Case {
+        launcher: "Open MPI",
+        variables: OPEN_MPI,
+        place: [1, 2, 1, 2],
+        job: "open-mpi prterun-host-99@1",
+    },
+    Case { launcher: "MPICH", variables: MPICH, place: [1, 2, 1, 2], job: "mpich " },
+    Case { launcher: "Slurm", variables: SLURM, place: [5, 6, 1, 2], job: "slurm 77.0" },
+    Case {
+        launcher: "Kubernetes",
+        variables: "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 KUBERNETES_SERVICE_HOST=10.0.0.1",
+        place: [2, 3, 0, 1],
+        job: "",
+    },
+];
+
+#[test]
+fn each_launcher_has_a_case() {
+    let cases: Vec<&str> = CASES.iter().map(|case| case.launcher).collect();
+    assert_eq!(cases, LAUNCHERS.map(|launcher| launcher.name));
+}
+
+#[test]
+fn a_rank_of_each_launcher_is_understood() {
+    for (case, launcher) in CASES.iter().zip(LAUNCHERS) {
+        let worker = accepted(&format!("{} {MEETING}", case.variables));
+        assert_eq!(place(&worker), case.place, "{}", case.launcher);
+        assert_eq!((worker.agent_store, worker.master_port), (StoreHost::RankZero, 29500));
+        assert!(worker.job_id.starts_with(case.job), "{worker:?}");
+        assert_eq!(worker.job_id.is_empty(), case.job.is_empty(), "{worker:?}");
+        let is_set = |variable| environment(case.variables)(variable).is_some();
+        assert!(launcher.node.is_none_or(is_set), "{launcher:?}");
+    }
+}
+
+#[test]
+fn each_launcher_is_compared_with_what_is_exported() {
+    for (case, launcher) in CASES.iter().zip(LAUNCHERS) {
+        let [rank, ..] = case.place;
+        assert!(rank > 0, "{}", case.launcher);
+        let expected = format!("RANK is 0, but {} is {rank}", launcher.rank);
+        refused(&format!("RANK=0 {}", case.variables), &expected);
+    }
+}
+
+#[test]
+fn a_launcher_counts_over_those_that_can_start_it() {
+    let detected = |variables: &str| {
+        let lookup = environment(variables);
+        let cluster = Cluster::detect(&Source { lookup: &lookup }).unwrap();
+        cluster.map(|cluster| cluster.launcher.name)
+    };
+    for (index, inner) in CASES.iter().enumerate() {
+        assert_eq!(detected(inner.variables), Some(inner.launcher));
+        for outer in &CASES[index + 1..] {
+            let both = format!("{} {}", outer.variables, inner.variables);
+            assert_eq!(detected(&both), Some(inner.launcher), "in {}", outer.launcher);
+        }
+    }
+}
+
 fn place(worker: &RankEnv) -> [u32; 4] {
     [worker.rank.get(), worker.world_size.get(), worker.local_rank, worker.local_world_size]
 }
@@ -252,12 +327,7 @@ fn ranks_of_mpirun_are_understood() {
 }
 
 #[test]
-fn a_pod_of_an_indexed_job_is_understood() {
-    let pod =
-        format!("JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 KUBERNETES_SERVICE_HOST=10.0.0.1 {MEETING}");
-    let worker = accepted(&pod);
-    assert_eq!(place(&worker), [2, 3, 0, 1]);
-    assert_eq!(worker.master_port, 29500);
+fn a_pod_of_an_indexed_job_needs_the_size_and_the_address() {
     assert!(parse("JOB_COMPLETION_INDEX=2").unwrap().is_none(), "a job of its own");
     refused("JOB_COMPLETION_INDEX=2 WORLD_SIZE=3", "export MASTER_ADDR");
 }
@@ -289,8 +359,8 @@ fn torchruns_own_store_is_left_alone() {
 #[test]
 fn the_innermost_launcher_counts() {
     let agent = format!("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 BONFIRE_AGENT_STORE=1 {MEETING}");
-    for outer in [SLURM, OPEN_MPI, MPICH] {
-        let worker = accepted(&format!("{agent} {outer}"));
+    for outer in CASES {
+        let worker = accepted(&format!("{} {agent}", outer.variables));
         assert_eq!((worker.rank.get(), worker.agent_store), (0, StoreHost::Agent));
     }
     // mpirun starts a daemon per host as a step of Slurm, and the ranks inherit its numbers.
@@ -304,7 +374,6 @@ fn the_innermost_launcher_counts() {
 
 #[test]
 fn two_launchers_that_disagree_are_refused() {
-    refused(&format!("RANK=0 {SLURM}"), "RANK is 0, but SLURM_PROCID is 5");
     refused(&format!("WORLD_SIZE=4 {OPEN_MPI}"), "WORLD_SIZE is 4, but OMPI_COMM_WORLD_SIZE is 2");
     refused(&format!("LOCAL_RANK=0 {MPICH}"), "LOCAL_RANK is 0, but MPI_LOCALRANKID is 1");
     refused(
@@ -324,15 +393,12 @@ fn lists_of_slurm_that_make_no_sense_are_shown() {
 }
 
 #[test]
-fn a_rank_that_slurm_shows_one_device_has_it_for_itself() {
-    let sees = |assignments: &str| {
-        let values: HashMap<&str, &str> = assignments
-            .split_whitespace()
-            .map(|assignment| assignment.split_once('=').unwrap())
-            .collect();
-        sees_own_devices_in(|variable| values.get(variable).map(OsString::from))
-    };
-    assert!(sees(&format!("{SLURM} CUDA_VISIBLE_DEVICES=0")));
+fn a_rank_that_its_launcher_shows_one_device_has_it_for_itself() {
+    let sees = |assignments: &str| sees_own_devices_in(environment(assignments));
+    for (case, launcher) in CASES.iter().zip(LAUNCHERS) {
+        let shown = format!("{} CUDA_VISIBLE_DEVICES=0", case.variables);
+        assert_eq!(sees(&shown), launcher.own_devices.is_some(), "{launcher:?}");
+    }
     assert!(!sees(&format!("{SLURM} CUDA_VISIBLE_DEVICES=0,1")));
     assert!(!sees(SLURM));
     assert!(!sees("CUDA_VISIBLE_DEVICES=0"));
