@@ -54,7 +54,7 @@ section! {
     }
 }
 
-/// The update rule of the optimizer.
+/// The update rule of the optimizer, and what others have to know of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
@@ -71,6 +71,42 @@ pub enum OptimizerKind {
     Lamb,
     /// Muon for matrices, AdamW for all else.
     Muon,
+}
+
+bonfire_plan::named!(OptimizerKind as "optimizer" {
+    AdamW = "adamw", Adam = "adam", Sgd = "sgd", Lion = "lion", Lamb = "lamb", Muon = "muon"
+});
+
+impl OptimizerKind {
+    /// Returns the number of moments that it keeps for each element, if it has this momentum.
+    pub fn moments(self, momentum: Option<f64>) -> u32 {
+        match self {
+            Self::AdamW | Self::Adam | Self::Lamb | Self::Muon => 2,
+            Self::Lion => 1,
+            Self::Sgd => u32::from(momentum.is_some_and(|momentum| momentum > 0.0)),
+        }
+    }
+
+    /// Returns the number of moments for an element of a matrix that is no table of embeddings, if it differs.
+    pub fn matrix_moments(self) -> Option<u32> {
+        (self == Self::Muon).then_some(1)
+    }
+
+    /// Returns true if it is fused: its state can be offloaded, and it takes the factors of gradients.
+    pub fn is_fused(self) -> bool {
+        !matches!(self, Self::Lamb | Self::Muon)
+    }
+
+    /// Returns true if it steps whole parameters, and not rows or other parts of them.
+    pub fn needs_whole(self) -> bool {
+        matches!(self, Self::Lamb | Self::Muon)
+    }
+
+    /// Lists the names of those that have a property, the last after a conjunction.
+    pub fn listed(has: impl Fn(Self) -> bool, conjunction: &str) -> String {
+        let found = Self::ALL.into_iter().filter(|kind| has(*kind));
+        bonfire_plan::listed(&found.map(|kind| kind.to_string()).collect::<Vec<_>>(), conjunction)
+    }
 }
 
 /// The scale of Muon's steps.
