@@ -2,6 +2,7 @@
 
 mod shapes;
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +10,8 @@ use bonfire_config::{Config, OffloadTo, OptimizerKind};
 use bonfire_plan::buckets::Caps;
 use bonfire_plan::memory::{Evaluation, MemoryTable, Parameter, Training};
 use bonfire_plan::{Axis, Bytes, Placement, WorldSize};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Plan memory: what each rank holds of a model, in each placement, and what fits.
 ///
@@ -36,8 +38,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "BYTES")]
     memory: Option<Bytes>,
     /// The optimizer [default: that of the configuration, or adamw]
-    #[arg(long, value_enum)]
-    optimizer: Option<Optimizer>,
+    #[arg(long, value_parser = moments_by_name())]
+    optimizer: Option<u32>,
     /// What a forward and a backward pass of one micro-batch keep and need
     #[arg(long, value_name = "BYTES", default_value = "0")]
     activations: Bytes,
@@ -52,31 +54,21 @@ pub(crate) struct PlanArgs {
     whole: bool,
 }
 
-/// An optimizer by what it keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Optimizer {
-    /// Two moments
-    Adamw,
-    /// Two moments
-    Adam,
-    /// Two moments
-    Lamb,
-    /// One moment
-    Lion,
-    /// One moment
-    Momentum,
-    /// Nothing
-    Sgd,
-}
-
-impl Optimizer {
-    fn moments(self) -> u32 {
-        match self {
-            Self::Adamw | Self::Adam | Self::Lamb => 2,
-            Self::Lion | Self::Momentum => 1,
-            Self::Sgd => 0,
-        }
-    }
+/// Takes the name of an optimizer for its moments: of one that keeps as many for every parameter, as shapes do not say
+/// which matrices are tables of embeddings; SGD with momentum is another.
+fn moments_by_name() -> impl TypedValueParser<Value = u32> {
+    let even = OptimizerKind::ALL.into_iter().filter(|kind| kind.matrix_moments().is_none());
+    let mut all: Vec<_> = even.map(|kind| (kind.name(), kind.moments(None))).collect();
+    all.push(("momentum", OptimizerKind::Sgd.moments(Some(0.9))));
+    all.sort_by_key(|(_, moments)| Reverse(*moments));
+    let values = all.clone().into_iter().map(|(name, moments)| {
+        let kept = ["Nothing", "One moment", "Two moments"].get(moments as usize);
+        PossibleValue::new(name).help(*kept.unwrap_or(&"More than two moments"))
+    });
+    PossibleValuesParser::new(values).map(move |given| {
+        let found = all.iter().find(|(name, _)| *name == given);
+        found.expect("a possible value is one of them").1
+    })
 }
 
 /// Prints the table. Fails if no placement fits.
@@ -93,13 +85,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     let config = Config::load(args.config.as_deref(), &args.words)?;
-    let optimizer = args.optimizer.map(Optimizer::moments);
     // Muon keeps one moment of some matrices, and which these are is not in the file.
-    let moments = optimizer.unwrap_or(match config.optimizer.kind {
-        _ if matches!(config.offload.optimizer, OffloadTo::Files(_)) => 0,
-        OptimizerKind::Sgd => u32::from(config.optimizer.momentum.unwrap_or(0.0) > 0.0),
-        OptimizerKind::Lion => 1,
-        _ => 2,
+    let moments = args.optimizer.unwrap_or(match config.offload.optimizer {
+        OffloadTo::Files(_) => 0,
+        _ => config.optimizer.kind.moments(config.optimizer.momentum),
     });
     let parameters = shapes::read(&args.file)?.into_iter();
     let parameters = parameters.map(|(name, shape, dtype)| Parameter {

@@ -59,6 +59,29 @@ fn a_file_is_planned_in_all_placements() {
 }
 
 #[test]
+fn an_optimizer_is_what_it_keeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    describe(&file, &matrices(&["a", "b"]));
+    let table = |arguments: &[&str]| plan(&file, arguments).with_code(0).stdout;
+    let of = |optimizer: &str| table(&["--optimizer", optimizer]);
+    let configured = |kind: &str| table(&[&format!("optimizer.kind={kind}")]);
+    for (optimizer, kind) in [
+        ("adamw", "adam"),
+        ("lamb", "muon"),
+        ("lion", "lion"),
+        ("sgd", "sgd"),
+        ("momentum", "lion"),
+    ] {
+        assert_eq!(of(optimizer), configured(kind), "{optimizer}");
+    }
+    assert_ne!(of("adamw"), of("lion"));
+    assert_ne!(of("lion"), of("sgd"));
+    let end = plan(&file, &["--optimizer", "muon"]);
+    assert!(end.stderr.join("\n").contains("[possible values: adamw, adam"), "{:?}", end.stderr);
+}
+
+#[test]
 fn an_index_is_all_its_files() {
     let folder = tempfile::tempdir().unwrap();
     for (name, tensors) in [("1", ["a", "b"]), ("2", ["c", "d"])] {

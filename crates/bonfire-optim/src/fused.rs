@@ -24,17 +24,25 @@ use crate::deferred::DeferredScale;
 use crate::gradient::Factors;
 use crate::offload::Offload;
 
-pub(crate) mod adam;
-pub(crate) mod adamw;
+mod adam;
+mod adamw;
 #[cfg(feature = "flex")]
 mod flex;
-pub(crate) mod lion;
+mod lion;
 mod master;
 mod number;
 mod offloaded;
-pub(crate) mod sgd;
+mod sgd;
 mod slices;
 mod state;
+
+/// Every rule with its configuration, as the crate exports them.
+pub(crate) mod rules {
+    pub use super::adam::{Adam, AdamConfig};
+    pub use super::adamw::{AdamW, AdamWConfig};
+    pub use super::lion::{Lion, LionConfig};
+    pub use super::sgd::{Sgd, SgdConfig};
+}
 
 /// An optimizer that reads and writes memory once, made by its configuration.
 #[derive(Clone, Debug)]
@@ -268,6 +276,25 @@ fn assert_betas<const N: usize>(betas: [f32; N]) {
     for beta in betas {
         assert!((0.0..1.0).contains(&beta), "{beta} is not from 0 to less than 1");
     }
+}
+
+#[cfg(feature = "flex")]
+#[cfg(test)]
+mod every_rule {
+    /// Calls a function with each optimizer, the number of its moments and an argument: a list of the tests that hold for
+    /// every rule.
+    macro_rules! every_rule {
+        ($check:ident($argument:expr)) => {
+            [
+                $check(AdamWConfig::new().with_weight_decay(0.1).build(), 2, $argument),
+                $check(AdamConfig::new().with_weight_decay(0.1).build(), 2, $argument),
+                $check(LionConfig::new().build(), 1, $argument),
+                $check(SgdConfig::new().with_momentum(0.9).build(), 1, $argument),
+                $check(SgdConfig::new().build(), 0, $argument),
+            ]
+        };
+    }
+    pub(super) use every_rule;
 }
 
 #[cfg(test)]

@@ -60,10 +60,7 @@ pub use bonfire_sys::FileMemoryError;
 pub use compute::{cast, wide};
 pub use deferred::DeferredScale;
 pub use fused::Fused;
-pub use fused::adam::{Adam, AdamConfig};
-pub use fused::adamw::{AdamW, AdamWConfig};
-pub use fused::lion::{Lion, LionConfig};
-pub use fused::sgd::{Sgd, SgdConfig};
+pub use fused::rules::*;
 pub use global_batch::{GlobalBatch, RateRule};
 #[doc(hidden)]
 pub use gradient::{Factor, Factors};

@@ -27,8 +27,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// The type of its elements and of those of its gradient.
     pub dtype: DType,
-    /// How many moments the optimizer keeps for each element: 2 for AdamW and Adam, 1 for Lion and for SGD with
-    /// momentum, 0 for SGD. Nothing where the parameter is frozen: it has no gradient and is never cut.
+    /// How many moments the optimizer keeps for each element, such as 2 for AdamW. Nothing where the parameter is
+    /// frozen: it has no gradient and is never cut.
     ///
     /// A moment has 4 bytes, or 8 for elements of 64 bits; for elements of 16 bits there are 4 bytes more, which are
     /// the element in 32 bits.

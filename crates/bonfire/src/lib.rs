@@ -84,7 +84,7 @@ pub use threads::{SpawnOptions, spawn, spawn_with};
 pub mod checkpoint {
     pub use bonfire_checkpoint::record::TensorTable;
     pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
-    pub use bonfire_train::{Checkpoints, Resumed};
+    pub use bonfire_train::Checkpoints;
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors. The crate `bonfire-collective` has the rest, for
@@ -144,9 +144,8 @@ pub mod diloco {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout, Loss, OwnStep,
-        Placement, Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions, StepTiming,
-        TrainError,
+        BufferSync, DataParallel, Digest, Gather, GradientRoute, IntoLoss, Layout, Loss, Placement,
+        Precision, Scatter, ShardGroup, ShardUnit, Sharding, StepOptions, StepTiming, TrainError,
     };
 
     pub use crate::freeze::{freeze, freeze_all_but};
@@ -214,8 +213,8 @@ pub mod parallel {
 /// Metrics over all ranks, the journal of a run, TensorBoard.
 pub mod report {
     pub use bonfire_report::{
-        Activity, BatchProgress, EventWriter, Figures, Journal, JournalConfig, JournalDisplay,
-        ModelFlops, Report, ReportError, WeightedMean, sum_over_ranks,
+        Activity, EventWriter, Figures, Journal, JournalConfig, JournalDisplay, ModelFlops, Report,
+        ReportError, WeightedMean, sum_over_ranks,
     };
 }
 
@@ -223,7 +222,7 @@ pub mod report {
 /// [device map](weights::device_map) says.
 #[cfg(feature = "weights")]
 pub mod weights {
-    pub use bonfire_checkpoint::weights::{Export, LoadReport, WeightsFile};
+    pub use bonfire_checkpoint::weights::{Export, WeightsFile};
     #[cfg(feature = "flex")]
     pub use bonfire_parallel::{Dispatch, PlaceError, device_of, infer, module_tree};
     pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};

@@ -125,11 +125,11 @@ impl Run<'_> {
 
     /// Plans the parameters of this rank.
     fn training<M: Module>(&self, own: &M) -> Result<Training> {
-        let (kind, offload) = (&self.settings.config.optimizer.kind, &self.settings.config.offload);
-        let moments = match serde_json::to_value(kind)?.as_str() {
-            _ if *offload != Default::default() => 0,
-            Some("sgd" | "lion") => 1,
-            _ => 2,
+        let (optimizer, offload) = (&self.settings.config.optimizer, &self.settings.config.offload);
+        let moments = if *offload == Default::default() {
+            optimizer.kind.moments(optimizer.momentum)
+        } else {
+            0
         };
         let (parameters, start) = outline(own, |_| moments);
         let mut training = Training::new(parameters, WorldSize::ONE);

@@ -1,15 +1,19 @@
-//! The page "The command bonfire" of the book: below a mark it is what clap says of every command.
+//! The page "The command bonfire" of the book: below a mark it is what clap says of every command; and the row of the
+//! page on configuration that lists the optimizers.
 //!
-//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire completions` writes it again. The commands of other builds
+//! `BONFIRE_WRITE=1 cargo test -p bonfire-cli --bin bonfire completions` writes both again. The commands of other builds
 //! stay as they are.
 
 use std::fs;
 
+use bonfire_config::OptimizerKind;
 use clap::{Arg, ArgAction, Command, CommandFactory, Parser};
 
 use crate::Cli;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/commands.md");
+
+const CONFIGURATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/configuration.md");
 
 /// Nothing below it is written by hand.
 const MARK: &str =
@@ -122,6 +126,20 @@ fn the_page_is_what_clap_says() {
         assert_eq!(written, said, "write the page again with {WRITE}=1");
     }
     assert_eq!(written.len(), all.len(), "write the page again with {WRITE}=1");
+}
+
+#[test]
+fn the_page_on_configuration_lists_every_optimizer() {
+    let names: Vec<String> = OptimizerKind::ALL.iter().map(|kind| format!("`{kind}`")).collect();
+    let (key, default) = ("| `optimizer.kind` |", OptimizerKind::default());
+    let row = format!("{key} `{default}` | {} |", names.join(", "));
+    let page = fs::read_to_string(CONFIGURATION).expect("the page can be read");
+    let found = page.lines().find(|line| line.starts_with(key)).expect("the page has the row");
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(CONFIGURATION, page.replace(found, &row)).expect("the page can be written");
+    } else {
+        assert_eq!(found, row, "write the page again with {WRITE}=1");
+    }
 }
 
 /// What the pages show the reader to type.

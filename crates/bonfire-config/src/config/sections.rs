@@ -8,6 +8,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::{OffloadTo, OuterGradients, Precision, Route, Wire};
 
+/// Writes a section: its fields with their defaults.
+macro_rules! section {
+    ($(#[$doc:meta])+ $Section:ident {$(
+        $(#[$field_doc:meta])+
+        $field:ident: $type:ty = $default:expr,
+    )+}) => {
+        $(#[$doc])+
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub struct $Section {$(
+            $(#[$field_doc])+
+            pub $field: $type,
+        )+}
+
+        impl Default for $Section {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+    };
+}
+
 /// The samples of a step: `total = micro * accumulation * ranks`. A missing size follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -20,25 +42,19 @@ pub struct BatchSection {
     pub accumulation: Option<u64>,
 }
 
-/// The distribution of samples to the ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct DataSection {
-    /// Gives each epoch its own order, by the seed.
-    pub shuffle: bool,
-    /// Leaves out samples that do not fill a batch on every rank. Otherwise some come twice.
-    pub drop_last: bool,
-    /// Threads of a rank that make batches ahead.
-    pub workers: usize,
-}
-
-impl Default for DataSection {
-    fn default() -> Self {
-        Self { shuffle: true, drop_last: false, workers: 2 }
+section! {
+    /// The distribution of samples to the ranks.
+    DataSection {
+        /// Gives each epoch its own order, by the seed.
+        shuffle: bool = true,
+        /// Leaves out samples that do not fill a batch on every rank. Otherwise some come twice.
+        drop_last: bool = false,
+        /// Threads of a rank that make batches ahead.
+        workers: usize = 2,
     }
 }
 
-/// The update rule of the optimizer.
+/// The update rule of the optimizer, and what others have to know of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
@@ -57,6 +73,42 @@ pub enum OptimizerKind {
     Muon,
 }
 
+bonfire_plan::named!(OptimizerKind as "optimizer" {
+    AdamW = "adamw", Adam = "adam", Sgd = "sgd", Lion = "lion", Lamb = "lamb", Muon = "muon"
+});
+
+impl OptimizerKind {
+    /// Returns the number of moments that it keeps for each element, if it has this momentum.
+    pub fn moments(self, momentum: Option<f64>) -> u32 {
+        match self {
+            Self::AdamW | Self::Adam | Self::Lamb | Self::Muon => 2,
+            Self::Lion => 1,
+            Self::Sgd => u32::from(momentum.is_some_and(|momentum| momentum > 0.0)),
+        }
+    }
+
+    /// Returns the number of moments for an element of a matrix that is no table of embeddings, if it differs.
+    pub fn matrix_moments(self) -> Option<u32> {
+        (self == Self::Muon).then_some(1)
+    }
+
+    /// Returns true if it is fused: its state can be offloaded, and it takes the factors of gradients.
+    pub fn is_fused(self) -> bool {
+        !matches!(self, Self::Lamb | Self::Muon)
+    }
+
+    /// Returns true if it steps whole parameters, and not rows or other parts of them.
+    pub fn needs_whole(self) -> bool {
+        matches!(self, Self::Lamb | Self::Muon)
+    }
+
+    /// Lists the names of those that have a property, the last after a conjunction.
+    pub fn listed(has: impl Fn(Self) -> bool, conjunction: &str) -> String {
+        let found = Self::ALL.into_iter().filter(|kind| has(*kind));
+        bonfire_plan::listed(&found.map(|kind| kind.to_string()).collect::<Vec<_>>(), conjunction)
+    }
+}
+
 /// The scale of Muon's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -68,47 +120,30 @@ pub enum MuonScale {
     Original,
 }
 
-/// An optimizer. A value that its rule does not have is left alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct OptimizerSection {
-    /// The update rule, which decides the other values that apply.
-    pub kind: OptimizerKind,
-    /// The learning rate; the highest, where a schedule changes it.
-    pub lr: f64,
-    /// Weight decay, as the rule applies it. The default is 0, and not the 0.01 of `bonfire::optim::AdamWConfig`,
-    /// which is PyTorch's, nor the 1e-4 of Burn's AdamW.
-    pub weight_decay: f64,
-    /// Leaves parameters without weight decay whose path has one of these texts in it, such as `["bias", "gamma"]`.
-    pub no_decay: Vec<String>,
-    /// Decay rates of the moments; by default 0.9 and 0.999, for Lion 0.9 and 0.99.
-    pub betas: Option<(f64, f64)>,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Momentum of SGD and Muon; by default 0 and 0.95.
-    pub momentum: Option<f64>,
-    /// The fraction of a gradient that does not enter the moment of SGD.
-    pub dampening: f64,
-    /// Enables Nesterov momentum for the SGD rule.
-    pub nesterov: bool,
-    /// The scale of Muon's steps.
-    pub muon_scale: MuonScale,
-}
-
-impl Default for OptimizerSection {
-    fn default() -> Self {
-        Self {
-            kind: OptimizerKind::default(),
-            lr: 1e-3,
-            weight_decay: 0.0,
-            no_decay: Vec::new(),
-            betas: None,
-            eps: 1e-8,
-            momentum: None,
-            dampening: 0.0,
-            nesterov: false,
-            muon_scale: MuonScale::default(),
-        }
+section! {
+    /// An optimizer. A value that its rule does not have is left alone.
+    OptimizerSection {
+        /// The update rule, which decides the other values that apply.
+        kind: OptimizerKind = OptimizerKind::default(),
+        /// The learning rate; the highest, where a schedule changes it.
+        lr: f64 = 1e-3,
+        /// Weight decay, as the rule applies it. The default is 0, and not the 0.01 of `bonfire::optim::AdamWConfig`,
+        /// which is PyTorch's, nor the 1e-4 of Burn's AdamW.
+        weight_decay: f64 = 0.0,
+        /// Leaves parameters without weight decay whose path has one of these texts in it, such as `["bias", "gamma"]`.
+        no_decay: Vec<String> = Vec::new(),
+        /// Decay rates of the moments; by default 0.9 and 0.999, for Lion 0.9 and 0.99.
+        betas: Option<(f64, f64)> = None,
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-8,
+        /// Momentum of SGD and Muon; by default 0 and 0.95.
+        momentum: Option<f64> = None,
+        /// The fraction of a gradient that does not enter the moment of SGD.
+        dampening: f64 = 0.0,
+        /// Enables Nesterov momentum for the SGD rule.
+        nesterov: bool = false,
+        /// The scale of Muon's steps.
+        muon_scale: MuonScale = MuonScale::default(),
     }
 }
 
@@ -150,40 +185,25 @@ impl ScheduleSection {
     }
 }
 
-/// The type of numbers, and the scale of the loss under f16.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct PrecisionSection {
-    /// The data type of forward and backward passes.
-    pub compute: Precision,
-    /// A scale that stays. Without it the scale adapts itself, by the four values below.
-    pub loss_scale: Option<f64>,
-    /// The scale of the first step.
-    pub initial_scale: f64,
-    /// Steps without an overflow until it doubles.
-    pub scale_window: u32,
-    /// Number of overflows until the scale halves.
-    pub hysteresis: u32,
-    /// Counts only overflows in a row.
-    pub consecutive_hysteresis: bool,
-    /// The lower bound of the loss scale.
-    pub min_scale: f64,
-    /// Makes all ranks skip a step whose gradients are infinite or NaN. Under f16 they always do.
-    pub skip_overflow: bool,
-}
-
-impl Default for PrecisionSection {
-    fn default() -> Self {
-        Self {
-            compute: Precision::default(),
-            loss_scale: None,
-            initial_scale: 65536.0,
-            scale_window: 1000,
-            hysteresis: 2,
-            consecutive_hysteresis: false,
-            min_scale: 1.0,
-            skip_overflow: false,
-        }
+section! {
+    /// The type of numbers, and the scale of the loss under f16.
+    PrecisionSection {
+        /// The data type of forward and backward passes.
+        compute: Precision = Precision::default(),
+        /// A scale that stays. Without it the scale adapts itself, by the four values below.
+        loss_scale: Option<f64> = None,
+        /// The scale of the first step.
+        initial_scale: f64 = 65536.0,
+        /// Steps without an overflow until it doubles.
+        scale_window: u32 = 1000,
+        /// Number of overflows until the scale halves.
+        hysteresis: u32 = 2,
+        /// Counts only overflows in a row.
+        consecutive_hysteresis: bool = false,
+        /// The lower bound of the loss scale.
+        min_scale: f64 = 1.0,
+        /// Makes all ranks skip a step whose gradients are infinite or NaN. Under f16 they always do.
+        skip_overflow: bool = false,
     }
 }
 
@@ -197,20 +217,14 @@ pub struct ClipSection {
     pub value: Option<f64>,
 }
 
-/// The schedule of a pipeline, where `mesh` has `pp`. The micro-batches of a step are its `batch.accumulation` forward
-/// passes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct PipelineSection {
-    /// The order of the passes: `gpipe`, `1f1b`, `interleaved`, `zb_h1` or `zbv`.
-    pub schedule: Kind,
-    /// The number of stages on each rank; by default 2 for `interleaved` and `zbv`, else 1.
-    pub stages_per_rank: Option<u32>,
-}
-
-impl Default for PipelineSection {
-    fn default() -> Self {
-        Self { schedule: Kind::OneForwardOneBackward, stages_per_rank: None }
+section! {
+    /// The schedule of a pipeline, where `mesh` has `pp`. The micro-batches of a step are its `batch.accumulation`
+    /// forward passes.
+    PipelineSection {
+        /// The order of the passes: `gpipe`, `1f1b`, `interleaved`, `zb_h1` or `zbv`.
+        schedule: Kind = Kind::OneForwardOneBackward,
+        /// The number of stages on each rank; by default 2 for `interleaved` and `zbv`, else 1.
+        stages_per_rank: Option<u32> = None,
     }
 }
 
@@ -226,22 +240,16 @@ pub struct GradientSection {
     pub bucket_bytes: Option<usize>,
 }
 
-/// Training over slow links by DiLoCo: each worker takes steps alone between two exchanges of parameters. The workers
-/// are the ranks along `dp_replicate` of the mesh.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct DilocoSection {
-    /// Steps that a worker takes alone between two exchanges. Without it gradients are averaged in every step.
-    pub local_steps: Option<u64>,
-    /// Parts of the parameters, which are exchanged one after the other.
-    pub fragments: usize,
-    /// The data type in which parameters are exchanged.
-    pub outer_gradients: OuterGradients,
-}
-
-impl Default for DilocoSection {
-    fn default() -> Self {
-        Self { local_steps: None, fragments: 1, outer_gradients: OuterGradients::default() }
+section! {
+    /// Training over slow links by DiLoCo: each worker takes steps alone between two exchanges of parameters. The
+    /// workers are the ranks along `dp_replicate` of the mesh.
+    DilocoSection {
+        /// Steps that a worker takes alone between two exchanges. Without it gradients are averaged in every step.
+        local_steps: Option<u64> = None,
+        /// Parts of the parameters, which are exchanged one after the other.
+        fragments: usize = 1,
+        /// The data type in which parameters are exchanged.
+        outer_gradients: OuterGradients = OuterGradients::default(),
     }
 }
 
@@ -287,64 +295,38 @@ pub enum Best {
     Highest,
 }
 
-/// When and where checkpoints are written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct CheckpointSection {
-    /// The folder of checkpoints; none are written without it.
-    pub folder: Option<PathBuf>,
-    /// Steps between two. Without it there is one when the training ends or is asked to stop.
-    pub every: Option<u64>,
-    /// The number of newest checkpoints that are kept.
-    pub keep: usize,
-    /// The order of the metric that the program saves with; the best checkpoint is kept besides.
-    pub best: Option<Best>,
-    /// Lets the training continue while they are written.
-    pub background: bool,
-    /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
-    pub resume: bool,
-    /// Restores the optimizer's state, too. If false, the optimizer starts without one.
-    pub resume_optimizer: bool,
-}
-
-impl Default for CheckpointSection {
-    fn default() -> Self {
-        Self {
-            folder: None,
-            every: None,
-            keep: 2,
-            best: None,
-            background: false,
-            resume: true,
-            resume_optimizer: true,
-        }
+section! {
+    /// When and where checkpoints are written.
+    CheckpointSection {
+        /// The folder of checkpoints; none are written without it.
+        folder: Option<PathBuf> = None,
+        /// Steps between two. Without it there is one when the training ends or is asked to stop.
+        every: Option<u64> = None,
+        /// The number of newest checkpoints that are kept.
+        keep: usize = 2,
+        /// The order of the metric that the program saves with; the best checkpoint is kept besides.
+        best: Option<Best> = None,
+        /// Lets the training continue while they are written.
+        background: bool = false,
+        /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
+        resume: bool = true,
+        /// Restores the optimizer's state, too. If false, the optimizer starts without one.
+        resume_optimizer: bool = true,
     }
 }
 
-/// The title, the folder and the frequency of reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ReportSection {
-    /// The headline of the report page.
-    pub title: String,
-    /// The folder of curves and the page; none are written without it.
-    pub folder: Option<PathBuf>,
-    /// Gives each run a new folder in `folder`, named by the time in UTC and this name.
-    pub run_name: Option<String>,
-    /// Steps between two lines of figures.
-    pub every: u64,
-    /// FLOP/s that the device of each rank can do, for model FLOPs utilisation.
-    pub peak_flops: Option<f64>,
-}
-
-impl Default for ReportSection {
-    fn default() -> Self {
-        Self {
-            title: "training".to_owned(),
-            folder: None,
-            run_name: None,
-            every: 10,
-            peak_flops: None,
-        }
+section! {
+    /// The title, the folder and the frequency of reports.
+    ReportSection {
+        /// The headline of the report page.
+        title: String = "training".to_owned(),
+        /// The folder of curves and the page; none are written without it.
+        folder: Option<PathBuf> = None,
+        /// Gives each run a new folder in `folder`, named by the time in UTC and this name.
+        run_name: Option<String> = None,
+        /// Steps between two lines of figures.
+        every: u64 = 10,
+        /// FLOP/s that the device of each rank can do, for model FLOPs utilisation.
+        peak_flops: Option<f64> = None,
     }
 }

@@ -250,3 +250,14 @@ fn a_pipeline_has_a_schedule_of_the_planner() {
     let error = error_of(with(["pipeline.schedule=zb_h2", "pipeline.stages_per_rank=0"]));
     assert!(error.contains("zb_h1 is the nearest"), "{error}");
 }
+
+#[test]
+fn every_optimizer_has_one_name() {
+    for kind in OptimizerKind::ALL {
+        let config = Config::default().with_words([format!("optimizer.kind={kind}")]).unwrap();
+        assert_eq!(config.optimizer.kind, kind);
+    }
+    let listed = |names: &[&str]| OptimizerKind::listed(|kind| names.contains(&kind.name()), "or");
+    assert_eq!(listed(&["lamb", "sgd", "adamw"]), "adamw, sgd or lamb");
+    assert_eq!(listed(&["lion"]), "lion");
+}

@@ -90,3 +90,23 @@ impl Rule<2> for AdamRule {
         (parameter - update.times(self.rate), [first, second])
     }
 }
+
+#[cfg(feature = "flex")]
+#[cfg(test)]
+mod tests {
+    use burn::optim as burn_optim;
+
+    use super::*;
+    use crate::fused::tests::{CASES, check, check_records, penalty};
+
+    #[test]
+    fn adam_has_the_bits_of_burns() {
+        let theirs = burn_optim::AdamConfig::new().with_epsilon(1e-8);
+        for (dtype, decay) in CASES {
+            let ours = AdamConfig::new().with_weight_decay(decay).with_beta_1(0.8);
+            let theirs = theirs.clone().with_weight_decay(penalty(decay)).with_beta_1(0.8);
+            check(&ours.build(), &theirs.build(), dtype);
+        }
+        check_records(|| AdamConfig::new().init(), || theirs.init());
+    }
+}

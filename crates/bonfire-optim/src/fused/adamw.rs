@@ -98,3 +98,25 @@ impl Rule<2> for AdamWRule {
         (parameter, [first, second])
     }
 }
+
+#[cfg(feature = "flex")]
+#[cfg(test)]
+mod tests {
+    use burn::optim as burn_optim;
+
+    use super::*;
+    use crate::fused::tests::{CASES, check, check_records};
+
+    #[test]
+    fn adamw_has_the_bits_of_burns() {
+        for (dtype, decay) in CASES {
+            let ours = AdamWConfig::new().with_weight_decay(decay).with_beta_2(0.99);
+            let theirs = burn_optim::AdamWConfig::new().with_epsilon(1e-8);
+            let theirs = theirs.with_weight_decay(decay).with_beta_2(0.99);
+            check(&ours.build(), &theirs.build(), dtype);
+        }
+        let ours = AdamWConfig::new().with_weight_decay(1e-4);
+        let theirs = burn_optim::AdamWConfig::new().with_epsilon(1e-8);
+        check_records(|| ours.init(), || theirs.init());
+    }
+}

@@ -78,3 +78,22 @@ impl Rule<1> for LionRule {
         (parameter, [momentum])
     }
 }
+
+#[cfg(feature = "flex")]
+#[cfg(test)]
+mod tests {
+    use burn::optim as burn_optim;
+
+    use super::*;
+    use crate::fused::tests::{CASES, check, check_records};
+
+    #[test]
+    fn lion_has_the_bits_of_burns() {
+        for (dtype, decay) in CASES {
+            let ours = LionConfig::new().with_weight_decay(decay);
+            let theirs = burn_optim::LionConfig::new().with_weight_decay(decay);
+            check(&ours.build(), &theirs.build(), dtype);
+        }
+        check_records(|| LionConfig::new().init(), || burn_optim::LionConfig::new().init());
+    }
+}

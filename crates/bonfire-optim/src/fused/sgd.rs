@@ -102,3 +102,32 @@ impl Rule<1> for Momentum {
         (parameter - direction.times(self.descent.rate), [velocity])
     }
 }
+
+#[cfg(feature = "flex")]
+#[cfg(test)]
+mod tests {
+    use burn::optim as burn_optim;
+    use burn::optim::momentum::MomentumConfig;
+
+    use super::*;
+    use crate::fused::tests::{CASES, check, check_records, penalty};
+
+    #[test]
+    fn sgd_has_the_bits_of_burns() {
+        for (dtype, decay) in CASES {
+            let ours = SgdConfig::new().with_weight_decay(decay);
+            let theirs = burn_optim::SgdConfig::new().with_weight_decay(penalty(decay));
+            check(&ours.build(), &theirs.build(), dtype);
+            for nesterov in [false, true] {
+                let momentum = MomentumConfig::new().with_nesterov(nesterov);
+                let ours = ours.with_momentum(0.9).with_dampening(0.1);
+                let theirs = theirs.clone().with_momentum(Some(momentum));
+                check(&ours.with_nesterov(nesterov).build(), &theirs.build(), dtype);
+            }
+        }
+        let ours = SgdConfig::new().with_momentum(0.9);
+        let momentum = MomentumConfig::new().with_dampening(0.0);
+        let theirs = burn_optim::SgdConfig::new().with_momentum(Some(momentum));
+        check_records(|| ours.init(), || theirs.init());
+    }
+}

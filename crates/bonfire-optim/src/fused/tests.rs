@@ -1,15 +1,22 @@
 use burn::module::{Module, Param, ParamGroup};
 use burn::nn::Linear;
-use burn::optim::momentum::MomentumConfig;
+use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self as burn_optim, GradientsParams, ModuleOptimizer, Optimizer};
 use burn::tensor::{DType, Device, TensorData};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::every_rule::every_rule;
+use super::rules::*;
 use super::*;
-use crate::{AdamConfig, AdamWConfig, LionConfig, SgdConfig};
+
+mod offload;
 
 const STEPS: usize = 50;
+
+/// The types and weight decays with which a rule is compared with Burn's.
+pub(super) const CASES: [(DType, f32); 3] =
+    [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)];
 
 /// One element, odd numbers of them, and more than a thread takes at once.
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [3, 5], [17, 61], [257, 511]];
@@ -38,9 +45,14 @@ fn bits<const D: usize>(tensor: &Tensor<D>) -> Vec<u8> {
     tensor.to_data().as_bytes().to_vec()
 }
 
+/// Burn's configuration of an L2 penalty.
+pub(super) fn penalty(penalty: f32) -> Option<WeightDecayConfig> {
+    (penalty != 0.0).then(|| WeightDecayConfig::new(penalty))
+}
+
 /// Trains with both and compares the bits after each step.
 #[track_caller]
-fn check<O: Optimizer, P: Optimizer>(ours: &O, theirs: &P, dtype: DType) {
+pub(super) fn check<O: Optimizer, P: Optimizer>(ours: &O, theirs: &P, dtype: DType) {
     for (index, shape) in SHAPES.into_iter().enumerate() {
         let start = numbers(index as u64, shape, dtype);
         let (mut one, mut other) = (start.clone(), start.clone());
@@ -52,54 +64,6 @@ fn check<O: Optimizer, P: Optimizer>(ours: &O, theirs: &P, dtype: DType) {
             assert!(bits(&one) == bits(&other), "{shape:?}, step {step}");
         }
         assert!(bits(&one) != bits(&start), "{shape:?}");
-    }
-}
-
-fn penalty(penalty: f32) -> Option<burn_optim::decay::WeightDecayConfig> {
-    (penalty != 0.0).then(|| burn_optim::decay::WeightDecayConfig::new(penalty))
-}
-
-#[test]
-fn adamw_has_the_bits_of_burns() {
-    for (dtype, decay) in [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)] {
-        let ours = AdamWConfig::new().with_weight_decay(decay).with_beta_2(0.99);
-        let theirs = burn_optim::AdamWConfig::new().with_epsilon(1e-8);
-        let theirs = theirs.with_weight_decay(decay).with_beta_2(0.99);
-        check(&ours.build(), &theirs.build(), dtype);
-    }
-}
-
-#[test]
-fn adam_has_the_bits_of_burns() {
-    for (dtype, decay) in [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)] {
-        let ours = AdamConfig::new().with_weight_decay(decay).with_beta_1(0.8);
-        let theirs = burn_optim::AdamConfig::new().with_epsilon(1e-8);
-        let theirs = theirs.with_weight_decay(penalty(decay)).with_beta_1(0.8);
-        check(&ours.build(), &theirs.build(), dtype);
-    }
-}
-
-#[test]
-fn lion_has_the_bits_of_burns() {
-    for (dtype, decay) in [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)] {
-        let ours = LionConfig::new().with_weight_decay(decay);
-        let theirs = burn_optim::LionConfig::new().with_weight_decay(decay);
-        check(&ours.build(), &theirs.build(), dtype);
-    }
-}
-
-#[test]
-fn sgd_has_the_bits_of_burns() {
-    for (dtype, decay) in [(DType::F32, 0.1), (DType::F32, 0.0), (DType::F64, 0.1)] {
-        let ours = SgdConfig::new().with_weight_decay(decay);
-        let theirs = burn_optim::SgdConfig::new().with_weight_decay(penalty(decay));
-        check(&ours.build(), &theirs.build(), dtype);
-        for nesterov in [false, true] {
-            let momentum = MomentumConfig::new().with_nesterov(nesterov);
-            let ours = ours.with_momentum(0.9).with_dampening(0.1);
-            let theirs = theirs.clone().with_momentum(Some(momentum));
-            check(&ours.with_nesterov(nesterov).build(), &theirs.build(), dtype);
-        }
     }
 }
 
@@ -293,28 +257,20 @@ fn handed_over(first: ModuleOptimizer, then: ModuleOptimizer) -> Vec<u8> {
     [bits(&model.weight.val()), bits(&model.bias.unwrap().val())].concat()
 }
 
+/// Continues records of each with each.
+#[track_caller]
+pub(super) fn check_records(
+    ours: impl Fn() -> ModuleOptimizer,
+    theirs: impl Fn() -> ModuleOptimizer,
+) {
+    let expected = handed_over(theirs(), theirs());
+    assert_eq!(handed_over(ours(), ours()), expected);
+    assert_eq!(handed_over(ours(), theirs()), expected);
+    assert_eq!(handed_over(theirs(), ours()), expected);
+}
+
 #[test]
-fn records_continue_and_burns_optimizers_continue_with_them() {
-    let momentum = MomentumConfig::new().with_dampening(0.0);
-    type Make<'a> = &'a dyn Fn() -> ModuleOptimizer;
-    let pairs: [(Make<'_>, Make<'_>); 4] = [
-        (&|| AdamWConfig::new().with_weight_decay(1e-4).init(), &|| {
-            burn_optim::AdamWConfig::new().with_epsilon(1e-8).init()
-        }),
-        (&|| AdamConfig::new().init(), &|| burn_optim::AdamConfig::new().with_epsilon(1e-8).init()),
-        (&|| LionConfig::new().init(), &|| burn_optim::LionConfig::new().init()),
-        (&|| SgdConfig::new().with_momentum(0.9).init(), &|| {
-            let config = burn_optim::SgdConfig::new();
-            config.with_momentum(Some(momentum.clone())).init()
-        }),
-    ];
-    for (index, (ours, theirs)) in pairs.into_iter().enumerate() {
-        let expected = handed_over(theirs(), theirs());
-        assert_eq!(handed_over(ours(), ours()), expected, "{index}");
-        assert_eq!(handed_over(ours(), theirs()), expected, "{index}");
-        assert_eq!(handed_over(theirs(), ours()), expected, "{index}");
-    }
-    // What has no moments yet, or has some no longer, begins again.
+fn state_that_a_rule_does_not_have_begins_again() {
     let plain = || SgdConfig::new().init();
     let momentum = || SgdConfig::new().with_momentum(0.9).init();
     assert_ne!(handed_over(plain(), momentum()), handed_over(plain(), plain()));
@@ -375,9 +331,13 @@ fn groups_have_numbers_of_their_own() {
 fn configurations_are_read_with_defaults() {
     let read: AdamWConfig = serde_json::from_str(r#"{"beta_2": 0.95}"#).unwrap();
     assert_eq!(read, AdamWConfig::new().with_beta_2(0.95));
-    assert_eq!(serde_json::from_str::<AdamConfig>("{}").unwrap(), AdamConfig::new());
-    assert_eq!(serde_json::from_str::<LionConfig>("{}").unwrap(), LionConfig::new());
-    assert_eq!(serde_json::from_str::<SgdConfig>("{}").unwrap(), SgdConfig::new());
+    fn check<C>(_: Fused<C>, _: usize, text: &str)
+    where
+        C: Default + PartialEq + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        assert_eq!(serde_json::from_str::<C>(text).unwrap(), C::default());
+    }
+    every_rule!(check("{}"));
 }
 
 #[test]
@@ -393,9 +353,11 @@ fn parameters_without_elements_stay_without() {
     assert_eq!(parameter.dims(), [0, 3]);
 }
 
-/// A step with a handle on factors, and one whose gradient is multiplied before.
+/// Takes steps with a handle on factors, and steps whose gradients are multiplied before.
 #[track_caller]
-fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &DeferredScale, dtype: DType) {
+fn check_factors<C: Arithmetic>(plain: Fused<C>, _: usize, dtype: DType) {
+    let handle = DeferredScale::default();
+    let folding = plain.clone().with_deferred_scale(handle.clone());
     for shape in SHAPES {
         let start = numbers(1, shape, dtype);
         let (mut one, mut other) = (start.clone(), start);
@@ -423,22 +385,8 @@ fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &DeferredScale, d
 
 #[test]
 fn factors_that_an_optimizer_takes_have_the_bits_of_gradients_multiplied_before() {
-    let handle = DeferredScale::default();
     for dtype in [DType::F32, DType::F64] {
-        let adamw = AdamWConfig::new().build();
-        let folding = adamw.clone().with_deferred_scale(handle.clone());
-        check_factors(&adamw, &folding, &handle, dtype);
-        let adam = AdamConfig::new().with_weight_decay(0.1).build();
-        let folding = adam.clone().with_deferred_scale(handle.clone());
-        check_factors(&adam, &folding, &handle, dtype);
-        let lion = LionConfig::new().build();
-        let folding = lion.clone().with_deferred_scale(handle.clone());
-        check_factors(&lion, &folding, &handle, dtype);
-        for momentum in [0.0, 0.9] {
-            let sgd = SgdConfig::new().with_momentum(momentum).build();
-            let folding = sgd.clone().with_deferred_scale(handle.clone());
-            check_factors(&sgd, &folding, &handle, dtype);
-        }
+        every_rule!(check_factors(dtype));
     }
 }
 

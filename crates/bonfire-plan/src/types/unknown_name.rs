@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 /// A name that is none of the choices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} `{given}`; choose {}{}", listed(.choices), hint(.given, .choices))]
+#[error("unknown {what} `{given}`; choose {}{}", listed(.choices, "or"), hint(.given, .choices))]
 #[non_exhaustive]
 pub struct UnknownName {
     /// What it would name, such as `dtype`.
@@ -45,7 +45,8 @@ impl UnknownName {
 macro_rules! named {
     ($Type:ty as $kind:literal { $($Variant:ident = $name:literal),+ }) => {
         impl $Type {
-            const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
+            /// All of them, in the order of messages.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
 
             /// The name on command lines, in variables of the environment and in logs.
             pub fn name(self) -> &'static str {
@@ -71,10 +72,13 @@ macro_rules! named {
     };
 }
 
-fn listed(choices: &[String]) -> String {
-    match choices.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => choices.concat(),
+/// Lists names in a sentence, the last after a conjunction such as `or`.
+pub fn listed(names: &[String], conjunction: &str) -> String {
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => {
+            format!("{} {conjunction} {last}", others.join(", "))
+        }
+        _ => names.concat(),
     }
 }
 

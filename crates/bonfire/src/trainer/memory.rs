@@ -1,6 +1,6 @@
 //! Plans the memory of a trainer's training.
 
-use bonfire_config::{Config, OffloadTo, OptimizerKind};
+use bonfire_config::{Config, OffloadTo};
 use bonfire_plan::memory::{Activations, Start, Training};
 use bonfire_plan::{Bytes, WorldSize};
 use bonfire_train::{Resident, World, outline};
@@ -35,18 +35,13 @@ pub(crate) fn configured<M: Module>(
     ranks: WorldSize,
 ) -> Training {
     let section = &config.optimizer;
-    let matrices = match section.kind {
-        OptimizerKind::Muon => matrices(model),
-        _ => Vec::new(),
-    };
+    let apart = section.kind.matrix_moments().map(|moments| (matrices(model), moments));
     let offload = [&config.offload.optimizer, &config.offload.parameters];
     let in_memory = !offload.iter().any(|to| matches!(to, OffloadTo::Files(_)));
-    let (parameters, start) = outline(model, |id| match section.kind {
+    let (parameters, start) = outline(model, |id| match &apart {
         _ if !in_memory => 0,
-        OptimizerKind::Muon if matrices.contains(&id) => 1,
-        OptimizerKind::AdamW | OptimizerKind::Adam | OptimizerKind::Lamb | OptimizerKind::Muon => 2,
-        OptimizerKind::Lion => 1,
-        OptimizerKind::Sgd => u32::from(section.momentum.is_some_and(|momentum| momentum > 0.0)),
+        Some((matrices, moments)) if matrices.contains(&id) => *moments,
+        _ => section.kind.moments(section.momentum),
     });
     let mut training = Training::new(parameters, ranks);
     training.start = start;

@@ -95,13 +95,12 @@ impl Place {
 
     /// Checks that an optimizer treats the parts of a parameter like the complete parameter.
     pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
-        let needs_whole = matches!(kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-        if needs_whole && self.is_divided {
-            Err(Error::Usage(
-                "optimizer.kind: lamb and muon need whole parameters, and tp in mesh divides them; choose adamw, adam, \
-                 sgd or lion"
-                    .to_owned(),
-            ))
+        if kind.needs_whole() && self.is_divided {
+            Err(Error::Usage(format!(
+                "optimizer.kind: {} need whole parameters, and tp in mesh divides them; choose {}",
+                OptimizerKind::listed(OptimizerKind::needs_whole, "and"),
+                OptimizerKind::listed(|kind| !kind.needs_whole(), "or")
+            )))
         } else {
             Ok(())
         }

@@ -1,7 +1,9 @@
 //! The optimizer of a configuration.
 
 use bonfire_config::{MuonScale, OptimizerKind, OptimizerSection};
-use bonfire_optim::{AdamConfig, AdamWConfig, DeferredScale, LionConfig, Offload, SgdConfig};
+use bonfire_optim::{
+    AdamConfig, AdamWConfig, DeferredScale, Fused, LionConfig, Offload, SgdConfig,
+};
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -19,69 +21,81 @@ pub(super) fn build<M: Module>(
     model: &M,
     offload: Option<Offload>,
 ) -> Result<(ModuleOptimizer, Option<DeferredScale>)> {
-    let defers = !matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon);
-    let deferred = defers.then(DeferredScale::default);
     let betas = |own: (f64, f64)| {
         let (one, other) = section.betas.unwrap_or(own);
         (one as f32, other as f32)
     };
     let adams = betas((0.9, 0.999));
     let eps = section.eps as f32;
-    if offload.is_some() && matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon) {
-        return Err(Error::Usage(
-            "offload.optimizer and offload.parameters are for adamw, adam, sgd and lion".to_owned(),
-        ));
+    if offload.is_some() && !section.kind.is_fused() {
+        return Err(Error::Usage(format!(
+            "offload.optimizer and offload.parameters are for {}",
+            OptimizerKind::listed(OptimizerKind::is_fused, "and")
+        )));
     }
+    let handles = Handles(offload, section.kind.is_fused().then(DeferredScale::default));
     let adamw = |decay| {
         let adamw = AdamWConfig::new().with_beta_1(adams.0).with_beta_2(adams.1).with_epsilon(eps);
-        let adamw = adamw.with_weight_decay(decay).build().with_offload(offload.clone());
-        adamw.with_deferred_scale(deferred.clone())
+        handles.to(adamw.with_weight_decay(decay).build())
     };
     let optimizer = match section.kind {
         OptimizerKind::AdamW => grouped(section, adamw),
         OptimizerKind::Adam => grouped(section, |decay| {
             let adam = AdamConfig::new().with_beta_1(adams.0).with_beta_2(adams.1);
-            let adam = adam.with_epsilon(eps).with_weight_decay(decay).build();
-            adam.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+            handles.to(adam.with_epsilon(eps).with_weight_decay(decay).build())
         }),
         OptimizerKind::Sgd => grouped(section, |decay| {
             let sgd = SgdConfig::new()
                 .with_momentum(section.momentum.unwrap_or(0.0))
                 .with_dampening(section.dampening)
-                .with_nesterov(section.nesterov)
-                .with_weight_decay(decay)
-                .build();
-            sgd.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+                .with_nesterov(section.nesterov);
+            handles.to(sgd.with_weight_decay(decay).build())
         }),
         OptimizerKind::Lion => grouped(section, |decay| {
             let betas = betas((0.9, 0.99));
             let lion = LionConfig::new().with_beta_1(betas.0).with_beta_2(betas.1);
-            let lion = lion.with_weight_decay(decay).build();
-            lion.with_offload(offload.clone()).with_deferred_scale(deferred.clone())
+            handles.to(lion.with_weight_decay(decay).build())
         }),
         OptimizerKind::Lamb => grouped(section, |decay| {
             let lamb = LambConfig::new().with_beta_1(adams.0).with_beta_2(adams.1);
             lamb.with_epsilon(eps).with_weight_decay(decay).build()
         }),
-        OptimizerKind::Muon => {
-            let all = ParamGroup::from_ids(matrices(model));
-            let decayed = match undecayed(section) {
-                Some(others) => all.clone().exclude(others),
-                None => all.clone(),
-            };
-            let optimizer = grouped(section, adamw);
-            let decay = section.weight_decay;
-            match section.muon_scale {
-                MuonScale::AdamW => optimizer
-                    .with_group(all, muon(section, 0.0).build(), None)
-                    .with_group(decayed, muon(section, decay).build(), None),
-                MuonScale::Original => optimizer
-                    .with_group(all, OriginalMuon::new(section, 0.0), None)
-                    .with_group(decayed, OriginalMuon::new(section, decay), None),
-            }
-        }
+        OptimizerKind::Muon => with_muon(section, model, grouped(section, adamw)),
     };
-    Ok((optimizer, deferred))
+    Ok((optimizer, handles.1))
+}
+
+/// What all fused optimizers of a training are given.
+struct Handles(Option<Offload>, Option<DeferredScale>);
+
+impl Handles {
+    fn to<C>(&self, optimizer: Fused<C>) -> Fused<C> {
+        optimizer.with_offload(self.0.clone()).with_deferred_scale(self.1.clone())
+    }
+}
+
+/// Adds Muon for the matrices of a model.
+fn with_muon<M: Module>(
+    section: &OptimizerSection,
+    model: &M,
+    optimizer: ModuleOptimizer,
+) -> ModuleOptimizer {
+    let all = ParamGroup::from_ids(matrices(model));
+    let decayed = match undecayed(section) {
+        Some(others) => all.clone().exclude(others),
+        None => all.clone(),
+    };
+    let decay = section.weight_decay;
+    match section.muon_scale {
+        MuonScale::AdamW => optimizer.with_group(all, muon(section, 0.0).build(), None).with_group(
+            decayed,
+            muon(section, decay).build(),
+            None,
+        ),
+        MuonScale::Original => optimizer
+            .with_group(all, OriginalMuon::new(section, 0.0), None)
+            .with_group(decayed, OriginalMuon::new(section, decay), None),
+    }
 }
 
 /// The parameters without weight decay, if there are any.

@@ -1,3 +1,4 @@
+use bonfire_config::OptimizerKind;
 use bonfire_data::Loader;
 use bonfire_plan::{Bytes, WorldSize};
 use bonfire_train::{DdpConfig, DeviceKind, Placement};
@@ -169,8 +170,12 @@ fn a_mesh_of_other_ranks_is_refused() {
 
 #[test]
 fn it_learns_with_every_optimizer() {
-    let alike = ["adamw", "adam", "lion", "lamb"].map(|optimizer| (optimizer, 0.02));
-    for (optimizer, rate) in alike.into_iter().chain([("sgd", 20.0), ("muon", 0.2)]) {
+    for optimizer in OptimizerKind::ALL {
+        let rate = match optimizer {
+            OptimizerKind::Sgd => 20.0,
+            OptimizerKind::Muon => 0.2,
+            _ => 0.02,
+        };
         let kind = format!("optimizer.kind={optimizer}");
         let rate = format!("optimizer.lr={rate}");
         let first = trained(2, &[&kind, "steps=1"]).unwrap()[0].2;

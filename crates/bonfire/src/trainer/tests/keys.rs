@@ -89,7 +89,7 @@ fn parameters_that_are_named_do_not_decay() {
         });
         all.unwrap().remove(0)
     };
-    for kind in ["adamw", "adam", "sgd", "lion", "lamb", "muon"] {
+    for kind in OptimizerKind::ALL {
         let kind = format!("optimizer.kind={kind}");
         let rate = "optimizer.lr=0.5";
         assert_eq!(moved(&[&kind, rate]), [true, true], "{kind}");
@@ -168,6 +168,28 @@ fn steps_of_sgd_are_pytorchs() {
         // Three steps of a handful of roundings of numbers near 1.
         let tolerance = 15.0 * f64::from(f32::EPSILON);
         assert!((found - expected).abs() < tolerance, "{section:?}: {found} {expected}");
+    }
+}
+
+/// Of a plan, which takes their number from the kind.
+#[test]
+fn every_optimizer_keeps_the_moments_that_its_kind_says() {
+    let device = Device::default().autodiff();
+    let cases = OptimizerKind::ALL.into_iter().flat_map(|kind| [(kind, None), (kind, Some(0.9))]);
+    for (kind, momentum) in cases {
+        let mut section = config(&[]).optimizer;
+        (section.kind, section.momentum) = (kind, momentum);
+        let model = model(&device);
+        let (mut optimizer, deferred) = optimizer::build(&section, &model, None).unwrap();
+        assert_eq!(deferred.is_some(), kind.is_fused(), "{kind}");
+        let bytes = 4 * model.weight.shape().num_elements();
+        let mut all = GradientsParams::new();
+        all.register(model.weight.id, model.weight.val().inner());
+        optimizer.step(0.1, model, all);
+        let expected = kind.matrix_moments().unwrap_or_else(|| kind.moments(momentum));
+        // The names in a record have less than a moment.
+        let found = optimizer.into_bytes().unwrap().len() / bytes;
+        assert_eq!(found, expected as usize, "{kind}, {momentum:?}");
     }
 }
 

@@ -26,11 +26,20 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
     for (words, cause) in [
         (["placement=zero1", &files], "parameters in files are for replicated and zero3"),
         ([&*other, &files], "choose one"),
-        (["optimizer.kind=muon", &files], "for adamw, adam, sgd and lion"),
     ] {
         // With what made the rank fail.
         let error = format!("{:?}", with(&words, false).unwrap_err());
         assert!(error.contains(cause), "{error}");
+    }
+    for kind in OptimizerKind::ALL {
+        let words = ["placement=zero3", &*format!("optimizer.kind={kind}"), &files];
+        if kind.is_fused() {
+            let memory = with(&words[..2], false).unwrap();
+            assert_eq!(with(&words, true).unwrap(), memory, "{kind}");
+        } else {
+            let error = format!("{:?}", with(&words, false).unwrap_err());
+            assert!(error.contains("offload.parameters are for adamw, adam"), "{error}");
+        }
     }
 }
 

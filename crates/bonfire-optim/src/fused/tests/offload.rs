@@ -1,14 +1,10 @@
 //! State of optimizers in files: the bits of memory, in less of it.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Output;
 
-use bonfire_optim::{AdamConfig, AdamWConfig, FileMemoryError, LionConfig, Offload, SgdConfig};
 use bonfire_testkit::{SmallDisk, again, task};
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -16,6 +12,11 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::super::every_rule::every_rule;
+use super::super::rules::*;
+use super::super::{Arithmetic, Fused};
+use crate::{FileMemoryError, Offload};
 
 /// One parameter whose state belongs into files, and one whose state does not.
 #[derive(Module, Debug)]
@@ -56,18 +57,17 @@ impl Model {
     }
 }
 
-/// Every optimizer, with its state in files if they have a place.
-fn optimizers(offload: Option<&Offload>) -> Vec<ModuleOptimizer> {
-    let adamw = AdamWConfig::new().with_weight_decay(0.1).build();
-    let momentum = SgdConfig::new().with_momentum(0.9).build();
-    let offload = || offload.cloned();
-    vec![
-        adamw.with_offload(offload()).into(),
-        AdamConfig::new().build().with_offload(offload()).into(),
-        LionConfig::new().build().with_offload(offload()).into(),
-        momentum.with_offload(offload()).into(),
-        SgdConfig::new().build().with_offload(offload()).into(),
-    ]
+fn offloaded<C: Arithmetic>(
+    optimizer: Fused<C>,
+    moments: usize,
+    offload: Option<&Offload>,
+) -> (ModuleOptimizer, usize) {
+    (optimizer.with_offload(offload.cloned()).into(), moments)
+}
+
+/// Every optimizer with the number of its moments, and with its state in files if they have a place.
+fn optimizers(offload: Option<&Offload>) -> Vec<(ModuleOptimizer, usize)> {
+    every_rule!(offloaded(offload)).into()
 }
 
 /// The mappings of files that were in this folder.
@@ -82,15 +82,13 @@ fn the_bits_are_those_of_state_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let state = Offload::to_files(folder.path()).unwrap();
     let all = state.clone().with_parameters();
-    // AdamW's and Adam's two moments, Lion's and SGD's one, none without momentum.
-    let moments = [2, 2, 1, 1, 0];
     let dtypes = [(DType::F32, 0), (DType::F64, 0), (DType::BF16, 1)];
     let cases = [(state, 0), (all, 1)].into_iter();
     for ((offload, parameters), (dtype, masters)) in
         cases.flat_map(|offload| dtypes.map(|dtype| (offload.clone(), dtype)))
     {
         let pairs = optimizers(None).into_iter().zip(optimizers(Some(&offload)));
-        for ((mut plain, mut filed), moments) in pairs.zip(moments) {
+        for ((mut plain, moments), (mut filed, _)) in pairs {
             let (mut one, mut other) = (Model::new(dtype), Model::new(dtype));
             for step in 0..5 {
                 one = one.stepped(&mut plain, step);
@@ -111,7 +109,7 @@ fn records_continue_in_files_and_in_memory() {
     let offload = Offload::to_files(folder.path()).unwrap().with_parameters();
     for dtype in [DType::F32, DType::BF16] {
         for index in 0..optimizers(None).len() {
-            let make = |offload: Option<&Offload>| optimizers(offload).swap_remove(index);
+            let make = |offload: Option<&Offload>| optimizers(offload).swap_remove(index).0;
             let train = |first: Option<&Offload>, then: Option<&Offload>| {
                 let mut model = Model::new(dtype);
                 let mut optimizer = make(first);
@@ -144,7 +142,7 @@ fn clones_go_ways_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let offload = Offload::to_files(folder.path()).unwrap().with_parameters();
     let run = |offload: Option<&Offload>| {
-        let mut optimizer = optimizers(offload).swap_remove(0);
+        let mut optimizer = optimizers(offload).swap_remove(0).0;
         let model = Model::new(DType::F32).stepped(&mut optimizer, 0);
         let mut clone = optimizer.clone();
         let other = model.clone().stepped(&mut clone, 1);
@@ -168,7 +166,7 @@ fn a_full_disk_is_named_before_anything_is_written() {
         return;
     };
     let offload = Offload::to_files(folder.path()).unwrap();
-    let mut optimizer = optimizers(Some(&offload)).swap_remove(0);
+    let mut optimizer = optimizers(Some(&offload)).swap_remove(0).0;
     let model = Model::new(DType::F32);
     let step = || model.stepped(&mut optimizer, 0);
     let panic = catch_unwind(AssertUnwindSafe(step)).unwrap_err();
@@ -185,7 +183,7 @@ const LEFT_BYTES: u64 = 32 << 20;
 
 /// Trains in a process whose private memory is limited, with files in a folder, if it has a name.
 fn limited(folder: &str) -> Output {
-    again("moments_larger_than_memory_train", folder).output().unwrap()
+    again("fused::tests::offload::moments_larger_than_memory_train", folder).output().unwrap()
 }
 
 #[test]
