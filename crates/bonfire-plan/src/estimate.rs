@@ -102,10 +102,7 @@ pub fn estimate(shape: &ScheduleShape, dtype: DType, figures: &LinkFigures) -> f
         + transfer(terms.within, figures.intra_host)
         + terms.folded * elem_bytes * figures.gamma_s_per_byte;
     let crossing = transfer(terms.between, figures.inter_host);
-    let work = match shape.algorithm {
-        Algorithm::Hierarchical | Algorithm::Chain => within.max(crossing),
-        _ => within + crossing,
-    };
+    let work = if terms.overlaps { within.max(crossing) } else { within + crossing };
     latency(terms.between, figures.inter_host) + work
 }
 
@@ -115,6 +112,12 @@ struct Terms {
     within: Traffic,
     between: Traffic,
     folded: f64,
+    /// Whether some chunks cross between hosts while others are moved and folded within.
+    overlaps: bool,
+    /// Whether a rank puts a chunk before it has taken the one before it, so that chunks wait for ports alone.
+    streams: bool,
+    /// Rounds within hosts that the form counts though they pass beside others.
+    hidden_rounds: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -329,11 +332,12 @@ impl<'a> Form<'a> {
         let down = (last + 2.0 * depth) * chunk;
         let up = (last + depth + 1.0) * chunk;
         let rounds = depth + chunks - 1.0;
-        match self.shape.collective {
+        let terms = match self.shape.collective {
             Collective::AllReduce => self.everywhere(2.0 * rounds, up + down, self.count),
             Collective::Reduce { .. } => self.everywhere(rounds, up, self.count),
             _ => self.everywhere(rounds, down, 0.0),
-        }
+        };
+        Terms { streams: true, ..terms }
     }
 
     fn zero_copy(&self) -> Terms {
@@ -372,6 +376,7 @@ impl Terms {
             within: and(self.within, other.within),
             between: and(self.between, other.between),
             folded: self.folded + other.folded,
+            ..self
         }
     }
 }

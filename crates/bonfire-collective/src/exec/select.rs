@@ -194,10 +194,9 @@ impl Selector {
 
     /// The algorithms among which the options leave a choice; none if the shape is impossible.
     fn allowed(&self, question: &Question<'_>) -> Vec<Algorithm> {
-        let for_hosts = [Algorithm::Hierarchical, Algorithm::Chain];
         let possible = |algorithm: &Algorithm| {
             *algorithm != Algorithm::ZeroCopy
-                && (self.hosts.host_count() > 1 || !for_hosts.contains(algorithm))
+                && (self.hosts.host_count() > 1 || !algorithm.looks_at_hosts())
                 && Schedule::new(self.shape(question, question.count, *algorithm)).is_ok()
         };
         let candidates = Algorithm::candidates(question.collective);

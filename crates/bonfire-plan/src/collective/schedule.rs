@@ -3,14 +3,8 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use super::algorithm::shared::chunking::Chunking;
-use super::algorithm::shared::pairs::{self, Meeting};
-use super::algorithm::shared::tree::Place;
-use super::algorithm::{
-    binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairwise, ring,
-    zero_copy,
-};
-use super::extent::{Role, exchange_halves, extent};
+use super::algorithm;
+use super::extent::{Role, extent};
 use crate::types::fnv_1a;
 use crate::{Algorithm, Collective, ElemRange, Hosts, NamedRanks, Partition};
 use crate::{PlanError, Rank, Step, WorldSize};
@@ -31,7 +25,7 @@ pub struct ScheduleShape {
     pub chunk_elems_max: NonZeroUsize,
     /// The length of each rank's block, where a collective has blocks.
     pub partition: Partition,
-    /// Which ranks share a host; only [`Algorithm::Hierarchical`] and [`Algorithm::Chain`] look at it.
+    /// Which ranks share a host, for an algorithm that [looks at it](Algorithm::looks_at_hosts).
     pub hosts: Hosts,
 }
 
@@ -132,7 +126,7 @@ impl Schedule {
     pub fn steps(&self, rank: Rank) -> Vec<Step> {
         self.world_size().assert_member(rank);
         let mut steps = Vec::new();
-        build(&self.shape, rank, &mut steps);
+        algorithm::build(&self.shape, rank, &mut steps);
         steps
     }
 }
@@ -154,10 +148,8 @@ impl ScheduleShape {
     /// algorithm does not look at them, and block lengths that are the balanced ones are not
     /// spelled out. [`Schedule::new`] does this; a cache of plans does it to its keys.
     pub fn normalized(self) -> Self {
-        let hosts = match self.algorithm {
-            Algorithm::Hierarchical | Algorithm::Chain => self.hosts,
-            _ => Hosts::one(self.world_size),
-        };
+        let looks_at_hosts = self.algorithm.looks_at_hosts();
+        let hosts = if looks_at_hosts { self.hosts } else { Hosts::one(self.world_size) };
         Self { partition: self.partition.normalized(self.world_size), hosts, ..self }
     }
 
@@ -212,86 +204,10 @@ impl ScheduleShape {
         if given != world_size.len() {
             return Err(PlanError::HostsLength { given, world_size });
         }
-        if self.partition != Partition::Balanced && !takes_partition(collective, algorithm) {
+        if self.partition != Partition::Balanced && !algorithm.takes_partition(collective) {
             return Err(PlanError::UnsupportedPartition { collective });
         }
         self.partition.validate(self)
-    }
-}
-
-fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    use Algorithm::*;
-    use Collective::*;
-    let chunking = &Chunking::new(shape);
-    let place = |root| Place { root, rank };
-    match (shape.collective, shape.algorithm) {
-        (AllReduce, Ring) => {
-            ring::reduce_scatter(chunking, rank, steps);
-            ring::all_gather(chunking, rank, steps);
-        }
-        (ReduceScatter, Ring) => ring::reduce_scatter(chunking, rank, steps),
-        (AllGather, Ring) => ring::all_gather(chunking, rank, steps),
-        (AllReduce, OneShot) => direct::all_reduce(chunking, rank, steps),
-        (AllReduce, TwoShot) => direct::all_reduce_two_shot(chunking, rank, steps),
-        (ReduceScatter, OneShot) => direct::reduce_scatter(chunking, rank, steps),
-        (AllGather, OneShot) => direct::all_gather(chunking, rank, steps),
-        (AllReduce, HalvingDoubling) => halving::all_reduce(chunking, rank, steps),
-        (ReduceScatter, HalvingDoubling) => halving::reduce_scatter(chunking, rank, steps),
-        (AllGather, HalvingDoubling) => halving::all_gather(chunking, rank, steps),
-        (AllReduce, DoubleTree) => {
-            double_tree::reduce(chunking, place(Rank::new(0)), steps);
-            double_tree::broadcast(chunking, place(Rank::new(0)), steps);
-        }
-        (Broadcast { root }, DoubleTree) => double_tree::broadcast(chunking, place(root), steps),
-        (Reduce { root }, DoubleTree) => double_tree::reduce(chunking, place(root), steps),
-        (_, Hierarchical) => hierarchical::build(chunking, shape, rank, steps),
-        (_, Chain) => chain::build(chunking, shape, rank, steps),
-        (_, ZeroCopy) => zero_copy::build(chunking, shape.collective, rank, steps),
-        (Broadcast { root }, Binomial) => binomial::broadcast(chunking, place(root), steps),
-        (Reduce { root }, Binomial) => binomial::reduce(chunking, place(root), steps),
-        (Broadcast { root }, TwoShot) => direct::broadcast(chunking, place(root), steps),
-        (Reduce { root }, OneShot) => direct::reduce(chunking, place(root), steps),
-        (Reduce { root }, TwoShot) => {
-            direct::reduce_scatter(chunking, rank, steps);
-            direct::gather(chunking, place(root), steps);
-        }
-        (Gather { root }, OneShot) => direct::gather(chunking, place(root), steps),
-        (Scatter { root }, OneShot) => direct::scatter(chunking, place(root), steps),
-        (AllToAll, OneShot) => direct::all_to_all(chunking, rank, steps),
-        (AllToAll, Pairwise) => pairwise::all_to_all(chunking, rank, steps),
-        (Barrier, Dissemination) => dissemination::barrier(shape.world_size, rank, steps),
-        (Transfer { source, target }, OneShot) => {
-            if rank == source {
-                pairs::send(chunking, target, chunking.buffer, steps);
-            } else if rank == target {
-                pairs::receive_all(chunking, source, chunking.buffer, steps);
-            }
-        }
-        (Exchange { first, second }, OneShot) => {
-            let [of_first, of_second] = exchange_halves(shape.count);
-            let meeting = if rank == first {
-                Meeting::with(second, of_first, of_second)
-            } else if rank == second {
-                Meeting::with(first, of_second, of_first)
-            } else {
-                return;
-            };
-            pairs::exchange(chunking, meeting, steps);
-        }
-        (collective, algorithm) => {
-            unreachable!("Schedule::new refuses {collective} by {algorithm}")
-        }
-    }
-}
-
-/// Whether the plans of this algorithm allow for blocks of any length.
-const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {
-    match collective {
-        Collective::AllGather | Collective::ReduceScatter => {
-            !matches!(algorithm, Algorithm::ZeroCopy)
-        }
-        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => true,
-        _ => false,
     }
 }
 

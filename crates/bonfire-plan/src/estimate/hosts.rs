@@ -17,6 +17,8 @@ impl Form<'_> {
             },
             between: Traffic { rounds: crossing, elems: members * (host_blocks - self.block) },
             folded: (members - 1.0) * host_blocks + (hosts - 1.0) * self.block,
+            overlaps: true,
+            ..Terms::default()
         };
         let spread = Terms { folded: 0.0, ..leg };
         // Chunks follow each other from the root, but the root waits for each before the next.
@@ -25,7 +27,11 @@ impl Form<'_> {
             Collective::AllReduce => leg.and(spread),
             Collective::ReduceScatter => leg,
             Collective::AllGather => spread,
-            Collective::Reduce { .. } => leg.and(root(self.chunks)),
+            // The root takes the first chunk while it folds the second.
+            Collective::Reduce { .. } => {
+                let hidden_rounds = (self.chunks - 1.0).clamp(0.0, 1.0);
+                Terms { hidden_rounds, ..leg.and(root(self.chunks)) }
+            }
             _ => spread.and(root(1.0)),
         }
     }
@@ -60,6 +66,8 @@ impl Form<'_> {
             within: Traffic { rounds: within, elems: neighbours },
             between: Traffic { rounds: between, elems: crossing },
             folded,
+            overlaps: true,
+            ..Terms::default()
         };
         let folded = if hops > 0.0 { blocks } else { neighbours };
         match self.shape.collective {

@@ -83,24 +83,14 @@ fn closed_forms_count_what_the_verifier_counts() {
             let moved = sent.max(received) + written;
             let (rounds, elems) = (terms.within.rounds, terms.within.elems);
             let counted_rounds = cost.rounds() as f64;
-            if algorithm == Algorithm::DoubleTree {
+            if terms.streams {
                 // Units of a frame, of which the last ones wait for the levels.
-                let half = shape.count.div_ceil(2);
-                let chunk = half.min(shape.chunk_elems_max.get()) as f64;
+                let chunk = shape.chunk_elems_max.get() as f64;
                 assert_eq!(elems, cost.rounds_one_port() as f64 * chunk, "{shape:?}");
                 assert!((counted_rounds..2.0 * counted_rounds).contains(&rounds), "{shape:?}");
             } else {
                 assert_eq!(elems, moved, "{shape:?}");
-                // The root of a two-level reduce takes the first chunk while it folds the second.
-                let overlap = if algorithm == Algorithm::Hierarchical
-                    && matches!(collective, Collective::Reduce { .. })
-                    && case.chunks > 1
-                {
-                    1.0
-                } else {
-                    0.0
-                };
-                assert_eq!(rounds - overlap, counted_rounds, "{shape:?}");
+                assert_eq!(rounds - terms.hidden_rounds, counted_rounds, "{shape:?}");
             }
         }
     }
@@ -134,7 +124,7 @@ fn closed_forms_are_close_in_any_world() {
                 let range = 0.9 * counted..=2.0 * counted + 1.0;
                 assert!(range.contains(&form), "{name}: {form} for {counted} of {shape:?}");
             };
-            if algorithm == Algorithm::DoubleTree {
+            if terms.streams {
                 near(terms.within.rounds, cost.rounds() as f64, "rounds");
             } else {
                 near(terms.within.elems, moved, "elements");
@@ -150,13 +140,9 @@ fn closed_forms_are_close_in_any_world() {
 fn two_levels_are_distinguished() {
     for &(ranks, host_ranks) in TWO_LEVELS {
         let case = Case { ranks, block: 10, chunks: 2, host_ranks };
-        for (collective, algorithm) in [
-            (Collective::AllReduce, Algorithm::Hierarchical),
-            (Collective::ReduceScatter, Algorithm::Hierarchical),
-            (Collective::AllGather, Algorithm::Hierarchical),
-            (Collective::AllReduce, Algorithm::Chain),
-            (Collective::ReduceScatter, Algorithm::Chain),
-        ] {
+        // A root has work of its own, which depends on its host.
+        let alike = kinds().filter(|(collective, _)| collective.root().is_none());
+        for (collective, algorithm) in alike.filter(|(_, algorithm)| algorithm.looks_at_hosts()) {
             let shape = shape(collective, algorithm, case);
             let terms = Form::new(&shape).terms();
             let schedule = Schedule::new(shape.clone()).unwrap();

@@ -76,7 +76,7 @@ impl ReduceOp {
 }
 
 named_codes! {
-    /// The shape of the communication.
+    /// The shape of the communication. Ranks send codes to each other, so none is given twice.
     pub enum Algorithm as "algorithm" {
         /// Shards are sent round a ring, neighbour to neighbour: least bytes, most rounds.
         Ring = 1, "ring";
@@ -108,54 +108,34 @@ named_codes! {
 impl Algorithm {
     /// The algorithms that implement `collective`; never empty.
     pub const fn candidates(collective: Collective) -> &'static [Self] {
+        use Algorithm::*;
         match collective {
             Collective::AllReduce => &[
-                Self::Ring,
-                Self::OneShot,
-                Self::TwoShot,
-                Self::HalvingDoubling,
-                Self::DoubleTree,
-                Self::Hierarchical,
-                Self::ZeroCopy,
-                Self::Chain,
+                Ring,
+                OneShot,
+                TwoShot,
+                HalvingDoubling,
+                DoubleTree,
+                Hierarchical,
+                ZeroCopy,
+                Chain,
             ],
-            Collective::ReduceScatter => &[
-                Self::Ring,
-                Self::OneShot,
-                Self::HalvingDoubling,
-                Self::Hierarchical,
-                Self::ZeroCopy,
-                Self::Chain,
-            ],
-            Collective::AllGather => &[
-                Self::Ring,
-                Self::OneShot,
-                Self::HalvingDoubling,
-                Self::Hierarchical,
-                Self::ZeroCopy,
-            ],
-            Collective::Broadcast { .. } => &[
-                Self::Binomial,
-                Self::TwoShot,
-                Self::DoubleTree,
-                Self::Hierarchical,
-                Self::ZeroCopy,
-            ],
-            Collective::Reduce { .. } => &[
-                Self::Binomial,
-                Self::OneShot,
-                Self::TwoShot,
-                Self::DoubleTree,
-                Self::Hierarchical,
-                Self::ZeroCopy,
-                Self::Chain,
-            ],
-            Collective::Barrier => &[Self::Dissemination],
+            Collective::ReduceScatter => {
+                &[Ring, OneShot, HalvingDoubling, Hierarchical, ZeroCopy, Chain]
+            }
+            Collective::AllGather => &[Ring, OneShot, HalvingDoubling, Hierarchical, ZeroCopy],
+            Collective::Broadcast { .. } => {
+                &[Binomial, TwoShot, DoubleTree, Hierarchical, ZeroCopy]
+            }
+            Collective::Reduce { .. } => {
+                &[Binomial, OneShot, TwoShot, DoubleTree, Hierarchical, ZeroCopy, Chain]
+            }
+            Collective::Barrier => &[Dissemination],
             Collective::Gather { .. }
             | Collective::Scatter { .. }
             | Collective::Transfer { .. }
-            | Collective::Exchange { .. } => &[Self::OneShot],
-            Collective::AllToAll => &[Self::Pairwise, Self::OneShot],
+            | Collective::Exchange { .. } => &[OneShot],
+            Collective::AllToAll => &[Pairwise, OneShot],
         }
     }
 
@@ -164,24 +144,35 @@ impl Algorithm {
     /// In small worlds a plan may do better: two operands may always change places. What holds for
     /// one plan is in the verifier's [`Report`](crate::Report).
     pub const fn order(self, collective: Collective) -> Order {
+        use Algorithm::*;
         match self {
-            Self::OneShot
-            | Self::TwoShot
-            | Self::ZeroCopy
-            | Self::Dissemination
-            | Self::Pairwise => Order::Canonical,
-            Self::Chain => Order::Rounded,
-            Self::Ring
-            | Self::Binomial
-            | Self::HalvingDoubling
-            | Self::DoubleTree
-            | Self::Hierarchical => {
-                if collective.reduces() {
-                    Order::Fixed
-                } else {
-                    Order::Canonical
-                }
+            OneShot | TwoShot | ZeroCopy | Dissemination | Pairwise => Order::Canonical,
+            Chain => Order::Rounded,
+            Ring | Binomial | HalvingDoubling | DoubleTree | Hierarchical => {
+                if collective.reduces() { Order::Fixed } else { Order::Canonical }
             }
+        }
+    }
+
+    /// Whether its plans depend on which ranks share a host.
+    pub const fn looks_at_hosts(self) -> bool {
+        use Algorithm::*;
+        match self {
+            Hierarchical | Chain => true,
+            Ring | OneShot | TwoShot | Binomial | Dissemination | HalvingDoubling | DoubleTree
+            | ZeroCopy | Pairwise => false,
+        }
+    }
+
+    /// Whether its plans for `collective` allow for blocks of any length.
+    pub const fn takes_partition(self, collective: Collective) -> bool {
+        match collective {
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll => !matches!(self, Self::ZeroCopy),
+            _ => false,
         }
     }
 
