@@ -66,7 +66,6 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let batches = config.batches(u64::from(ranks))?;
     let part = parts.model.part(&place, &config, &batches)?;
     place.look_at(&part.module);
-    let diloco = diloco::options(&config, place.grid())?;
     let per_unit = parts.flops_per_sample.map(|flops| flops / parts.units.1 as f64);
     let flops = model_flops(&config, per_unit)?;
     let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
@@ -89,6 +88,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         planned: planned.transpose()?,
         ddp: ddp_config(&config).with_offload(offload.parameters),
         stop: parts.stop,
+        diloco: diloco::options(&config),
         config,
         place,
         batches,
@@ -99,7 +99,6 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         calls,
         optimizer,
         deferred,
-        diloco,
         units: parts.units,
         display: parts.display,
         flops,
@@ -179,7 +178,7 @@ fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64) -> u64 {
     match (config.steps, feed) {
         (Some(steps), _) => steps,
         (None, Feed::Epochs { loader, .. }) => {
-            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(calls)
+            config.epochs.saturating_mul((loader.batches_per_epoch() as u64).div_ceil(calls))
         }
         (None, Feed::Passes(_)) => 0,
     }
@@ -204,11 +203,6 @@ impl Offloads {
         };
         match parameters {
             OffloadTo::Files(folder) => {
-                if matches!(optimizer, OffloadTo::Files(other) if folder != other) {
-                    let cause =
-                        "offload.optimizer and offload.parameters are two folders; choose one";
-                    return Err(Error::Usage(cause.to_owned()));
-                }
                 let both = Some(files(folder)?.with_parameters());
                 Ok(Self { parameters: both.clone(), optimizer: both })
             }
