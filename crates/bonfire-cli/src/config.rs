@@ -34,8 +34,8 @@ struct CheckArgs {
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
     /// Ranks of the job, for the sizes of batches
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    ranks: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 14))]
+    ranks: Option<u32>,
 }
 
 pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
@@ -43,10 +43,8 @@ pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     match check(args) {
         Ok(text) => crate::print(&text).map(|()| ExitCode::SUCCESS),
         Err(lines) => {
-            for line in lines {
-                // A closed terminal must not cause a panic.
-                let _ = writeln!(io::stderr(), "{line}");
-            }
+            // A closed terminal must not cause a panic.
+            let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
             Ok(ExitCode::FAILURE)
         }
     }
@@ -57,29 +55,25 @@ fn check(args: &CheckArgs) -> Result<String, Vec<String>> {
     let text =
         std::fs::read_to_string(&args.file).map_err(|error| vec![format!("{file}: {error}")])?;
     let of_file = |errors| lines(&file, errors);
-    let of_words = |errors| lines(&Source::CommandLine, errors);
-    if is_deepspeeds(&text) {
-        let file = DeepSpeedFile::parse(&text).map_err(of_file)?;
-        return match file.resolve(&Program::default()) {
-            Ok(theirs) => {
-                let config = Config::default().with_deepspeed(&theirs).map_err(of_file)?;
-                let config = config.with_words(&args.words).map_err(of_words)?;
-                let said = |value: &Resolved| value.source == Source::CommandLine;
-                let words = config.resolved().into_iter().filter(said);
-                let resolved: Vec<Resolved> =
-                    theirs.resolved.iter().cloned().chain(words).collect();
-                explained(&resolved, &config, args.ranks).map_err(of_file)
-            }
-            Err(errors) => open(errors).map_err(of_file),
-        };
-    }
     let is_toml = args.file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
     let format = if is_toml { Format::Toml } else { Format::Json };
-    let config = Config::default().with_file(&text, format).map_err(of_file)?;
-    let config = config.with_environment(std::env::vars());
+    let (config, theirs) = if is_deepspeeds(&text) {
+        let parsed = DeepSpeedFile::parse(&text);
+        match parsed.and_then(|file| file.resolve(&Program::default())) {
+            Ok(theirs) => (Config::default().with_deepspeed(&theirs), theirs.resolved),
+            Err(errors) => return open(errors).map_err(of_file),
+        }
+    } else {
+        (Config::default().with_file(&text, format), Vec::new())
+    };
+    let config = config.map_err(of_file)?.with_environment(std::env::vars());
     let config = config.map_err(|errors| lines(&Source::Environment, errors))?;
-    let config = config.with_words(&args.words).map_err(of_words)?;
-    explained(&config.resolved(), &config, args.ranks).map_err(of_file)
+    let config = config.with_words(&args.words);
+    let config = config.map_err(|errors| lines(&Source::CommandLine, errors))?;
+    let changes = [Source::Environment, Source::CommandLine];
+    let is_shown = |value: &Resolved| theirs.is_empty() || changes.contains(&value.source);
+    let own: Vec<Resolved> = config.resolved().into_iter().filter(is_shown).collect();
+    explained(&[theirs, own].concat(), &config, args.ranks).map_err(of_file)
 }
 
 /// Each error behind the source of the values that are wrong.
@@ -105,18 +99,25 @@ fn open(ConfigErrors(errors): ConfigErrors) -> Result<String, ConfigErrors> {
 fn explained(
     resolved: &[Resolved],
     config: &Config,
-    ranks: Option<u64>,
+    ranks: Option<u32>,
 ) -> Result<String, ConfigErrors> {
-    let width = resolved.iter().map(|value| value.path.len()).max();
-    let width = width.unwrap_or_default();
+    let width = resolved.iter().map(|value| value.path.len()).max().unwrap_or_default();
     let mut text = String::new();
     for value in resolved {
-        let (path, given, source) = (&value.path, &value.value, &value.source);
+        let (path, source) = (&value.path, &value.source);
+        // No program has said it yet.
+        let given = if *source == Source::Program { "auto" } else { &value.value };
         text += &format!("{path:width$}  {given:<12} {source}\n");
     }
+    config.check(None)?;
     if let Some(ranks) = ranks {
-        let ranks = data_ranks(config, ranks)?;
+        let grid = config.grid(WorldSize::new(ranks).expect("clap takes 1 or more"))?;
+        let ranks = u64::from(grid.size(Axis::DpReplicate) * grid.size(Axis::DpShard));
         let batches = config.batches(ranks)?;
+        match WorldSize::new(grid.size(Axis::Pp)) {
+            Err(_) | Ok(WorldSize::ONE) => {}
+            Ok(stages) => drop(config.stages(stages, &batches)?),
+        }
         text += &format!(
             "\na step: {} samples = {} on each of {ranks} ranks x {} forward passes\n",
             batches.train, batches.micro, batches.accumulation
@@ -129,19 +130,4 @@ fn explained(
         }
     }
     Ok(text)
-}
-
-/// The ranks that have different samples, of all that the mesh is laid out over.
-fn data_ranks(config: &Config, ranks: u64) -> Result<u64, ConfigErrors> {
-    let world_size = WorldSize::new(u32::try_from(ranks).unwrap_or(u32::MAX));
-    let world_size = world_size.unwrap_or(WorldSize::ONE);
-    let grid = config.mesh.over(world_size).map_err(|cause| {
-        ConfigErrors(vec![ConfigError::Refused {
-            path: "mesh".to_owned(),
-            found: config.mesh.to_string(),
-            reason: cause.to_string(),
-        }])
-    })?;
-    let data = [Axis::DpReplicate, Axis::DpShard].map(|axis| u64::from(grid.size(axis)));
-    Ok(data.iter().product())
 }

@@ -89,6 +89,47 @@ fn what_is_auto_is_listed_for_the_program() {
 }
 
 #[test]
+fn an_auto_is_not_shown_with_a_value_that_the_file_does_not_have() {
+    let file = r#"{ "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4,
+        "gradient_clipping": "auto",
+        "zero_optimization": { "stage": 3, "stage3_prefetch_bucket_size": "auto",
+            "offload_optimizer": { "device": "cpu", "nvme_path": "auto" } },
+        "optimizer": { "type": "AdamW", "params": { "lr": 0.1 } },
+        "scheduler": { "type": "WarmupLR", "params": { "warmup_min_lr": "auto",
+            "warmup_max_lr": 0.1, "warmup_num_steps": 5 } } }"#;
+    let lines = lines_of(&check(file, &["--ranks", "2"]).with_code(0));
+    for key in [
+        "train_batch_size",
+        "gradient_clipping",
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.offload_optimizer.nvme_path",
+        "scheduler.params.warmup_min_lr",
+    ] {
+        let line = format!("{key} auto program");
+        assert!(lines.contains(&line), "{line}: {lines:#?}");
+    }
+    assert!(lines.contains(&"train_micro_batch_size_per_gpu 4 file".to_owned()), "{lines:#?}");
+}
+
+#[test]
+fn what_a_training_would_refuse_at_its_start_is_wrong() {
+    let theirs = r#"{ "train_batch_size": 8, "zero_optimization": { "stage": 2 },
+        "communication_data_type": "fp16" }"#;
+    let end = check(theirs, &[]).with_code(1);
+    assert_each_says([end.stderr.join("\n")], &["gradients.wire: f16 is refused"]);
+    let own = "placement = \"zero3@3\"\n[batch]\nmicro = 4\n";
+    check_named("train.toml", own, &["--ranks", "9"]).with_code(0);
+    let end = check_named("train.toml", own, &["--ranks", "8"]).with_code(1);
+    assert_each_says([end.stderr.join("\n")], &["placement: zero3@3 is refused"]);
+    let own = "[batch]\nmicro = 4\n[diloco]\nlocal_steps = 5\n[checkpoints]\nfolder = \"a\"\n";
+    let end = check_named("train.toml", own, &[]).with_code(1);
+    assert_each_says([end.stderr.join("\n")], &["leave checkpoints.folder out"]);
+    let own = "[batch]\nmicro = 4\n[pipeline]\nstages_per_rank = 2\n";
+    let end = check_named("train.toml", own, &["--ranks", "4", "mesh=pp=4"]).with_code(1);
+    assert_each_says([end.stderr.join("\n")], &["pipeline.schedule: 1f1b is refused"]);
+}
+
+#[test]
 fn a_file_of_bonfires_own_is_explained_with_what_comes_after_it() {
     let file = "steps = 100\n[optimizer]\nlr = 0.1\n[batch]\nmicro = 4\n";
     let words = ["--ranks", "2", "optimizer.lr=0.5", "placement=zero1"];

@@ -34,6 +34,16 @@ fn line<'a>(end: &'a JobEnd, start: &str) -> &'a str {
 }
 
 #[test]
+fn bytes_that_cannot_be_counted_do_not_become_few() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    describe(&file, &matrices(&["a"]));
+    let end = plan(&file, &["--activations", "18446744073709551615", "--memory", "1T"]);
+    let end = end.with_code(1);
+    assert!(line(&end, "zero3").ends_with("no"), "{:?}", end.stdout);
+}
+
+#[test]
 fn a_file_is_planned_in_all_placements() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.safetensors");

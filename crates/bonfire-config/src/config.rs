@@ -2,6 +2,7 @@
 
 mod from_deepspeed;
 mod layers;
+mod refusals;
 mod sections;
 
 use std::collections::BTreeMap;

@@ -114,11 +114,11 @@ impl From<ParallelError> for TrainError {
 /// that runs it returns the failure.
 ///
 /// # Panics
-/// With the failure, which the pass cannot return.
+/// With the failure, which the pass cannot return, and without the report of the panic hook.
 pub fn or_end_pass<T>(result: Result<T, ParallelError>, world: &World) -> T {
     result.unwrap_or_else(|error| {
-        let text = error.to_string();
+        let text = format!("a layer that is divided among ranks: {error}");
         world.fail(error);
-        panic!("a layer that is divided among ranks: {text}")
+        std::panic::resume_unwind(Box::new(text))
     })
 }

@@ -249,7 +249,10 @@ impl Journal {
             exposed_communication: exposed.div_f64(steps as f64 * all.len() as f64),
             learning_rate,
         };
+        // A pipe that nobody reads holds rank 0 here, and the others report what it does.
+        self.world.group().phase("writing its output");
         self.progress.figures(&figures);
+        self.world.group().phase("after writing its output");
         self.write(&figures.values())?;
         Ok(Some(figures))
     }

@@ -2,7 +2,9 @@
 
 use std::error::Error as StdError;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 
 use bonfire_collective::GroupOptions;
@@ -113,22 +115,25 @@ impl LaunchArgs {
         Ok(flags?.launch)
     }
 
-    /// Formats an error with its causes in one line, for the end of the process that the user has started.
+    /// Prints an error with its causes in one line, at the end of the process that the user has started, and returns its
+    /// exit code: that of [`LaunchError::exit_code`], such as 130 after Ctrl-C, or 1.
     ///
     /// The text of a rank's error is on the same screen already, unless the flags sent its output elsewhere. So it
     /// only names the rank.
-    pub fn exit_message(&self, error: &(dyn StdError + 'static)) -> String {
-        let redirects = self.flags.redirects.clone().unwrap_or_default();
-        if redirects == StreamChoice::default()
-            && let Some(Error::Launch(LaunchError::Rank(failure))) = error.downcast_ref()
-        {
-            let last = failure.last_lines.last();
-            let has_said = last.is_some_and(|line| line.starts_with("error: "));
-            if has_said && matches!(failure.exit, Exit::Code(1) | Exit::Disagreed { .. }) {
-                return failure.summary();
+    pub fn report(&self, error: &(dyn StdError + 'static)) -> ExitCode {
+        let (mut text, mut code) = (with_causes(error), 1);
+        if let Some(Error::Launch(launch)) = error.downcast_ref() {
+            code = launch.exit_code();
+            if let LaunchError::Rank(failure) = launch
+                && self.flags.redirects.clone().unwrap_or_default() == StreamChoice::default()
+                && failure.last_lines.last().is_some_and(|line| line.starts_with("error: "))
+                && matches!(failure.exit, Exit::Code(1) | Exit::Disagreed { .. })
+            {
+                text = failure.summary();
             }
         }
-        with_causes(error)
+        let _ = writeln!(std::io::stderr(), "error: {text}");
+        ExitCode::from(code)
     }
 
     pub(crate) fn devices(&self) -> (DeviceKind, Occupancy) {

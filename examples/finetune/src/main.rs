@@ -25,13 +25,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let Cli { launch, options } = bonfire::launcher::parse_args();
-    match run(&launch, &options) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {}", launch.exit_message(error.as_ref()));
-            ExitCode::FAILURE
-        }
-    }
+    run(&launch, &options).unwrap_or_else(|error| launch.report(error.as_ref()))
 }
 
 fn run(launch: &LaunchArgs, options: &Options) -> Result<ExitCode> {

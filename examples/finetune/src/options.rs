@@ -17,7 +17,7 @@ pub struct Options {
     pub data: PathBuf,
 
     /// Classes that the folder is expected to have
-    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     pub num_classes: NonZeroUsize,
 
     /// The share of each class that is held out to validate
@@ -29,7 +29,7 @@ pub struct Options {
     pub arch: Arch,
 
     /// The side of the pictures that the network sees
-    #[arg(long, value_name = "PIXELS", default_value = "224")]
+    #[arg(long, value_name = "PIXELS", default_value = "224", value_parser = count)]
     pub size: NonZeroUsize,
 
     /// A file of pretrained parameters (.pth, .pt or .safetensors), of which those are taken that fit
@@ -46,11 +46,11 @@ pub struct Options {
     pub sync_bn: bool,
 
     /// Epochs
-    #[arg(long, value_name = "N", default_value = "30")]
+    #[arg(long, value_name = "N", default_value = "30", value_parser = count)]
     pub epochs: NonZeroUsize,
 
     /// Pictures in a step on EACH rank
-    #[arg(long, value_name = "N", default_value = "16")]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     pub batch_size: NonZeroUsize,
 
     /// The first learning rate
@@ -66,7 +66,7 @@ pub struct Options {
     pub scale_lr: bool,
 
     /// Threads of each rank that decode pictures
-    #[arg(long, value_name = "N", default_value = "2")]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = count)]
     pub workers: NonZeroUsize,
 
     /// Decides the first parameters, the order and the transforms of pictures, and which are held out
@@ -128,6 +128,12 @@ impl Options {
     }
 }
 
+/// Reads a size or a count. Products of several that are far larger cannot be counted, and no memory has them.
+fn count(text: &str) -> Result<NonZeroUsize, &'static str> {
+    let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= 1 << 16);
+    count.ok_or("must be a whole number from 1 to 65536")
+}
+
 fn number(text: &str, wanted: &str, holds: impl Fn(f64) -> bool) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if holds(value) => Ok(value),
@@ -156,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
         options: Options,
@@ -178,6 +184,20 @@ mod tests {
         }
         let scaled = options("--data x --scale-lr --batch-size 7").schedule(ranks(4));
         assert!((scaled.rate(0) - 0.004).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_size_that_nobody_can_allocate_does_not_panic() {
+        for option in ["--num-classes", "--size", "--epochs", "--batch-size", "--workers"] {
+            Line::try_parse_from(["finetune", "--data", "x", option, "65536"]).unwrap();
+            for size in ["65537", "18446744073709551615", "18446744073709551616"] {
+                let words = ["finetune", "--data", "x", option, size];
+                let error = Line::try_parse_from(words).unwrap_err();
+                assert_eq!(error.exit_code(), 2, "{words:?}");
+                let message = error.to_string();
+                assert!(message.contains(option) && message.contains("65536"), "{message}");
+            }
+        }
     }
 
     #[test]

@@ -305,7 +305,7 @@ fn ctrl_c_keeps_where_it_was_and_the_same_command_goes_on() {
     while !job.next_line().contains("[epoch 1]") {}
     job.signal(Signal::INT);
     let end = job.end();
-    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    assert_eq!(end.status.code(), Some(130), "{end:#?}");
     assert_eq!(end.stderr, ["error: interrupted by SIGINT; all ranks have ended"]);
     let last = end.stdout.last().unwrap();
     let (_, steps) = last.split_once("stopped after step ").unwrap();

@@ -28,16 +28,10 @@ struct Cli {
 
 fn main() -> ExitCode {
     let Cli { launch, train } = bonfire::launcher::parse_args();
-    match run(&launch, train) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", launch.exit_message(error.as_ref()));
-            ExitCode::FAILURE
-        }
-    }
+    run(&launch, train).unwrap_or_else(|error| launch.report(error.as_ref()))
 }
 
-fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
+fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -56,16 +50,18 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     if settings.args.plan {
         let ranks = launch.flags.rank_count()?.resolve()?.get();
         show(tables(&settings, &corpus, WorldSize::new(ranks)?)?.trim_end());
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
+    let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(launch, |world: World| -> Result<()> {
         let trained = train(&world, &settings, &corpus)?;
+        code = trained.stop_code.map_or(code, ExitCode::from);
         if world.is_main() {
             present(&trained, &settings, &corpus);
         }
         Ok(())
     })?;
-    Ok(())
+    Ok(code)
 }
 
 fn present(trained: &Trained, settings: &Settings, corpus: &Corpus) {

@@ -46,19 +46,19 @@ pub struct TrainArgs {
     pub preset: Preset,
 
     /// Transformer blocks
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = size)]
     pub layers: usize,
 
     /// Attention heads in each block; must divide the width
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = size)]
     pub heads: usize,
 
     /// Width of the residual stream
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = size)]
     pub width: usize,
 
     /// Characters in a window, the furthest the model looks back
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = size)]
     pub context: usize,
 
     /// Keep only the inputs of the transformer blocks, and compute the rest again in the backward pass: less memory,
@@ -141,6 +141,7 @@ macro_rules! keys {
 
 keys! {
     /// Windows in a step on EACH rank of dp; all of them together work on ranks x N [default: 6; nanogpt-cpu: 12]
+    #[arg(value_parser = |text: &str| size(text).map(|windows| windows.to_string()))]
     batch: "N" => "batch.micro";
     /// Training steps [default: 600; nanogpt-cpu: 2000]
     steps: "N" => "steps";
@@ -270,6 +271,12 @@ impl TryFrom<TrainArgs> for Settings {
 
 fn at_least_one(text: &str) -> Result<usize, &'static str> {
     text.parse().ok().filter(|number| *number > 0).ok_or("must be a whole number of at least 1")
+}
+
+/// Reads a size of a tensor. Products of several that are far larger cannot be counted, and no memory has them.
+fn size(text: &str) -> Result<usize, &'static str> {
+    let size = at_least_one(text).ok().filter(|size| *size <= 1 << 16);
+    size.ok_or("must be a whole number from 1 to 65536")
 }
 
 fn positive(text: &str) -> Result<f64, &'static str> {

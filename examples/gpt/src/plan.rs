@@ -5,7 +5,6 @@ use std::fmt::Write;
 use anyhow::{Context, Result, ensure};
 use bonfire::collective::{Rank, WorldSize};
 use bonfire::ddp::{Placement, Precision, Sharding};
-use bonfire::parallel::schedule::{Kind, Schedule, Shape};
 use bonfire::parallel::{Axes, Pass, Pipeline};
 use bonfire::plan::{
     Bytes, Evaluation, Resident, Training, outline, rehearse_among, rehearse_work,
@@ -92,18 +91,9 @@ impl Run<'_> {
             "--schedule auto is known once a training runs; name one for --plan"
         );
         let micro_batches = self.micro_batches()?;
-        let section = &self.settings.config.pipeline;
-        let usual = match section.schedule {
-            Kind::Interleaved | Kind::ZeroBubbleV => 2,
-            _ => 1,
-        };
-        let chunks = section.stages_per_rank.unwrap_or(usual);
-        let schedule = Schedule::new(Shape {
-            kind: section.schedule,
-            ranks: pp,
-            chunks: chunks.try_into().context("a rank has a stage")?,
-            micro_batches: u32::try_from(micro_batches.len())?.try_into()?,
-        })?;
+        let config = &self.settings.config;
+        let batches = config.batches(self.mesh.data().world_size().get().into())?;
+        let schedule = config.stages(pp, &batches)?;
         let weights = self.model().weights();
         let lone = self.mesh.sub(Axis::Pp);
         let axes = Axes { stages: lone, data: lone };

@@ -26,6 +26,8 @@ pub struct Trained {
     pub model: Gpt,
     /// The report of the training, as this rank has it.
     pub report: Report,
+    /// The exit code of a training that was asked to stop before its end.
+    pub stop_code: Option<u8>,
 }
 
 pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trained> {
@@ -74,7 +76,8 @@ impl Run<'_> {
         }
         let model = whole(&mut trainer)?;
         trainer.fact("parameters", Digest::of(&model)?);
-        Ok(Trained { model, report: trainer.finish()? })
+        let stop_code = trainer.stop_code();
+        Ok(Trained { model, report: trainer.finish()?, stop_code })
     }
 
     /// Makes the parts of a training, with the model that `own` makes of this rank's part.

@@ -272,7 +272,7 @@ fn windows_that_ranks_divide_teach_what_whole_ones_do() {
 #[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
-        (2, "--mesh pp=2 --placement zero3", "cannot have placement zero3"),
+        (2, "--mesh pp=2 --placement zero3", "placement: zero3 is refused"),
         (4, "--mesh pp=4 --schedule zbv", "6 layers"),
         (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
         (4, "--mesh pp=2,cp=2", "leave pp or cp out"),

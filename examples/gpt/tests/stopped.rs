@@ -1,17 +1,17 @@
-//! The program on two ranks, stopped by Ctrl-C: all stop before the same step, and the report is written. And on one
-//! rank whose output nobody can write.
+//! The program on two ranks and on one, stopped by Ctrl-C: all stop before the same step, and the report is written.
+//! And on one rank whose output nobody can write.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::process::Command;
 
-use bonfire_testkit::{Job, Signal};
+use bonfire_testkit::{Job, JobEnd, Signal};
 
-#[test]
-fn ctrl_c_ends_a_training_with_its_report() {
+/// The end of a training of some ranks that a signal stopped, after a check of its report.
+fn stopped(ranks: u32, signal: Signal) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
-    command.args(["--nproc", "2", "--device", "cpu", "--report-dir"]);
+    command.args(["--nproc", &ranks.to_string(), "--device", "cpu", "--report-dir"]);
     command.arg(folder.path());
     let sizes = "--layers 1 --heads 2 --width 16 --context 8 --batch 2 --steps 1000000 \
                  --log-interval 1 --eval-interval 1000000 --eval-windows 2 --sample 0";
@@ -23,18 +23,31 @@ fn ctrl_c_ends_a_training_with_its_report() {
     while trained < 2 {
         trained += usize::from(job.next_line().contains("/1000000"));
     }
-    job.signal(Signal::INT);
+    job.signal(signal);
     let end = job.end();
     let (output, errors) = (end.stdout.join("\n"), end.stderr.join("\n"));
-    assert!(errors.contains("interrupted by SIGINT"), "{errors}");
     let stop =
         output.split("stopped after step ").nth(1).unwrap_or_else(|| panic!("{output} {errors}"));
     let steps: usize = stop.split(';').next().unwrap().parse().unwrap();
     let report = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["steps"], steps, "{report}");
-    assert_eq!(report["world_size"], 2);
+    assert_eq!(report["world_size"], ranks);
     assert!(folder.path().join("report.html").exists());
+    end
+}
+
+#[test]
+fn ctrl_c_ends_a_training_with_its_report() {
+    let errors = stopped(2, Signal::INT).with_code(130).stderr.join("\n");
+    assert!(errors.contains("interrupted by SIGINT"), "{errors}");
+}
+
+#[test]
+fn a_rank_alone_does_not_end_as_trained_after_a_signal() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        assert_eq!(stopped(1, signal).with_code(code).stderr, [""; 0]);
+    }
 }
 
 #[test]

@@ -56,10 +56,7 @@ fn main() -> ExitCode {
             (&options.launch, tested.map(|()| ExitCode::SUCCESS))
         }
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {}", launch.exit_message(error.as_ref()));
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|error| launch.report(error.as_ref()))
 }
 
 fn run_train(options: &Options) -> Result<ExitCode> {

@@ -158,7 +158,7 @@ fn check_stop(moment: &str, (training, tests): (usize, usize), is_epoch_end: boo
     while !job.next_line().contains(moment) {}
     job.signal(Signal::INT);
     let end = job.end();
-    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    assert_eq!(end.status.code(), Some(130), "{end:#?}");
     assert_eq!(end.stderr, ["error: interrupted by SIGINT; all ranks have ended"]);
     let line = end.stdout.iter().find(|line| line.contains("stopped after step"));
     let line = line.unwrap_or_else(|| panic!("{end:#?}"));

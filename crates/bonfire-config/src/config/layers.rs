@@ -198,8 +198,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("schedule.final_factor", Some(config.schedule.final_factor)),
     ] {
         let number = number.unwrap_or_default();
-        let is_right = number.is_finite() && number >= 0.0;
-        must(is_right, path, number.to_string(), "a number from 0");
+        must(number.is_finite() && number >= 0.0, path, number.to_string(), "a number from 0");
     }
     for (path, number) in [
         ("clip.norm", config.clip.norm),
@@ -210,8 +209,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("report.peak_flops", config.report.peak_flops),
     ] {
         let number = number.unwrap_or(1.0);
-        let is_right = number.is_finite() && number > 0.0;
-        must(is_right, path, number.to_string(), "a number above 0");
+        must(number.is_finite() && number > 0.0, path, number.to_string(), "a number above 0");
     }
     for (path, number) in [
         ("epochs", Some(config.epochs)),
@@ -228,24 +226,14 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("checkpoints.keep", Some(config.checkpoints.keep as u64)),
         ("report.every", Some(config.report.every)),
     ] {
-        let is_right = number != Some(0);
-        must(is_right, path, "0".to_owned(), "a whole number from 1");
+        must(number != Some(0), path, "0".to_owned(), "a whole number from 1");
     }
-    let betas = optimizer.betas.unwrap_or_default();
+    let (one, other) = optimizer.betas.unwrap_or_default();
     let is_beta = |beta: f64| (0.0..1.0).contains(&beta);
-    must(
-        is_beta(betas.0) && is_beta(betas.1),
-        "optimizer.betas",
-        format!("[{}, {}]", betas.0, betas.1),
-        "two numbers from 0 and below 1",
-    );
-    let momentum = optimizer.momentum.unwrap_or_default();
-    must(
-        is_beta(momentum),
-        "optimizer.momentum",
-        momentum.to_string(),
-        "a number from 0 and below 1",
-    );
+    let (are_right, found) = (is_beta(one) && is_beta(other), format!("[{one}, {other}]"));
+    must(are_right, "optimizer.betas", found, "two numbers from 0 and below 1");
+    let (path, momentum) = ("optimizer.momentum", optimizer.momentum.unwrap_or_default());
+    must(is_beta(momentum), path, momentum.to_string(), "a number from 0 and below 1");
     must(
         config.clip.norm.is_none() || config.clip.value.is_none(),
         "clip.value",

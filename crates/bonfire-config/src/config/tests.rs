@@ -1,3 +1,5 @@
+use bonfire_plan::WorldSize;
+
 use super::*;
 use crate::{OffloadTo, Precision};
 
@@ -239,6 +241,72 @@ fn pipeline_and_tensor_parallel_of_a_deepspeed_file_make_the_mesh() {
         error_of(other.resolve(&Program::default())),
         "tensor_parallel.tp.tp_size: 2 is refused: tensor_parallel.autotp_size is 4; give the number there"
     );
+}
+
+/// What a configuration of words is refused for on 8 ranks, or on any number.
+fn refusal(words: &[&str], ranks: Option<u32>) -> String {
+    let config = Config::default().with_words(words).unwrap();
+    error_of(match ranks {
+        Some(ranks) => config.grid(WorldSize::new(ranks).unwrap()).map(drop),
+        None => config.check(None),
+    })
+}
+
+#[test]
+fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
+    let workers = "diloco.local_steps=10";
+    for (words, says) in [
+        (&[workers, "checkpoints.folder=a"][..], "leave checkpoints.folder out"),
+        (&[workers, "placement=zero3"], "choose placement zero1 or zero2"),
+        (&[workers, "offload.parameters=memory"], "use offload.optimizer"),
+        (&[workers, "precision.compute=f16"], "falls behind"),
+        (&["placement=zero2", "gradients.wire=f16"], "gradients.wire: f16 is refused: "),
+        (&["offload.optimizer=a", "offload.parameters=b"], "choose one folder"),
+    ] {
+        for ranks in [None, Some(8)] {
+            let error = refusal(words, ranks);
+            assert!(error.contains(says), "{words:?} on {ranks:?}: {error}");
+        }
+    }
+    for (words, says) in [
+        (&["placement=zero3@3"][..], "placement: zero3@3 is refused: "),
+        (&["mesh=dp=3"], "mesh: dp_shard=3 is refused: "),
+        (&["mesh=pp=2,cp=2,dp=2"], "leave pp or cp out"),
+        (&["mesh=pp=2,dp=4", "placement=zero3"], "take zero1 or zero2"),
+        (&["mesh=pp=2,dp=4", "precision.compute=bf16"], "cast in the stages"),
+        (&["mesh=pp=2,dp=4", "offload.parameters=memory"], "use offload.optimizer"),
+        (&["placement=zero1", "gradients.route=nccl"], "take auto or host"),
+        (&[workers], "set mesh=dp_replicate=-1"),
+        (&[workers, "mesh=cp=8"], "leave pp and cp out"),
+    ] {
+        Config::default().with_words(words).unwrap().check(None).unwrap();
+        let error = refusal(words, Some(8));
+        assert!(error.contains(says), "{words:?}: {error}");
+    }
+    for words in [
+        &["placement=zero3@4"][..],
+        &["placement=zero3@16"],
+        &["offload.optimizer=a", "offload.parameters=a"],
+        &[workers, "mesh=dp_replicate=2,dp_shard=4", "placement=zero1"],
+        &["mesh=dp_replicate=2,dp_shard=4", "placement=zero3", "checkpoints.folder=a"],
+        &["gradients.route=nccl"],
+    ] {
+        let config = Config::default().with_words(words).unwrap();
+        config.grid(WorldSize::new(8).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_pipeline_that_its_schedule_does_not_have_is_refused() {
+    let schedule = |words: &[&str]| {
+        let config = Config::default().with_words(words).unwrap();
+        let batches = config.batches(1).unwrap();
+        config.stages(WorldSize::new(4).unwrap(), &batches)
+    };
+    let words = ["batch.micro=1", "batch.accumulation=8", "pipeline.schedule=interleaved"];
+    assert_eq!(schedule(&words).unwrap().stages(), 8);
+    let error = error_of(schedule(&["batch.micro=1", "pipeline.stages_per_rank=2"]));
+    assert!(error.starts_with("pipeline.schedule: 1f1b is refused: "), "{error}");
 }
 
 #[test]

@@ -125,7 +125,6 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
     let auto = Json::Text("auto".to_owned());
     let mut errors = Vec::new();
     let mut full = values.clone();
-    let mut from_program = Vec::new();
     let is_in_file = |path: &str| values.found.contains_key(path);
     for (path, key) in Lookup::new(values).keys() {
         if !key.auto {
@@ -144,10 +143,7 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
                 full.found.remove(&path);
             }
             Some(found) if *found == auto => match said {
-                Some(said) => {
-                    full.found.insert(path.clone(), said);
-                    from_program.push(path);
-                }
+                Some(said) => drop(full.found.insert(path, said)),
                 None => errors.push(ConfigError::Unresolved { path, needs: needs.to_owned() }),
             },
             Some(found) => {
@@ -165,11 +161,12 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
     }
     let lookup = Lookup::new(&full);
     let resolved = lookup.keys().into_iter().map(|(path, key)| {
-        let value = full.found.get(&path).cloned();
+        let given = values.found.get(&path);
+        let value = full.found.get(&path).or(given).cloned();
         Resolved {
-            source: match &value {
+            source: match given {
                 None => Source::Default,
-                Some(_) if from_program.contains(&path) => Source::Program,
+                Some(given) if *given == auto => Source::Program,
                 Some(_) => Source::File,
             },
             value: value.unwrap_or_else(|| parsed(key.default)).to_string(),
@@ -182,17 +179,14 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         None => true,
     };
     let resolved = resolved.filter(|value| is_in_file(&value.path) || named(&value.path)).collect();
-    let config = lookup.config(resolved);
-    match config {
+    match lookup.config(resolved) {
         Ok(config) if errors.is_empty() => Ok(config),
         Ok(_) => Err(ConfigErrors(errors)),
         Err(more) => {
             // What an "auto" was for is not missing, too.
-            let known: Vec<ConfigError> = errors.clone();
-            let is_new =
-                |error: &ConfigError| known.iter().all(|known| known.path() != error.path());
-            errors.extend(more.into_iter().filter(is_new));
-            Err(ConfigErrors(errors))
+            let is_new = |new: &ConfigError| errors.iter().all(|known| known.path() != new.path());
+            let new: Vec<ConfigError> = more.into_iter().filter(is_new).collect();
+            Err(ConfigErrors([errors, new].concat()))
         }
     }
 }

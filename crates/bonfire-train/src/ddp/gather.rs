@@ -138,9 +138,10 @@ impl Gatherer {
             (Ok(whole), Some(precision)) => precision.cast_parameter(whole, &Enclosing::default()),
             (Ok(whole), None) => whole,
             (Err(error), _) => {
-                let text = error.to_string();
+                let text = format!("a parameter cannot be gathered: {error}");
                 self.failures.keep(error);
-                panic!("a parameter cannot be gathered: {text}")
+                // Not a panic of this program: what runs the pass returns the failure.
+                std::panic::resume_unwind(Box::new(text))
             }
         }
     }

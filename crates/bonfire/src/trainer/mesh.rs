@@ -13,10 +13,9 @@ use crate::error::{Error, Result};
 /// Returns the configuration with the placement that follows from its mesh of `ranks` ranks, and that mesh.
 ///
 /// # Errors
-/// [`TrainError::Mesh`](bonfire_train::TrainError::Mesh) for a mesh of another number of ranks.
+/// [`Error::Config`] for a mesh of another number of ranks, and settings that do not go together there.
 pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)> {
-    let grid = config.mesh.over(ranks);
-    let grid = grid.map_err(bonfire_train::TrainError::from)?;
+    let grid = config.grid(ranks)?;
     let mut config = config.clone();
     config.placement = grid.placement(config.placement);
     Ok((config, grid))

@@ -65,7 +65,6 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let batches = config.batches(u64::from(ranks))?;
     let part = parts.model.part(&place, &config, &batches)?;
     place.look_at(&part.module);
-    let diloco = diloco::options(&config, place.grid())?;
     let per_unit = parts.flops_per_sample.map(|flops| flops / parts.units.1 as f64);
     let flops = model_flops(&config, per_unit)?;
     let (calls, data) = (M::calls(&batches), M::grouped(parts.data, &batches));
@@ -86,6 +85,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         planned: planned.transpose()?,
         ddp: ddp_config(&config).with_offload(offload.parameters),
         stop: parts.stop,
+        diloco: diloco::options(&config),
         config,
         place,
         batches,
@@ -95,7 +95,6 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
         calls,
         optimizer,
         deferred,
-        diloco,
         units: parts.units,
         display: parts.display,
         flops,
@@ -189,11 +188,6 @@ impl Offloads {
         };
         match parameters {
             OffloadTo::Files(folder) => {
-                if matches!(optimizer, OffloadTo::Files(other) if folder != other) {
-                    let cause =
-                        "offload.optimizer and offload.parameters are two folders; choose one";
-                    return Err(Error::Usage(cause.to_owned()));
-                }
                 let both = Some(files(folder)?.with_parameters());
                 Ok(Self { parameters: both.clone(), optimizer: both })
             }

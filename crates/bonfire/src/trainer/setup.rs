@@ -165,7 +165,8 @@ fn total_steps<B>(config: &Config, feed: &Feed<B>, calls: u64, progress: &Progre
     let (rest, whole) = (steps(loader.batches_left()), steps(loader.batches_per_epoch()));
     let epochs = config.epochs.saturating_sub(loader.epoch());
     let skipped = progress.scaler.as_ref().map_or(0, LossScaler::skipped);
-    progress.steps + skipped + rest * epochs.min(1) + whole * epochs.saturating_sub(1)
+    let left = whole.saturating_mul(epochs.saturating_sub(1)).saturating_add(rest * epochs.min(1));
+    left.saturating_add(progress.steps + skipped)
 }
 
 /// Logs the keys of a DeepSpeed file that have no effect, or another than DeepSpeed's.

@@ -3,7 +3,6 @@
 //! The order of passes is that of `bonfire-plan`, and [`Pipeline`] runs them; nothing here does.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use bonfire_collective::ReduceOp;
 use bonfire_config::{Batches, Config, OffloadTo};
 use bonfire_data::{DistributedSampler, LastBatch, Remainder};
 use bonfire_parallel::{Axes, IntoOutput, Pass, Pipeline, PipelineError, PipelineTiming};
-use bonfire_plan::pipeline::{Kind, Schedule, Shape, partition};
-use bonfire_plan::{Axis, WorldSize};
+use bonfire_plan::Axis;
+use bonfire_plan::pipeline::partition;
 use bonfire_report::Activity;
 use bonfire_train::{Checkpoints, Ddp, Gradients, Mesh, Resumed, StepOptions};
 use burn::module::{Module, Param};
@@ -117,9 +116,12 @@ impl<S: Module + 'static> Model for Stages<S> {
 
     fn part(self, place: &Place, config: &Config, batches: &Batches) -> Result<Part<Pipeline<S>>> {
         let Self { weights, mut make, tie } = self;
-        let mesh = mesh_for(place, config)?;
+        let mesh = mesh_of(place)?;
+        if config.offload.parameters != OffloadTo::None {
+            return Err(Error::Usage("offload.parameters: not with Stages".to_owned()));
+        }
         let pp = mesh.sub(Axis::Pp);
-        let schedule = schedule(config, pp.world_size(), batches)?;
+        let schedule = config.stages(pp.world_size(), batches)?;
         let runs = partition(&weights, schedule.stages() as usize);
         let runs = runs.map_err(|cause| Error::Usage(format!("mesh={}: {cause}", mesh.grid())))?;
         let numbers = schedule.stages_on(pp.rank()).into_iter();
@@ -159,51 +161,11 @@ impl<S: Module + 'static> Model for Stages<S> {
     }
 }
 
-/// The mesh of stages, if the configuration is one that stages can have.
-fn mesh_for<'a>(place: &'a Place, config: &Config) -> Result<&'a Mesh> {
-    let grid = place.grid();
-    if grid.size(Axis::Pp) > 1 && grid.size(Axis::Cp) > 1 {
-        return Err(Error::Usage(format!(
-            "mesh={grid}: a trainer's stages have whole sequences; leave pp or cp out"
-        )));
-    }
-    if config.offload.parameters != OffloadTo::None {
-        return Err(Error::Usage(
-            "offload.parameters: a pipeline keeps its parameters on the device; use offload.optimizer, or more stages"
-                .to_owned(),
-        ));
-    }
-    mesh_of(place)
-}
-
 fn mesh_of(place: &Place) -> Result<&Mesh> {
     place.mesh().ok_or_else(|| {
         Error::Usage(
             "Stages need the mesh of config.mesh; hand it over with Parts::with_mesh".to_owned(),
         )
-    })
-}
-
-/// The schedule of a configuration, whose micro-batches are the forward passes of a step.
-fn schedule(config: &Config, ranks: WorldSize, batches: &Batches) -> Result<Schedule> {
-    let kind = config.pipeline.schedule;
-    let usual = match kind {
-        Kind::Interleaved | Kind::ZeroBubbleV => 2,
-        Kind::GPipe | Kind::OneForwardOneBackward | Kind::ZeroBubbleH1 => 1,
-    };
-    let count = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
-    let micro_batches = u32::try_from(batches.accumulation).unwrap_or(u32::MAX);
-    let shape = Shape {
-        kind,
-        ranks,
-        chunks: count(config.pipeline.stages_per_rank.unwrap_or(usual)),
-        micro_batches: count(micro_batches),
-    };
-    Schedule::new(shape).map_err(|cause| {
-        Error::Usage(format!(
-            "pipeline.schedule={kind}, pipeline.stages_per_rank={}, batch.accumulation={micro_batches}: {cause}",
-            shape.chunks
-        ))
     })
 }
 

@@ -80,11 +80,25 @@ fn each_option_is_a_key() {
 }
 
 #[test]
+fn a_size_that_nobody_can_allocate_does_not_panic() {
+    for option in ["--layers", "--heads", "--width", "--context", "--batch"] {
+        for size in ["65537", "100000000000", "4611686018427387904", "18446744073709551615"] {
+            let words = ["gpt", option, size];
+            let error = Line::try_parse_from(words).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+            let message = error.to_string();
+            assert!(message.contains(option) && message.contains("65536"), "{message}");
+        }
+        Line::try_parse_from(["gpt", option, "65536"]).unwrap();
+    }
+}
+
+#[test]
 fn bad_values_are_refused_with_their_name() {
     for (line, name) in [
         ("--layers 0", "--layers"),
         ("--width -1", "--width"),
-        ("--batch none", "batch.micro"),
+        ("--batch none", "--batch"),
         ("--steps 0", "steps"),
         ("--learning-rate nan", "optimizer.lr"),
         ("--optimizer adamax", "optimizer.kind"),

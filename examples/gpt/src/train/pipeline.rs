@@ -48,7 +48,8 @@ impl Run<'_> {
         }
         let model = self.joined(trainer.pipeline(), &weights)?;
         trainer.fact("parameters", Digest::of(&model)?);
-        Ok(Trained { model, report: trainer.finish()? })
+        let stop_code = trainer.stop_code();
+        Ok(Trained { model, report: trainer.finish()?, stop_code })
     }
 
     /// Gathers the complete model, on every rank.

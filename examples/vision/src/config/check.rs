@@ -5,7 +5,11 @@ use crate::model::Arch;
 
 type Fault = (&'static str, String);
 
+/// Products of several sizes that are far larger cannot be counted, and no memory has them.
+const SIZE_MAX: usize = 1 << 16;
+
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    check_sizes(config)?;
     check_numbers(&config.optim)?;
     check_steps(&config.optim)?;
     check_model(config)?;
@@ -26,6 +30,23 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(("CFG_DEST", "is not the name of a file".to_owned()));
     }
     Ok(())
+}
+
+fn check_sizes(config: &Config) -> Result<(), Fault> {
+    let Config { train, test, .. } = config;
+    let sizes = [
+        ("MODEL.NUM_CLASSES", config.model.num_classes),
+        ("TRAIN.BATCH_SIZE", train.batch_size),
+        ("TRAIN.IM_SIZE", train.im_size),
+        ("TRAIN.WORKERS", train.workers),
+        ("TEST.BATCH_SIZE", test.batch_size),
+        ("TEST.IM_SIZE", test.im_size),
+        ("OPTIM.MAX_EPOCH", config.optim.max_epoch),
+    ];
+    match sizes.into_iter().find(|(_, size)| size.get() > SIZE_MAX) {
+        Some((key, size)) => Err((key, format!("is {size}, but must be {SIZE_MAX} at most"))),
+        None => Ok(()),
+    }
 }
 
 fn check_numbers(optim: &OptimSection) -> Result<(), Fault> {

@@ -152,6 +152,17 @@ fn what_does_not_go_together_is_refused() {
 }
 
 #[test]
+fn a_size_that_nobody_can_allocate_does_not_panic() {
+    let sizes = ["TRAIN.IM_SIZE", "TEST.IM_SIZE", "TRAIN.BATCH_SIZE", "TEST.BATCH_SIZE"];
+    for key in sizes.into_iter().chain(["TRAIN.WORKERS", "MODEL.NUM_CLASSES", "OPTIM.MAX_EPOCH"]) {
+        load("", &format!("TEST.IM_SIZE 65536 {key} 65536")).unwrap();
+        for size in ["65537", "18446744073709551615"] {
+            fails("", &format!("{key} {size}"), &[key, "must be 65536 at most"]);
+        }
+    }
+}
+
+#[test]
 fn what_is_no_yaml_names_its_line() {
     fails("MODEL:\n  ARCH: [resnet18\n", "", &["some.yaml", "line"]);
     fails("A: 1\nA: 2\n", "", &["some.yaml", "line 2", "duplicate"]);

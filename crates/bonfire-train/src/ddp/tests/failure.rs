@@ -1,6 +1,10 @@
 //! What one rank does wrong, the others hear of.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bonfire_collective::panic_message;
 
 use super::*;
 use crate::Placement;
@@ -88,6 +92,33 @@ fn a_panic_in_one_forward_pass_is_a_peer_failure_on_the_others() {
     let (rank, cause) = peer_failed(error).unwrap();
     assert_eq!(rank, 1);
     assert!(cause.contains("this rank gives up"), "{cause}");
+}
+
+#[test]
+fn survivors_of_a_rank_that_dies_in_a_pass_of_zero3_show_no_panic() {
+    const CAUSE: &str = "the battery of rank 1 is empty";
+    static IS_SHOWN: AtomicBool = AtomicBool::new(false);
+    let shows = take_hook();
+    set_hook(Box::new(move |panic| {
+        IS_SHOWN.fetch_or(panic_message(panic.payload()).contains(CAUSE), Ordering::Relaxed);
+        shows(panic);
+    }));
+    let all_run_the_pass = Barrier::new(3);
+    let errors = on_ranks(3, |world| {
+        let config = small_buckets().with_placement(Placement::zero3());
+        let model = placement::Uneven::new(&world.device());
+        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        let pass = |model: &placement::Uneven| {
+            all_run_the_pass.wait();
+            if world.rank().get() == 1 {
+                world.group().abort(CAUSE);
+            }
+            model.loss(&[world.rank().index()])
+        };
+        ddp.backward(pass).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains(CAUSE) && errors[2].contains(CAUSE), "{errors:?}");
+    assert!(!IS_SHOWN.load(Ordering::Relaxed), "it was printed as a panic");
 }
 
 #[test]

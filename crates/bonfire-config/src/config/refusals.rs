@@ -1,0 +1,100 @@
+//! Settings that forbid each other, in any job or on the ranks of one.
+//!
+//! It never asks for a model or a device: `bonfire::trainer::prepare` refuses what depends on these.
+
+use std::fmt::Display;
+use std::num::NonZeroU32;
+
+use bonfire_plan::pipeline::{Kind, Schedule, Shape};
+use bonfire_plan::{Axis, Grid, ShardGroup, Sharding, WorldSize};
+
+use super::Config;
+use crate::batch::Batches;
+use crate::error::{ConfigError, ConfigErrors};
+use crate::settings::{OffloadTo, Precision, Route, Wire};
+
+impl Config {
+    /// Lays the mesh out over the ranks of a job, and [checks](Self::check) the settings there.
+    ///
+    /// # Errors
+    /// [`ConfigError::Refused`] for a mesh of another number of ranks, and as [`check`](Self::check).
+    pub fn grid(&self, ranks: WorldSize) -> Result<Grid, ConfigErrors> {
+        let wrong = |cause| ConfigErrors(vec![self.refused("mesh", cause)]);
+        let grid = self.mesh.over(ranks).map_err(wrong)?;
+        self.check(Some(&grid)).map(|()| grid)
+    }
+
+    /// Checks that no setting forbids another one: in any job, and on the ranks of a mesh.
+    ///
+    /// # Errors
+    /// [`ConfigError::Refused`] for each setting that another one forbids.
+    pub fn check(&self, grid: Option<&Grid>) -> Result<(), ConfigErrors> {
+        let size = |axis| grid.map_or(1, |grid| grid.size(axis));
+        let [pp, copies, shards, cp] =
+            [Axis::Pp, Axis::DpReplicate, Axis::DpShard, Axis::Cp].map(size);
+        let (is_sharded, among) = (self.placement.is_sharded(), self.placement.among);
+        let is_cut = self.placement.parameters == Sharding::Sharded;
+        let is_offloaded = self.offload.parameters != OffloadTo::None;
+        let is_compressed = self.gradients.wire != Wire::Own;
+        let compute = self.precision.compute;
+        let skips = compute == Precision::F16 || self.precision.skip_overflow;
+        let (optimizers, parameters) = (&self.offload.optimizer, &self.offload.parameters);
+        let are_files = [optimizers, parameters].iter().all(|to| matches!(to, OffloadTo::Files(_)));
+        let (key, saves) = ("diloco.local_steps", self.checkpoints.folder.is_some());
+        let works = self.diloco.local_steps.is_some();
+        let peers = if works { shards } else { copies * shards * cp };
+        let direct = peers > 1 && matches!(self.gradients.route, Route::Device | Route::Nccl);
+        let is_odd = matches!(among, ShardGroup::Ranks(n) if peers > n.get() && peers % n > 0);
+        let refusals = [
+            (pp > 1 && cp > 1, "mesh", "stages have whole sequences; leave pp or cp out"),
+            (pp > 1 && is_cut, "placement", "stages have whole parameters; take zero1 or zero2"),
+            (pp > 1 && compute != Precision::F32, "precision.compute", "cast in the stages"),
+            (pp > 1 && is_offloaded, "offload.parameters", "with pp, use offload.optimizer"),
+            (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
+            (is_odd, "placement", "its groups have different numbers of ranks"),
+            (is_sharded && is_compressed, "gradients.wire", "gradients of rows are not compressed"),
+            (direct && (is_sharded || is_compressed), "gradients.route", "take auto or host"),
+            (works && pp * cp > 1, key, "workers have whole models; leave pp and cp out"),
+            (works && copies == 1 && shards > 1, key, "set mesh=dp_replicate=-1"),
+            (works && is_cut, key, "it sends whole parameters; choose placement zero1 or zero2"),
+            (works && is_offloaded, key, "workers keep parameters; use offload.optimizer"),
+            (works && skips, key, "a worker that skips falls behind; no f16, no skip_overflow"),
+            (works && saves, key, "the outer optimizer is not saved; leave checkpoints.folder out"),
+        ];
+        let refusals = refusals.into_iter().filter(|(is_so, ..)| *is_so);
+        let errors: Vec<_> = refusals.map(|(_, key, reason)| self.refused(key, reason)).collect();
+        if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// Returns the schedule of the ranks of `pp`, whose micro-batches are the forward passes of a step.
+    ///
+    /// # Errors
+    /// [`ConfigError::Refused`] for a schedule that does not have these.
+    pub fn stages(&self, pp: WorldSize, batches: &Batches) -> Result<Schedule, ConfigErrors> {
+        let usual = match self.pipeline.schedule {
+            Kind::Interleaved | Kind::ZeroBubbleV => 2,
+            Kind::GPipe | Kind::OneForwardOneBackward | Kind::ZeroBubbleH1 => 1,
+        };
+        let count = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+        let shape = Shape {
+            kind: self.pipeline.schedule,
+            ranks: pp,
+            chunks: count(self.pipeline.stages_per_rank.unwrap_or(usual)),
+            micro_batches: count(u32::try_from(batches.accumulation).unwrap_or(u32::MAX)),
+        };
+        Schedule::new(shape).map_err(|cause| {
+            let (chunks, passes) = (shape.chunks, shape.micro_batches);
+            let reason = format!("{chunks} on each rank, {passes} micro-batches: {cause}");
+            ConfigErrors(vec![self.refused("pipeline.schedule", reason)])
+        })
+    }
+
+    fn refused(&self, path: &str, reason: impl Display) -> ConfigError {
+        let found = self.resolved().into_iter().find(|value| value.path == path);
+        ConfigError::Refused {
+            path: path.to_owned(),
+            found: found.map_or_else(String::new, |found| found.value.replace('"', "")),
+            reason: reason.to_string(),
+        }
+    }
+}
