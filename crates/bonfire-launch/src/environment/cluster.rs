@@ -8,6 +8,8 @@ use super::{EnvError, LOCAL_RANK, LOCAL_WORLD_SIZE, Place, WORLD_SIZE};
 /// MPI's own can be started by Slurm, and Slurm by Kubernetes.
 pub(super) static LAUNCHERS: [&Launcher; 4] = [&OPEN_MPI, &MPICH, &SLURM, &KUBERNETES];
 
+type Master = fn(&Source<'_>, Place, Option<u16>) -> Result<(String, u16), EnvError>;
+
 /// What a launcher says to the ranks that it starts, and how that is read.
 #[derive(Debug)]
 pub(super) struct Launcher {
@@ -30,7 +32,7 @@ pub(super) struct Launcher {
     /// Reads the place of this rank; nothing if this launcher has not started it.
     detect: fn(&Source<'_>) -> Result<Option<Cluster>, EnvError>,
     /// Finds the host of rank 0, and the port unless the user says it, if the launcher says where that is.
-    master: Option<fn(&Source<'_>, Place, Option<u16>) -> Result<(String, u16), EnvError>>,
+    master: Option<Master>,
 }
 
 static OPEN_MPI: Launcher = Launcher {
