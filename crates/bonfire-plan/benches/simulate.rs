@@ -20,13 +20,7 @@ fn main() {
         "{RANKS} ranks, {COUNT} elements of f32, one chunk per frame; {RUNS} runs on one core"
     );
     println!("algorithm          hosts    frames  simulated ms   best s  median s");
-    for algorithm in [
-        Algorithm::Ring,
-        Algorithm::HalvingDoubling,
-        Algorithm::DoubleTree,
-        Algorithm::Hierarchical,
-        Algorithm::Chain,
-    ] {
+    for &algorithm in Algorithm::candidates(Collective::AllReduce) {
         for hosts in [1, 128, RANKS] {
             measure(algorithm, hosts);
         }

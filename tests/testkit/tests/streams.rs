@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bonfire_collective::{
     Algorithm, CollectiveError, ConnectError, EnvSettings, GroupOptions, JobToken, ProcessGroup,
-    RankEnv, ReduceOp, TcpStoreServer,
+    Rank, RankEnv, ReduceOp, TcpStoreServer, shard_range,
 };
+use bonfire_plan::Collective;
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
 use bonfire_testkit::{
     Watchdog, connected, env_of, local, on_hosts, over, processes, try_connected,
@@ -66,27 +67,56 @@ fn every_operation_conforms_over_streams() {
 
 #[test]
 fn every_algorithm_conforms_over_streams() {
-    for algorithm in [
-        Algorithm::Ring,
-        Algorithm::HalvingDoubling,
-        Algorithm::DoubleTree,
-        Algorithm::Hierarchical,
-        Algorithm::Chain,
-    ] {
+    // Another is used between hosts, whose ranks have no memory in common.
+    for &algorithm in Algorithm::ALL.iter().filter(|&&other| other != Algorithm::ZeroCopy) {
         for way in ["auto:3", "auto:3t"] {
             // Chunks of two pieces, so that many frames are under way.
             let forced =
                 over(way).unwrap().with_algorithm(Some(algorithm)).with_chunk_bytes(32 << 10);
-            let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
-                let mut data: Vec<i32> =
-                    (0..200_003).map(|index| index + group.rank().get() as i32).collect();
-                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-                data
-            });
-            let expected: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
-            assert!(sums.iter().all(|sum| *sum == expected), "{algorithm}, {way}");
+            let uses =
+                on_hosts(&["a", "b", "a", "b"], forced, |group| uses_of(&group, algorithm, way));
+            assert!(uses.iter().all(|uses| *uses > 0), "{algorithm} is not used");
         }
     }
+}
+
+/// How many of the collectives in which four ranks take part alike have the algorithm, which each that has it uses.
+fn uses_of(group: &ProcessGroup, algorithm: Algorithm, way: &str) -> usize {
+    let (me, root, mut uses) = (group.rank(), Rank::new(1), 0);
+    let of_rank = |rank: u32| (0..200_003).map(move |index: i32| index + rank as i32);
+    let (mine, every_rank) = (of_rank(me.get()).collect::<Vec<_>>(), 0..4);
+    let mut check = |collective: Collective, found: Vec<i32>, expected: Vec<i32>| {
+        assert!(found == expected, "{collective} by {algorithm}, {way}");
+        if Algorithm::candidates(collective).contains(&algorithm) {
+            assert_eq!(group.last_algorithm(), Some(algorithm), "{collective}");
+            uses += 1;
+        }
+    };
+    let sum: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
+    let mut data = mine.clone();
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+    check(Collective::AllReduce, data, sum.clone());
+    let shard = shard_range(mine.len(), group.world_size(), me).as_range();
+    let found = group.reduce_scatter(&mine, ReduceOp::Sum).unwrap();
+    check(Collective::ReduceScatter, found, sum[shard].to_vec());
+    let found = group.all_gather(&mine).unwrap();
+    check(Collective::AllGather, found, every_rank.clone().flat_map(of_rank).collect());
+    let mut data = mine.clone();
+    group.broadcast(&mut data, root).unwrap();
+    check(Collective::Broadcast { root }, data, of_rank(1).collect());
+    let mut data = mine.clone();
+    group.reduce(&mut data, root, ReduceOp::Sum).unwrap();
+    let (found, expected) = if me == root { (data, sum) } else { (Vec::new(), Vec::new()) };
+    check(Collective::Reduce { root }, found, expected);
+    let found = group.gather(&mine, root).unwrap().unwrap_or_default();
+    let expected = every_rank.clone().flat_map(of_rank).filter(|_| me == root).collect();
+    check(Collective::Gather { root }, found, expected);
+    let mut data: Vec<i32> = every_rank.clone().flat_map(of_rank).collect();
+    group.all_to_all(&mut data).unwrap();
+    check(Collective::AllToAll, data, every_rank.flat_map(|_| of_rank(me.get())).collect());
+    group.barrier().unwrap();
+    check(Collective::Barrier, Vec::new(), Vec::new());
+    uses
 }
 
 #[test]

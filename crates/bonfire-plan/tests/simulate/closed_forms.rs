@@ -2,6 +2,26 @@
 
 use super::*;
 
+/// The estimate leaves out what overlaps, and what frames wait for at ports, which is most where ranks send in turn.
+/// Zero-copy plans send no frames with data.
+#[test]
+fn every_plan_takes_about_what_is_estimated() {
+    let costs = LinkCosts { alpha_s: LINK.latency_s, beta_s_per_byte: LINK.s_per_byte };
+    let gamma_s_per_byte = LINK.fold_s_per_byte;
+    let figures = LinkFigures { intra_host: costs, inter_host: costs, gamma_s_per_byte };
+    for ranks in [2, 4, 16] {
+        let kinds = all_kinds(ranks).into_iter();
+        for (collective, algorithm) in kinds.filter(|kind| kind.1 != Algorithm::ZeroCopy) {
+            let count = possible_count(collective, ranks, ranks * ranks * 1000);
+            let sizes = unchunked(ranks, count);
+            let seen = time_s(collective, algorithm, sizes);
+            let form = estimate(&shape(collective, algorithm, sizes), DType::U8, &figures);
+            let ratio = seen / form;
+            assert!((0.8..4.0).contains(&ratio), "{collective} by {algorithm}: {seen} for {form}");
+        }
+    }
+}
+
 #[test]
 fn a_ring_takes_its_closed_form() {
     for ranks in [1, 2, 3, 4, 7, 16, 64] {

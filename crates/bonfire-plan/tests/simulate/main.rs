@@ -18,10 +18,10 @@ use bonfire_plan::simulate::{
     simulate_plan,
 };
 use bonfire_plan::{
-    Algorithm, Collective, DType, ElemRange, Hosts, Plan, Rank, Schedule, ScheduleShape, Source,
-    Stage, Step, WorldSize, check,
+    Algorithm, Collective, DType, ElemRange, Hosts, LinkCosts, LinkFigures, Plan, Rank, Schedule,
+    ScheduleShape, Source, Stage, Step, WorldSize, check, estimate,
 };
-use support::{Sizes, schedule, schedule_of, shape, world};
+use support::{Sizes, all_kinds, possible_count, schedule, schedule_of, shape, world};
 
 /// 1 us, 1 GB/s, and folds at 4 GB/s.
 const LINK: Link = Link {
