@@ -149,8 +149,6 @@ impl Run<'_> {
         trainer.value("test_loss", test.loss)?;
         trainer.value("test_accuracy", test.top1)?;
         trainer.value(&format!("test_accuracy_top{topk}"), test.topk)?;
-        trainer.set_state(&best)?;
-        trainer.save(Some(test.top1))?;
         let written = if is_best && self.world.is_main() {
             weights::save(&trainer.ddp().module().valid(), &out_dir.join(BEST_FILE))
         } else {
@@ -159,6 +157,9 @@ impl Run<'_> {
         all_or_none(self.world, written)?;
         let epoch = trainer.epochs();
         weights::save_epoch(self.world, trainer.ddp(), out_dir, epoch)?;
+        // Last: after a kill before it the epoch is trained again, and its files are written.
+        trainer.set_state(&best)?;
+        trainer.save(Some(test.top1))?;
         trainer.note(&format!(
             "epoch {epoch} | loss {:.4} | Acc@1 {:.3} | Acc@{topk} {:.3} | best Acc@1 {best:.3}",
             test.loss, test.top1, test.topk,

@@ -11,7 +11,7 @@ use bonfire::World;
 use bonfire_testkit::{Signal, read_by_tensorboard};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use common::{Pictures, figure, files, program, start, succeeds};
+use common::{Pictures, figure, files, program, run, start, succeeds};
 use vision::config::Config;
 use vision::weights;
 
@@ -119,6 +119,24 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
     let tested = tested.lines().rfind(|line| line.contains("80 pictures"));
     let found = figure(tested.unwrap(), "Acc@1");
     assert!((found - expected).abs() < 2e-3, "{found} {of_epoch}");
+}
+
+/// A kill between the two would leave the file out for ever, and the weights of an earlier epoch as the best.
+#[test]
+fn an_epoch_is_in_a_checkpoint_only_after_its_weights_are_written() {
+    let pictures = Pictures::new(32);
+    let out_dir = pictures.out_dir("run");
+    let pairs = pictures.pairs(&out_dir, "OPTIM.MAX_EPOCH 2 OPTIM.WARMUP_EPOCHS 1");
+    // A folder of that name cannot become the file.
+    let file = out_dir.join("weights/model-2.safetensors");
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    let end = run("train", 1, &pairs);
+    assert!(!end.status.success(), "{end:#?}");
+    assert!(out_dir.join("weights/model-1.safetensors").is_file());
+    fs::remove_dir_all(&file).unwrap();
+    let lines = succeeds("train", 1, &pairs).join("\n");
+    assert!(lines.contains("resumed after epoch 1") && lines.contains("epoch 2 | "), "{lines}");
+    assert!(file.is_file());
 }
 
 #[test]

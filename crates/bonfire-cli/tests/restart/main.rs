@@ -219,29 +219,36 @@ fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
     assert!(end.status.success() && end.is_as_before, "{:?}", end.seen);
 }
 
-/// A launcher that is the first process of a terminal, as of `tmux new`, has no shell to continue it.
+/// A launcher that is the first process of a terminal, as of `tmux new`, has no shell to continue it; nor has one in a
+/// script that is.
 #[test]
 fn ctrl_z_does_not_stop_a_launcher_that_nobody_could_continue() {
     if let Some(why) = script_is_missing() {
         eprintln!("skipped: {why}");
         return;
     }
-    let folder = folder("orphan");
-    let script =
-        format!("cd {}; echo on $RANK; while [ ! -e end ]; do sleep 0.05; done", folder.display());
-    let job = bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]);
-    let words = std::iter::once(job.get_program()).chain(job.get_args());
-    let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
-    // The launcher leads the session of the inner terminal, and its parent is outside.
-    let mut terminal = Command::new("script");
-    terminal.args(["-qefc", &format!("exec {}", line.join(" ")), "/dev/null"]);
-    let mut console = Console::start(&terminal);
-    console.wait_for("on 1\r");
-    console.press(b"\x1a");
-    // One that stops has done so by then.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    std::fs::write(folder.join("end"), "").unwrap();
-    console.end();
+    let wrappers =
+        [("leads", "exec {}"), ("script", "{}; true"), ("timeout", "timeout --foreground 600 {}")];
+    for (name, wrapped) in wrappers {
+        let folder = folder(name);
+        let script = format!(
+            "cd {}; echo on $RANK; while [ ! -e end ]; do sleep 0.05; done",
+            folder.display()
+        );
+        let job = bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]);
+        let words = std::iter::once(job.get_program()).chain(job.get_args());
+        let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
+        // The first of them leads the session of the inner terminal, and its parent is outside.
+        let mut terminal = Command::new("script");
+        terminal.args(["-qefc", &wrapped.replace("{}", &line.join(" ")), "/dev/null"]);
+        let mut console = Console::start(&terminal);
+        console.wait_for("on 1\r");
+        console.press(b"\x1a");
+        // One that stops has done so by then.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::fs::write(folder.join("end"), "").unwrap();
+        console.end();
+    }
 }
 
 #[test]

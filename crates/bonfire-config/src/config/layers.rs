@@ -3,7 +3,7 @@
 use bonfire_plan::nearest;
 use serde_json::Value;
 
-use super::{Config, DilocoSection};
+use super::Config;
 use crate::deepspeed::Schedule;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
@@ -239,13 +239,6 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         "clip.value",
         "one of two".to_owned(),
         "for a training that clips by clip.norm; keep one of them",
-    );
-    let alone = DilocoSection { local_steps: None, ..config.diloco.clone() };
-    must(
-        config.diloco.local_steps.is_some() || alone == DilocoSection::default(),
-        "diloco.local_steps",
-        "none".to_owned(),
-        "a whole number from 1 where another key of diloco is set",
     );
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use bonfire_plan::pipeline::{Kind, Schedule, Shape};
 use bonfire_plan::{Axis, Grid, ShardGroup, Sharding, WorldSize};
 
-use super::Config;
+use super::{Config, DilocoSection};
 use crate::batch::Batches;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::settings::{OffloadTo, Precision, Route, Wire};
@@ -42,6 +42,9 @@ impl Config {
         let are_files = [optimizers, parameters].iter().all(|to| matches!(to, OffloadTo::Files(_)));
         let (key, saves) = ("diloco.local_steps", self.checkpoints.folder.is_some());
         let works = self.diloco.local_steps.is_some();
+        let lacks = !works && self.diloco != DilocoSection::default();
+        let other =
+            if self.diloco.fragments == 1 { "diloco.outer_gradients" } else { "diloco.fragments" };
         let peers = if works { shards } else { copies * shards * cp };
         let direct = peers > 1 && matches!(self.gradients.route, Route::Device | Route::Nccl);
         let is_odd = matches!(among, ShardGroup::Ranks(n) if peers > n.get() && peers % n > 0);
@@ -54,6 +57,7 @@ impl Config {
             (is_odd, "placement", "its groups have different numbers of ranks"),
             (is_sharded && is_compressed, "gradients.wire", "gradients of rows are not compressed"),
             (direct && (is_sharded || is_compressed), "gradients.route", "take auto or host"),
+            (lacks, other, "set diloco.local_steps, or leave it out"),
             (works && pp * cp > 1, key, "workers have whole models; leave pp and cp out"),
             (works && copies == 1 && shards > 1, key, "set mesh=dp_replicate=-1"),
             (works && is_cut, key, "it sends whole parameters; choose placement zero1 or zero2"),

@@ -84,7 +84,6 @@ fn numbers_out_of_range_are_refused() {
         ("steps=0", "a whole number from 1"),
         ("gradients.route=wire", "one of auto, host, device, nccl"),
         ("diloco.fragments=0", "a whole number from 1"),
-        ("diloco.fragments=2", "diloco.local_steps: none is not"),
         ("evaluation.every=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
         ("optimizer.momentum=1", "below 1"),
@@ -261,6 +260,8 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         (&[workers, "offload.parameters=memory"], "use offload.optimizer"),
         (&[workers, "precision.compute=f16"], "falls behind"),
         (&["placement=zero2", "gradients.wire=f16"], "gradients.wire: f16 is refused: "),
+        (&["diloco.fragments=2"], "diloco.fragments: 2 is refused: set diloco.local_steps"),
+        (&["diloco.outer_gradients=int8"], "diloco.outer_gradients: int8 is refused: set "),
         (&["offload.optimizer=a", "offload.parameters=b"], "choose one folder"),
     ] {
         for ranks in [None, Some(8)] {
@@ -290,6 +291,8 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         &[workers, "mesh=dp_replicate=2,dp_shard=4", "placement=zero1"],
         &["mesh=dp_replicate=2,dp_shard=4", "placement=zero3", "checkpoints.folder=a"],
         &["gradients.route=nccl"],
+        // One behind the other, as the layers of a file and a command line are.
+        &["diloco.fragments=2", "diloco.local_steps=10", "mesh=dp_replicate=8"],
     ] {
         let config = Config::default().with_words(words).unwrap();
         config.grid(WorldSize::new(8).unwrap()).unwrap();
