@@ -193,7 +193,7 @@ fn what_is_wrong_is_reported_with_its_path() {
     );
     assert_error(
         r#"{ "optimizer": { "type": "OneBitAdam", "params": { "lr": 1 } } }"#,
-        "optimizer.type: \"OneBitAdam\" is refused: Bonfire has Adam, AdamW, SGD, Lion and Muon",
+        "optimizer.type: \"OneBitAdam\" is refused: of DeepSpeed's, Bonfire reads Adam, AdamW, SGD, Lion and Muon",
     );
     assert_error(
         r#"{ "optimizer": { "type": "SGD", "params": { "nesterow": true } } }"#,

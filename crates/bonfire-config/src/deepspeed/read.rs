@@ -212,7 +212,7 @@ fn refused_optimizer(value: &Json) -> Option<&'static str> {
         "DeepSpeed's bounds its ratio of norms and corrects its bias outside of it, and Burn's does neither; for \
          Burn's set optimizer.kind to lamb in a file of Bonfire's own"
     } else {
-        "Bonfire has Adam, AdamW, SGD, Lion and Muon"
+        "of DeepSpeed's, Bonfire reads Adam, AdamW, SGD, Lion and Muon"
     };
     (!is_known).then_some(reason)
 }

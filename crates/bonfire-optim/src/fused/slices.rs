@@ -12,7 +12,7 @@ use super::number::{Number, Real};
 use crate::compute::is_alone;
 use crate::gradient::Factors;
 
-/// An element-wise step of an optimizer with M moments. Moments begin as [negative zeros](super::NEUTRAL).
+/// An element-wise step of an optimizer with M moments. Moments begin as negative zeros, to which the first step adds.
 pub(crate) trait Rule<const M: usize>: Copy + Send + Sync {
     /// The parameter and the moments after a step. To be inlined.
     fn update<N: Number>(self, parameter: N, gradient: N, moments: [N; M]) -> (N, [N; M]);

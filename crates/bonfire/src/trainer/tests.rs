@@ -171,16 +171,20 @@ fn a_mesh_of_other_ranks_is_refused() {
 #[test]
 fn it_learns_with_every_optimizer() {
     for optimizer in OptimizerKind::ALL {
-        let rate = match optimizer {
-            OptimizerKind::Sgd => 20.0,
-            OptimizerKind::Muon => 0.2,
-            _ => 0.02,
+        let rates = match optimizer.name() {
+            "sgd" => &[20.0][..],
+            "muon" => &[0.2],
+            "adamw" | "adam" | "lion" | "lamb" => &[0.02],
+            // One of these suits rules of every scale.
+            _ => &[0.02, 0.2, 20.0],
         };
         let kind = format!("optimizer.kind={optimizer}");
-        let rate = format!("optimizer.lr={rate}");
         let first = trained(2, &[&kind, "steps=1"]).unwrap()[0].2;
-        let last = trained(2, &[&kind, "steps=60", &rate]).unwrap()[0].2;
-        assert!(last < 0.7 * first, "{optimizer}: {first} to {last}");
+        let learns = |rate: &f64| {
+            let rate = format!("optimizer.lr={rate}");
+            trained(2, &[&kind, "steps=60", &rate]).unwrap()[0].2 < 0.7 * first
+        };
+        assert!(rates.iter().any(learns), "{optimizer} from {first}");
     }
 }
 
