@@ -16,7 +16,7 @@ pub enum EnvError {
     #[error(
         "{variable} is not set; a worker needs {RANK}, {WORLD_SIZE}, {MASTER_ADDR} and \
          {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under a launcher of \
-         clusters it needs none"
+         clusters export {variable} alone"
     )]
     Missing {
         /// The first variable that was looked for in vain.
