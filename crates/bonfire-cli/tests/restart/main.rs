@@ -187,6 +187,20 @@ fn ranks_stop_and_go_on_with_their_launcher() {
     job.succeed();
 }
 
+/// One that continues jobs, with `fg` and `bg`.
+fn interactive_shell() -> Command {
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]);
+    shell
+}
+
+/// The command as it is typed into a shell, with an end.
+fn line(command: &Command, end: &str) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
+    line.join(" ") + end
+}
+
 #[test]
 fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
     if let Some(why) = script_is_missing() {
@@ -199,7 +213,8 @@ fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
          while [ ! -e end ]; do sleep 0.05; done",
         folder.display()
     );
-    let mut console = Console::start(&bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]));
+    let mut console = Console::start(&interactive_shell());
+    console.press(line(&bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]), "\n").as_bytes());
     let ids = [0, 1].map(|rank| {
         let file = folder.join(format!("{rank}.ids"));
         while !file.exists() {
@@ -211,10 +226,13 @@ fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
     for _ in 0..3 {
         console.press(b"\x1a");
         wait_until_stopped(&ids.concat(), true);
-        bonfire_testkit::signal_process(ids[0][0], Signal::CONT);
+        console.press(b"fg\n");
         wait_until_stopped(&ids.concat(), false);
     }
     fs::write(folder.join("end"), "").unwrap();
+    console.press(b"echo ends with $?\n");
+    console.wait_for("ends with 0");
+    console.press(b"exit\n");
     let end = console.end();
     assert!(end.status.success() && end.is_as_before, "{:?}", end.seen);
 }
@@ -236,11 +254,9 @@ fn ctrl_z_does_not_stop_a_launcher_that_nobody_could_continue() {
             folder.display()
         );
         let job = bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]);
-        let words = std::iter::once(job.get_program()).chain(job.get_args());
-        let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
         // The first of them leads the session of the inner terminal, and its parent is outside.
         let mut terminal = Command::new("script");
-        terminal.args(["-qefc", &wrapped.replace("{}", &line.join(" ")), "/dev/null"]);
+        terminal.args(["-qefc", &wrapped.replace("{}", &line(&job, "")), "/dev/null"]);
         let mut console = Console::start(&terminal);
         console.wait_for("on 1\r");
         console.press(b"\x1a");
@@ -261,12 +277,8 @@ fn a_job_that_bg_continues_is_not_stopped_again_by_the_prompt_of_the_shell() {
     let script =
         format!("cd {}; echo on $RANK; while [ ! -e end ]; do sleep 0.05; done", folder.display());
     let job = bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]);
-    let words = std::iter::once(job.get_program()).chain(job.get_args());
-    let line: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
-    let mut shell = Command::new("bash");
-    shell.args(["--norc", "--noprofile", "-i"]);
-    let mut console = Console::start(&shell);
-    console.press(format!("{}\n", line.join(" ")).as_bytes());
+    let mut console = Console::start(&interactive_shell());
+    console.press(line(&job, "\n").as_bytes());
     console.wait_for("on 1\r");
     console.press(b"\x1a");
     console.wait_for("Stopped");
