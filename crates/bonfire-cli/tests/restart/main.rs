@@ -6,6 +6,7 @@
 mod hosts;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,7 +24,8 @@ fn bonfire(arguments: &[&str]) -> Command {
 
 fn shell(flags: &[&str], script: &str) -> Job {
     let script = ["--", "/bin/sh", "-c", script];
-    Job::start(&mut bonfire(&[flags, &script[..]].concat()))
+    // A job of its own, as a shell starts it: one that this test can continue.
+    Job::start(bonfire(&[flags, &script[..]].concat()).process_group(0))
 }
 
 /// A folder of this test's own, empty.
