@@ -55,7 +55,7 @@ pub(crate) struct PlanArgs {
 }
 
 /// Takes the name of an optimizer for its moments: of one that keeps as many for every parameter, as shapes do not say
-/// which matrices are tables of embeddings; SGD with momentum is another.
+/// which matrices are embedding tables; SGD with momentum is another.
 fn moments_by_name() -> impl TypedValueParser<Value = u32> {
     let even = OptimizerKind::ALL.into_iter().filter(|kind| kind.matrix_moments().is_none());
     let mut all: Vec<_> = even.map(|kind| (kind.name(), kind.moments(None))).collect();

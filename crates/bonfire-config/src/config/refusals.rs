@@ -51,7 +51,7 @@ impl Config {
         let refusals = [
             (pp > 1 && cp > 1, "mesh", "stages have whole sequences; leave pp or cp out"),
             (pp > 1 && is_cut, "placement", "stages have whole parameters; take zero1 or zero2"),
-            (pp > 1 && compute != Precision::F32, "precision.compute", "cast in the stages"),
+            (pp > 1 && compute != Precision::F32, "precision.compute", "with pp cast in the stages"),
             (pp > 1 && is_offloaded, "offload.parameters", "with pp, use offload.optimizer"),
             (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
             (is_odd, "placement", "its groups have different numbers of ranks"),
@@ -59,7 +59,7 @@ impl Config {
             (direct && (is_sharded || is_compressed), "gradients.route", "take auto or host"),
             (lacks, other, "set diloco.local_steps, or leave it out"),
             (works && pp * cp > 1, key, "workers have whole models; leave pp and cp out"),
-            (works && copies == 1 && shards > 1, key, "set mesh=dp_replicate=-1"),
+            (works && copies == 1 && shards > 1, key, "for workers set mesh=dp_replicate=-1"),
             (works && is_cut, key, "it sends whole parameters; choose placement zero1 or zero2"),
             (works && is_offloaded, key, "workers keep parameters; use offload.optimizer"),
             (works && skips, key, "a worker that skips falls behind; no f16, no skip_overflow"),

@@ -87,7 +87,7 @@ impl OptimizerKind {
         }
     }
 
-    /// Returns the number of moments for an element of a matrix that is no table of embeddings, if it differs.
+    /// Returns the number of moments for each element of a matrix, unless it is an embedding table, if that differs.
     pub fn matrix_moments(self) -> Option<u32> {
         (self == Self::Muon).then_some(1)
     }
