@@ -51,7 +51,7 @@ impl Config {
         let refusals = [
             (pp > 1 && cp > 1, "mesh", "stages have whole sequences; leave pp or cp out"),
             (pp > 1 && is_cut, "placement", "stages have whole parameters; take zero1 or zero2"),
-            (pp > 1 && compute != Precision::F32, "precision.compute", "with pp cast in the stages"),
+            (pp > 1 && compute != Precision::F32, "precision.compute", "in pp, cast in the stages"),
             (pp > 1 && is_offloaded, "offload.parameters", "with pp, use offload.optimizer"),
             (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
             (is_odd, "placement", "its groups have different numbers of ranks"),
