@@ -15,9 +15,9 @@ use bonfire_testkit::{
 };
 
 fn bonfire(arguments: &[&str]) -> Command {
-    // Also where the tests were started so that they outlive their terminal.
+    // Also where the tests were started without a terminal, or so that they outlive it.
     let mut command = Command::new("env");
-    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_bonfire"), "run"]);
+    command.args(["--default-signal=HUP,TSTP", env!("CARGO_BIN_EXE_bonfire"), "run"]);
     command.args(arguments);
     command
 }
