@@ -15,7 +15,7 @@ use bonfire_testkit::{
 };
 
 fn bonfire(arguments: &[&str]) -> Command {
-    // Also where the tests were started without a terminal, or so that they outlive it.
+    // Also where the tests were started with these signals ignored, as by `nohup`.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,TSTP", env!("CARGO_BIN_EXE_bonfire"), "run"]);
     command.args(arguments);
