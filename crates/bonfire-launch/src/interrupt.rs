@@ -9,6 +9,8 @@ use bonfire_collective::{
     CollectiveError, Interrupt, InterruptWatch, ProcessGroup, Proposal, Rank,
 };
 
+use crate::failure::PEER_FAILED_EXIT_CODE;
+
 /// One Ctrl-C can reach a process twice, through the terminal and through a launcher, and `timeout` sends its
 /// SIGTERM to its child and to the child's group. What comes later than this is another.
 const ECHO_MAX: Duration = Duration::from_secs(1);
@@ -88,10 +90,11 @@ impl StopRequest {
     }
 
     /// The exit code of a process that has stopped because it was asked to: what a shell would report, had
-    /// it not watched. A rank that stops because of another ends as after SIGTERM.
+    /// it not watched. For a rank that stops because of another it is [`PEER_FAILED_EXIT_CODE`], so that a launcher
+    /// ends with the code of the one that was asked.
     pub fn exit_code(&self) -> u8 {
         match self.asked.load(Ordering::Relaxed) {
-            NOT_ASKED => code(Interrupt::Terminate.number()),
+            NOT_ASKED => PEER_FAILED_EXIT_CODE,
             signal => code(signal),
         }
     }

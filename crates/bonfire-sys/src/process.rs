@@ -12,6 +12,7 @@ mod interrupt;
 mod open_files;
 mod request;
 mod resident;
+mod stat;
 
 use std::io;
 use std::marker::PhantomData;
@@ -28,6 +29,7 @@ pub use interrupt::{Interrupt, InterruptWatch, StopWatch, is_orphaned, stop_this
 pub use open_files::{open_files_left, raise_open_files};
 pub use request::RequestWatch;
 pub use resident::Resident;
+pub use stat::ProcessStat;
 
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
 const DROP_WAIT: Duration = Duration::from_secs(1);

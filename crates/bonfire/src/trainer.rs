@@ -367,8 +367,8 @@ impl<M: Model, B: Send + 'static> Trainer<M, B> {
         self.feed.batches_left()
     }
 
-    /// Returns the exit code of a training that was asked to stop before its end, as a shell has it: 130 after Ctrl-C.
-    /// `None` if it was not.
+    /// Returns the exit code of a training that was asked to stop before its end, as a shell has it: 130 after Ctrl-C; or
+    /// 75 on a rank that stops because another was asked. `None` if none was.
     pub fn stop_code(&self) -> Option<u8> {
         self.is_stopped.then(|| self.stop.exit_code())
     }

@@ -5,10 +5,14 @@
 
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd, Signal};
+use bonfire_testkit::{Job, JobEnd, Signal, signal_process};
 
 /// The end of a training of some ranks that a signal stopped, after a check of its report.
 fn stopped(ranks: u32, signal: Signal) -> JobEnd {
+    stopped_by(ranks, |job| job.signal(signal))
+}
+
+fn stopped_by(ranks: u32, ask: impl FnOnce(&Job)) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
     command.args(["--nproc", &ranks.to_string(), "--device", "cpu", "--report-dir"]);
@@ -23,7 +27,7 @@ fn stopped(ranks: u32, signal: Signal) -> JobEnd {
     while trained < 2 {
         trained += usize::from(job.next_line().contains("/1000000"));
     }
-    job.signal(signal);
+    ask(&job);
     let end = job.end();
     let (output, errors) = (end.stdout.join("\n"), end.stderr.join("\n"));
     let stop =
@@ -41,6 +45,17 @@ fn stopped(ranks: u32, signal: Signal) -> JobEnd {
 fn ctrl_c_ends_a_training_with_its_report() {
     let errors = stopped(2, Signal::INT).with_code(130).stderr.join("\n");
     assert!(errors.contains("interrupted by SIGINT"), "{errors}");
+}
+
+#[test]
+fn a_signal_to_one_rank_ends_the_job_with_its_code_and_names_the_rank() {
+    for (signal, code, rank) in
+        [(Signal::INT, 130, 1), (Signal::TERM, 143, 0), (Signal::HUP, 129, 1)]
+    {
+        let end = stopped_by(2, |job| signal_process(job.process_of_rank(rank), signal));
+        let errors = end.with_code(code).stderr.join("\n");
+        assert!(errors.contains(&format!("root cause: rank {rank} (process ")), "{errors}");
+    }
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bonfire_sys::process::ProcessStat;
+
 pub use again::{again, measured, print_figure, task};
 pub use port::OwnPort;
 pub use rustix::process::Signal;
@@ -59,6 +61,20 @@ impl Job {
 
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The process that the command, a launcher, has started for a rank.
+    #[track_caller]
+    pub fn process_of_rank(&self, rank: u32) -> u32 {
+        let entries = fs::read_dir("/proc").expect("Linux has it").flatten();
+        let mut ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let variable = format!("RANK={rank}");
+        let found = ids.find(|&id| {
+            let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            ProcessStat::read(id).is_some_and(|stat| stat.parent == self.id())
+                && environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+        });
+        found.unwrap_or_else(|| panic!("there is no rank {rank}"))
     }
 
     /// The next line of output, waiting for it.
@@ -209,7 +225,6 @@ pub fn wait_until_stopped(pids: &[u32], stopped: bool) {
     }
 }
 
-/// The letter that the kernel has for what a process does.
 /// Whether a process is stopped, or waits within `vfork` for a child that is.
 fn is_stopped(pid: u32) -> bool {
     let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok();
@@ -222,9 +237,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The state follows the name, which is in parentheses and may contain anything.
-    stat.rsplit(')').next()?.trim_start().chars().next()
+    ProcessStat::read(pid).map(|stat| stat.state)
 }
 
 #[track_caller]

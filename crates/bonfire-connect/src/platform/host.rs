@@ -11,12 +11,9 @@ pub fn open_files_left() -> u64 {
     bonfire_sys::process::open_files_left()
 }
 
-/// The letter that Linux has for the state of a process of this host: `T` for a stopped one, `t` for one
-/// that a debugger holds.
+/// The letter of a process's state: `T` for a stopped one, `t` for one that a debugger holds.
 pub fn process_state(id: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The state follows the name, which is in parentheses and may contain anything.
-    stat.rsplit(')').next()?.trim_start().chars().next()
+    bonfire_sys::process::ProcessStat::read(id).map(|stat| stat.state)
 }
 
 /// Text that is the same for the processes of one host and one network namespace, and no others.

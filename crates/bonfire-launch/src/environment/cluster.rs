@@ -1,6 +1,8 @@
 //! Launchers of clusters, and the ranks that they start, which are numbered in variables of their own. All that is
 //! known of a launcher is one [`Launcher`]; nothing else may depend on which one it is.
 
+use bonfire_sys::process::ProcessStat;
+
 use super::source::Source;
 use super::{EnvError, LOCAL_RANK, LOCAL_WORLD_SIZE, Place, WORLD_SIZE};
 
@@ -308,22 +310,14 @@ fn first_host(text: &str) -> Option<String> {
 }
 
 /// The number of the nearest process above this one with a name, or of its parent.
-fn launcher_process(name: &str) -> i32 {
-    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+fn launcher_process(name: &str) -> u32 {
+    let parent = std::os::unix::process::parent_id();
     let mut process = parent;
-    while process > 1 {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else {
-            break;
-        };
-        // `PID (NAME) STATE PARENT ...`; a name can contain anything.
-        let Some((head, tail)) = stat.rsplit_once(')') else {
-            break;
-        };
-        if head.split_once('(').is_some_and(|(_, found)| found == name) {
+    while let Some(stat) = ProcessStat::read(process).filter(|_| process > 1) {
+        if stat.name == name {
             return process;
         }
-        let above = tail.split_whitespace().nth(1);
-        process = above.and_then(|above| above.parse().ok()).unwrap_or(0);
+        process = stat.parent;
     }
     parent
 }
@@ -363,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_process_above_is_found_by_its_name() {
-        let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
+        let parent = std::os::unix::process::parent_id();
         assert_eq!(launcher_process("no such name"), parent);
         let name = std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap();
         assert_eq!(launcher_process(name.trim_end()), parent);

@@ -4,14 +4,13 @@
 //! as `nohup` sets it, and SIGTSTP, as shells without job control set it.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::process::{Pid, getpgid, getppid, getsid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
 
+use super::ProcessStat;
 use super::request::{SignalThread, action};
 
 /// Signal handlers belong to the process, so what is known of them does too.
@@ -101,25 +100,21 @@ impl StopWatch {
 /// Returns true if no process of this session is there to continue this one once it is stopped. The kernel then discards
 /// SIGTSTP where it has its usual action.
 pub fn is_orphaned() -> bool {
-    let place = |of| (getsid(of).ok(), getpgid(of).ok());
-    let (session, group) = place(None);
-    let mut parent = getppid();
-    while let Some(pid) = parent {
-        match place(Some(pid)) {
-            (other, _) if other != session => return true,
-            // What wraps this process, such as `timeout`, is stopped with it.
-            (_, other) if other == group => parent = parent_of(pid),
-            _ => return false,
+    let Some(own) = ProcessStat::read(std::process::id()) else {
+        return true;
+    };
+    let mut parent = own.parent;
+    while let Some(stat) = ProcessStat::read(parent) {
+        if stat.session != own.session {
+            return true;
         }
+        if stat.group != own.group {
+            return false;
+        }
+        // What wraps this process, such as `timeout`, is stopped with it.
+        parent = stat.parent;
     }
     true
-}
-
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // `PID (NAME) STATE PARENT ...`; a name can contain anything.
-    let (_, tail) = stat.rsplit_once(')')?;
-    Pid::from_raw(tail.split_whitespace().nth(1)?.parse().ok()?)
 }
 
 /// Stops this process, and returns once it is continued.

@@ -21,8 +21,7 @@ fn guarded(script: &str, guard: &Arc<Guard>) -> ChildProcess {
 
 /// Whether a process exists and is not a zombie.
 fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim().starts_with(['Z', 'X']))
+    ProcessStat::read(pid).is_some_and(|stat| !['Z', 'X'].contains(&stat.state))
 }
 
 #[track_caller]
