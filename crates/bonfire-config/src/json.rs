@@ -16,6 +16,8 @@ pub(crate) enum Json {
     Null,
     Bool(bool),
     Number(f64),
+    /// A whole number that f64 may not have.
+    Large(u64),
     Text(String),
     List(Vec<Json>),
     Object(Vec<(String, Json)>),
@@ -27,6 +29,7 @@ impl fmt::Display for Json {
             Self::Null => f.write_str("null"),
             Self::Bool(value) => write!(f, "{value}"),
             Self::Number(value) => write!(f, "{value}"),
+            Self::Large(value) => write!(f, "{value}"),
             Self::Text(value) => write!(f, "{value:?}"),
             Self::List(values) => {
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
@@ -126,12 +129,13 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Json::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value as f64))
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Json, E> {
+        u64::try_from(value).map_or(Ok(Json::Number(value as f64)), |value| self.visit_u64(value))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value as f64))
+        let is_large = value > 1 << f64::MANTISSA_DIGITS;
+        Ok(if is_large { Json::Large(value) } else { Json::Number(value as f64) })
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Json, E> {

@@ -9,6 +9,12 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
 use crate::source::Source;
 
+/// Up to here f64 has all whole numbers.
+const WHOLE_MAX: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+
+/// More threads are a typing error, and where the system has no room for them, the process is aborted.
+const WORKERS_MAX: usize = 1024;
+
 pub(super) fn tree(config: &Config) -> Value {
     serde_json::to_value(config).expect("plain data can always be written")
 }
@@ -49,7 +55,8 @@ fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<Given>) 
 
 fn plain(value: Json) -> Value {
     match value {
-        Json::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+        Json::Large(number) => Value::from(number),
+        Json::Number(number) if number.fract() == 0.0 && number.abs() <= WHOLE_MAX => {
             Value::from(number as i64)
         }
         // JSON has no such number: as nothing it would be what the key has by default.
@@ -84,7 +91,8 @@ fn scalar(text: &str) -> Value {
             Json::Object(_) => Value::from(text),
             value => plain(value),
         },
-        _ => Value::from(text),
+        // Those of TOML end at that of i64.
+        _ => text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from),
     }
 }
 
@@ -218,7 +226,6 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         ("batch.micro", config.batch.micro),
         ("batch.accumulation", config.batch.accumulation),
         ("pipeline.stages_per_rank", config.pipeline.stages_per_rank.map(u64::from)),
-        ("data.workers", Some(config.data.workers as u64)),
         ("diloco.local_steps", config.diloco.local_steps),
         ("diloco.fragments", Some(config.diloco.fragments as u64)),
         ("evaluation.every", config.evaluation.every),
@@ -228,6 +235,9 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     ] {
         must(number != Some(0), path, "0".to_owned(), "a whole number from 1");
     }
+    let workers = config.data.workers;
+    let is_right = (1..=WORKERS_MAX).contains(&workers);
+    must(is_right, "data.workers", workers.to_string(), "a whole number from 1 to 1024");
     let (one, other) = optimizer.betas.unwrap_or_default();
     let is_beta = |beta: f64| (0.0..1.0).contains(&beta);
     let (are_right, found) = (is_beta(one) && is_beta(other), format!("[{one}, {other}]"));

@@ -6,9 +6,9 @@ use std::fmt::Display;
 use std::num::NonZeroU32;
 
 use bonfire_plan::pipeline::{Kind, Schedule, Shape};
-use bonfire_plan::{Axis, Grid, ShardGroup, Sharding, WorldSize};
+use bonfire_plan::{Axis, Grid, ShardGroup, ShardUnit, Sharding, WorldSize};
 
-use super::{Config, DilocoSection};
+use super::{Config, DilocoSection, OptimizerKind};
 use crate::batch::Batches;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::settings::{OffloadTo, Precision, Route, Wire};
@@ -30,16 +30,23 @@ impl Config {
     /// [`ConfigError::Refused`] for each setting that another one forbids.
     pub fn check(&self, grid: Option<&Grid>) -> Result<(), ConfigErrors> {
         let size = |axis| grid.map_or(1, |grid| grid.size(axis));
-        let [pp, copies, shards, cp] =
-            [Axis::Pp, Axis::DpReplicate, Axis::DpShard, Axis::Cp].map(size);
+        let [pp, copies, shards, cp, tp] =
+            [Axis::Pp, Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp].map(size);
         let (is_sharded, among) = (self.placement.is_sharded(), self.placement.among);
         let is_cut = self.placement.parameters == Sharding::Sharded;
         let is_offloaded = self.offload.parameters != OffloadTo::None;
         let is_compressed = self.gradients.wire != Wire::Own;
         let compute = self.precision.compute;
         let skips = compute == Precision::F16 || self.precision.skip_overflow;
+        let (kind, momentum) = (self.optimizer.kind, self.optimizer.momentum.unwrap_or(0.0));
         let (optimizers, parameters) = (&self.offload.optimizer, &self.offload.parameters);
         let are_files = [optimizers, parameters].iter().all(|to| matches!(to, OffloadTo::Files(_)));
+        let has_rows = is_sharded && self.placement.unit == ShardUnit::Rows;
+        let leads = kind == OptimizerKind::Sgd && self.optimizer.nesterov;
+        let whole = format!("{kind} steps whole parameters; take zero1-whole or zero2-whole");
+        let divided = format!("{kind} steps whole parameters, and tp divides them");
+        let fused = OptimizerKind::listed(OptimizerKind::is_fused, "and");
+        let fused = format!("it is for {fused}, and optimizer.kind is {kind}");
         let (key, saves) = ("diloco.local_steps", self.checkpoints.folder.is_some());
         let works = self.diloco.local_steps.is_some();
         let lacks = !works && self.diloco != DilocoSection::default();
@@ -53,6 +60,11 @@ impl Config {
             (pp > 1 && is_cut, "placement", "stages have whole parameters; take zero1 or zero2"),
             (pp > 1 && compute != Precision::F32, "precision.compute", "in pp, cast in the stages"),
             (pp > 1 && is_offloaded, "offload.parameters", "with pp, use offload.optimizer"),
+            (leads && momentum == 0.0, "optimizer.nesterov", "set optimizer.momentum above 0"),
+            (kind.needs_whole() && has_rows, "placement", &whole),
+            (kind.needs_whole() && tp > 1, "mesh", &divided),
+            (*optimizers != OffloadTo::None && !kind.is_fused(), "offload.optimizer", &fused),
+            (is_offloaded && !kind.is_fused(), "offload.parameters", &fused),
             (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
             (is_odd, "placement", "its groups have different numbers of ranks"),
             (is_sharded && is_compressed, "gradients.wire", "gradients of rows are not compressed"),

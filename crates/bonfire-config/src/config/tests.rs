@@ -83,6 +83,9 @@ fn numbers_out_of_range_are_refused() {
         ("report.peak_flops=0", "a number above 0"),
         ("steps=0", "a whole number from 1"),
         ("gradients.route=wire", "one of auto, host, device, nccl"),
+        ("data.workers=0", "a whole number from 1 to 1024"),
+        ("data.workers=20000", "a whole number from 1 to 1024"),
+        ("seed=18446744073709551616", "seed: "),
         ("diloco.fragments=0", "a whole number from 1"),
         ("evaluation.every=0", "a whole number from 1"),
         ("optimizer.betas=[0.9, 1.0]", "below 1"),
@@ -98,6 +101,20 @@ fn numbers_out_of_range_are_refused() {
     }
     let both = error_of(Config::default().with_words(["clip.norm=1", "clip.value=1"]));
     assert!(both.contains("keep one"), "{both}");
+}
+
+#[test]
+fn whole_numbers_keep_all_their_digits() {
+    for seed in [(1 << 53) - 1, 1 << 53, (1 << 53) + 1, i64::MAX as u64, u64::MAX] {
+        let config = Config::default();
+        let json = config.clone().with_file(&format!("{{ \"seed\": {seed} }}"), Format::Json);
+        assert_eq!(json.unwrap().seed, seed);
+        if i64::try_from(seed).is_ok() {
+            let toml = config.clone().with_file(&format!("seed = {seed}"), Format::Toml);
+            assert_eq!(toml.unwrap().seed, seed);
+        }
+        assert_eq!(config.with_words([format!("seed={seed}")]).unwrap().seed, seed);
+    }
 }
 
 #[test]
@@ -254,6 +271,7 @@ fn refusal(words: &[&str], ranks: Option<u32>) -> String {
 #[test]
 fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
     let workers = "diloco.local_steps=10";
+    let (sgd, muon) = ("optimizer.kind=sgd", "optimizer.kind=muon");
     for (words, says) in [
         (&[workers, "checkpoints.folder=a"][..], "leave checkpoints.folder out"),
         (&[workers, "placement=zero3"], "choose placement zero1 or zero2"),
@@ -263,6 +281,11 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         (&["diloco.fragments=2"], "diloco.fragments: 2 is refused: set diloco.local_steps"),
         (&["diloco.outer_gradients=int8"], "diloco.outer_gradients: int8 is refused: set "),
         (&["offload.optimizer=a", "offload.parameters=b"], "choose one folder"),
+        (&[sgd, "optimizer.nesterov=true"], "nesterov: true is refused: set optimizer.momentum "),
+        (&[muon, "placement=zero1"], "placement: zero1 is refused: muon steps whole parameters"),
+        (&["optimizer.kind=lamb", "placement=zero3@4"], "take zero1-whole or zero2-whole"),
+        (&[muon, "offload.optimizer=memory"], "offload.optimizer: memory is refused: it is for "),
+        (&[muon, "offload.parameters=a"], "offload.parameters: a is refused: it is for adamw"),
     ] {
         for ranks in [None, Some(8)] {
             let error = refusal(words, ranks);
@@ -291,6 +314,9 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         &[workers, "mesh=dp_replicate=2,dp_shard=4", "placement=zero1"],
         &["mesh=dp_replicate=2,dp_shard=4", "placement=zero3", "checkpoints.folder=a"],
         &["gradients.route=nccl"],
+        &[sgd, "optimizer.nesterov=true", "optimizer.momentum=0.9"],
+        &["optimizer.nesterov=true"],
+        &[muon, "placement=zero2-whole"],
         // One behind the other, as the layers of a file and a command line are.
         &["diloco.fragments=2", "diloco.local_steps=10", "mesh=dp_replicate=8"],
     ] {

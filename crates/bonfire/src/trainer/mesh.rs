@@ -2,7 +2,7 @@
 
 use bonfire_checkpoint::record::TensorTable;
 use bonfire_collective::ReduceOp;
-use bonfire_config::{Config, OptimizerKind};
+use bonfire_config::Config;
 use bonfire_plan::{Axis, Grid, WorldSize};
 use bonfire_train::{Checkpoints, Mesh, World};
 use burn::module::{Module, list_param_ids};
@@ -90,19 +90,6 @@ impl Place {
             self.grid
         ));
         all_or_none(&self.world, Err(cause))
-    }
-
-    /// Checks that an optimizer treats the parts of a parameter like the complete parameter.
-    pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
-        if kind.needs_whole() && self.is_divided {
-            Err(Error::Usage(format!(
-                "optimizer.kind: {} need whole parameters, and tp in mesh divides them; choose {}",
-                OptimizerKind::listed(OptimizerKind::needs_whole, "and"),
-                OptimizerKind::listed(|kind| !kind.needs_whole(), "or")
-            )))
-        } else {
-            Ok(())
-        }
     }
 
     pub(super) fn data(&self) -> &World {

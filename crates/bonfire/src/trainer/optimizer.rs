@@ -12,27 +12,19 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Tensor};
 
-use crate::error::{Error, Result};
-
 /// Builds the optimizer, with its state in files if it has a folder; and the handle for factors of gradients, if all
 /// its groups have one.
 pub(super) fn build<M: Module>(
     section: &OptimizerSection,
     model: &M,
     offload: Option<Offload>,
-) -> Result<(ModuleOptimizer, Option<DeferredScale>)> {
+) -> (ModuleOptimizer, Option<DeferredScale>) {
     let betas = |own: (f64, f64)| {
         let (one, other) = section.betas.unwrap_or(own);
         (one as f32, other as f32)
     };
     let adams = betas((0.9, 0.999));
     let eps = section.eps as f32;
-    if offload.is_some() && !section.kind.is_fused() {
-        return Err(Error::Usage(format!(
-            "offload.optimizer and offload.parameters are for {}",
-            OptimizerKind::listed(OptimizerKind::is_fused, "and")
-        )));
-    }
     let handles = Handles(offload, section.kind.is_fused().then(DeferredScale::default));
     let adamw = |decay| {
         let adamw = AdamWConfig::new().with_beta_1(adams.0).with_beta_2(adams.1).with_epsilon(eps);
@@ -62,7 +54,7 @@ pub(super) fn build<M: Module>(
         }),
         OptimizerKind::Muon => with_muon(section, model, grouped(section, adamw)),
     };
-    Ok((optimizer, handles.1))
+    (optimizer, handles.1)
 }
 
 /// What all fused optimizers of a training are given.

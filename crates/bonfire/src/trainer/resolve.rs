@@ -72,10 +72,7 @@ pub(super) fn resolve<M: Model, B: Send + 'static>(
     let offload = Offloads::new(world.device_kind(), &config)?;
     let (optimizer, deferred) = match parts.optimizer {
         Some(optimizer) => (optimizer, None),
-        None => {
-            place.check_optimizer(config.optimizer.kind)?;
-            optimizer::build(&config.optimizer, &part.module, offload.optimizer)?
-        }
+        None => optimizer::build(&config.optimizer, &part.module, offload.optimizer),
     };
     let planned = parts.activations.map(|activations| {
         let (replicas, accumulation) = (place.replicas(), batches.accumulation);
