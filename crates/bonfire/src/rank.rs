@@ -29,17 +29,23 @@ pub(crate) fn run<T, E: Into<BoxError>>(
     occupancy: Occupancy,
     function: impl FnOnce(World) -> Result<T, E>,
 ) -> Result<T, RankFailure> {
+    let mut entered = None;
     let attempt = || {
         let world = World::with_occupancy(group.clone(), local, kind, occupancy)?;
+        entered = Some(world.clone());
         function(world).map_err(|error| Error::from_program(error.into()))
     };
     // The group is the only thing that is used after a panic, and it is made for that.
     let error = match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error,
-        Err(panic) => {
-            Error::Panicked { rank: group.rank(), message: panic_message(&*panic).to_owned() }
-        }
+        // A layer has no other way out of a forward pass than a panic.
+        Err(panic) => match entered.and_then(|world| world.take_failure()) {
+            Some(failure) => failure.into(),
+            None => {
+                Error::Panicked { rank: group.rank(), message: panic_message(&*panic).to_owned() }
+            }
+        },
     };
     let cause = match &error {
         Error::Panicked { message, .. } => format!("panicked: {message}"),

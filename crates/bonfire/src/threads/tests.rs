@@ -51,6 +51,26 @@ fn a_panic_ends_all_ranks_and_is_named() {
 }
 
 #[test]
+fn a_pass_of_the_program_s_own_that_a_layer_ends_is_no_panic() {
+    let options = SpawnOptions {
+        world_size: WorldSize::new(2).unwrap(),
+        device: DeviceKind::Cpu,
+        group: GroupOptions::default(),
+    };
+    let error = spawn_with(&options, |world| {
+        if world.is_main() {
+            // As a divided layer does in a forward pass.
+            world
+                .fail(CollectiveError::FailedElsewhere { rank: None, cause: "no peer".to_owned() });
+            std::panic::resume_unwind(Box::new("a layer failed".to_owned()));
+        }
+        world.group().barrier().map_err(Error::from)
+    });
+    let error = format!("{:?}", error.unwrap_err());
+    assert!(error.contains("no peer") && !error.contains("panicked"), "{error}");
+}
+
+#[test]
 fn a_rank_that_leaves_early_fails_the_others() {
     let error = three(|| Ok(1)).unwrap_err();
     let Error::Rank { source, .. } = &error else { panic!("{error:?}") };
