@@ -15,7 +15,7 @@ use bonfire_collective::Mutex;
 
 use crate::manifest::{Entry, Manifest};
 use crate::{Best, CheckpointError, Keep, Milestone, is_writable};
-use files::{clear, entries, io, make, name_of, sync, write_synced};
+use files::{clear, entries, io, is_taken, make, name_of, sync, write_synced};
 use lock::Lock;
 
 pub use draft::Draft;
@@ -121,7 +121,7 @@ impl Folder {
             })
         };
         // Saved again after a resume: the older one stays until this one is complete.
-        while path_of(&manifest).exists() {
+        while is_taken(&path_of(&manifest)) {
             manifest.revision += 1;
         }
         let target = path_of(&manifest);
@@ -285,7 +285,7 @@ impl Folder {
             return Ok(());
         }
         let mut free = (1_u64..).map(|number| self.path.join(format!("earlier-{number}")));
-        let target = free.find(|target| !target.exists());
+        let target = free.find(|target| !is_taken(target));
         let target = target.expect("some number is free");
         fs::create_dir(&target).map_err(io("make", &target))?;
         let mut names = Vec::new();

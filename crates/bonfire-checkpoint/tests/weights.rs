@@ -184,3 +184,19 @@ fn an_exported_file_has_the_mode_of_any_new_file() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&path), mode(&other));
 }
+
+#[test]
+fn two_exports_have_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net");
+    let exports: [fn(&Path) -> Export; 2] =
+        [|path| Export::new(path), |path| Export::new(path).for_pytorch()];
+    for export in exports {
+        let bytes = || {
+            export(&path).write(Vec::new()).unwrap();
+            fs::read(&path).unwrap()
+        };
+        let first = bytes();
+        assert!((0..20).all(|_| bytes() == first));
+    }
+}

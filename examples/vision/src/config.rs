@@ -112,7 +112,6 @@ impl Config {
 /// # Errors
 /// [`ConfigError::Unwritable`].
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ConfigError> {
-    let unwritable = |source| ConfigError::Unwritable { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
@@ -123,7 +122,11 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ConfigError> {
         file.sync_all()?;
         fs::rename(&unfinished, path)
     };
-    write().map_err(unwritable)
+    write().map_err(|source| {
+        // What is left of it fills the disk, and the error matters more.
+        let _ = fs::remove_file(&unfinished);
+        ConfigError::Unwritable { path: path.to_owned(), source }
+    })
 }
 
 fn tree(config: &Config) -> Value {

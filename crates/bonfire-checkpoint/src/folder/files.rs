@@ -33,6 +33,11 @@ pub(super) fn make(folder: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
+/// Returns true if something has this name, were it a link to nothing.
+pub(super) fn is_taken(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
 /// Removes a folder with all that is in it, if it is there.
 pub(super) fn clear(folder: &Path) -> Result<(), CheckpointError> {
     match fs::remove_dir_all(folder) {

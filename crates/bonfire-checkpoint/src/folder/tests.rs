@@ -83,6 +83,16 @@ fn a_checkpoint_with_the_name_of_a_damaged_one_that_is_gone_stays() {
 }
 
 #[test]
+fn a_link_to_nothing_with_the_name_of_a_checkpoint_is_passed_over() {
+    let place = tempfile::tempdir().unwrap();
+    let link = place.path().join("step-000000003");
+    std::os::unix::fs::symlink(place.path().join("gone"), &link).unwrap();
+    let folder = Folder::new(place.path());
+    save(&folder, 3, "first", Keep::last(1)).unwrap();
+    assert_eq!(newest(&folder), at(3, "first"));
+}
+
+#[test]
 fn a_training_that_begins_again_sets_later_checkpoints_aside() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path());

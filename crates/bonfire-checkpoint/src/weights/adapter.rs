@@ -18,17 +18,12 @@ pub(super) enum Layout {
 
 /// The safetensors metadata key of the program that laid out the tensors.
 pub(super) const PRODUCER: &str = "producer";
+/// Its value for Burn's own layout; all others lay tensors out as PyTorch does.
+pub(super) const BURN: &str = "burn";
 
 impl Layout {
-    pub(super) fn producer(self) -> &'static str {
-        match self {
-            Self::Burn => "burn",
-            Self::PyTorch => "bonfire",
-        }
-    }
-
     pub(super) fn said(producer: Option<&str>) -> Self {
-        if producer == Some(Self::Burn.producer()) { Self::Burn } else { Self::PyTorch }
+        if producer == Some(BURN) { Self::Burn } else { Self::PyTorch }
     }
 }
 

@@ -12,7 +12,7 @@ use burn_store::{BurnToPyTorchAdapter, ModuleAdapter, ModuleContext};
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 
 use super::FileError;
-use super::adapter::{Layout, PRODUCER};
+use super::adapter::{BURN, Layout, PRODUCER};
 
 /// The path and the layout of parameters that are written as safetensors.
 ///
@@ -68,10 +68,12 @@ impl Export {
             Layout::PyTorch => BurnToPyTorchAdapter.adapt(tensor, ModuleContext::new(&containers)),
         });
         let files = self.divided(adapted.collect());
-        let metadata = HashMap::from([
-            ("format".to_owned(), "pt".to_owned()),
-            (PRODUCER.to_owned(), self.layout.producer().to_owned()),
-        ]);
+        // One key, because the writer has several in no order, and two exports would differ.
+        let (key, value) = match self.layout {
+            Layout::Burn => (PRODUCER, BURN),
+            Layout::PyTorch => ("format", "pt"),
+        };
+        let metadata = HashMap::from([(key.to_owned(), value.to_owned())]);
         let mut index = BTreeMap::new();
         let mut total = 0;
         for (number, tensors) in files.iter().enumerate() {

@@ -255,6 +255,16 @@ proptest! {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("best.bpk");
+    // Where a folder is, no file can be put.
+    fs::create_dir(&place).unwrap();
+    write_whole(&place, b"weights").unwrap_err();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn the_shipped_files_are_configurations() {
     let mut out_dirs = Vec::new();
     for entry in fs::read_dir("configs").unwrap() {
