@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use gpus::Gpus;
 use host::Host;
+pub(crate) use host::field;
 use problem::Problem;
 
 /// Show what this machine has for ranks, what gets in their way, and what to do about it.

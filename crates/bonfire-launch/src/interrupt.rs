@@ -89,9 +89,8 @@ impl StopRequest {
         self.asked.load(Ordering::Relaxed) != NOT_ASKED
     }
 
-    /// The exit code of a process that has stopped because it was asked to: what a shell would report, had
-    /// it not watched. For a rank that stops because of another it is [`PEER_FAILED_EXIT_CODE`], so that a launcher
-    /// ends with the code of the one that was asked.
+    /// The exit code of a process that was asked to stop, as a shell reports it. A rank that stops because of another
+    /// has [`PEER_FAILED_EXIT_CODE`], so that its launcher ends with the code of the one that was asked.
     pub fn exit_code(&self) -> u8 {
         match self.asked.load(Ordering::Relaxed) {
             NOT_ASKED => PEER_FAILED_EXIT_CODE,

@@ -65,6 +65,5 @@ pub use layout::{
 pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
-    PlanError, Rank, ReduceOp, UnknownBytes, UnknownName, WorldSize, chunks, listed, nearest,
-    shard_range,
+    PlanError, Rank, ReduceOp, UnknownBytes, UnknownName, WorldSize, chunks, nearest, shard_range,
 };

@@ -21,4 +21,4 @@ pub(crate) use op::tests::one_of_each;
 pub use op::{Algorithm, Collective, NamedRanks, Order, ReduceOp};
 pub use operation::{CallSite, Operation};
 pub use rank::{Rank, WorldSize};
-pub use unknown_name::{UnknownName, listed, nearest};
+pub use unknown_name::{UnknownName, nearest};

@@ -185,7 +185,8 @@ fn muon_does_not_go_with_rows() {
         };
         let errors: Vec<String> = bonfire::spawn(2, run).unwrap();
         for error in errors {
-            let says = format!("placement: {placement} is refused: muon steps whole parameters");
+            let says =
+                format!("placement: {placement} is refused: for lamb and muon take zero1-whole");
             assert!(error.contains(&says), "{error}");
         }
     }

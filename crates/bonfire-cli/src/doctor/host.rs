@@ -285,7 +285,7 @@ fn try_pidfd() -> rustix::io::Result<()> {
 }
 
 /// What stands behind `name` at the beginning of a line.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 

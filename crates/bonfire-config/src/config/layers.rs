@@ -9,12 +9,6 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
 use crate::source::Source;
 
-/// Up to here f64 has all whole numbers.
-const WHOLE_MAX: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
-
-/// More threads are a typing error, and where the system has no room for them, the process is aborted.
-const WORKERS_MAX: usize = 1024;
-
 pub(super) fn tree(config: &Config) -> Value {
     serde_json::to_value(config).expect("plain data can always be written")
 }
@@ -56,7 +50,9 @@ fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<Given>) 
 fn plain(value: Json) -> Value {
     match value {
         Json::Large(number) => Value::from(number),
-        Json::Number(number) if number.fract() == 0.0 && number.abs() <= WHOLE_MAX => {
+        Json::Number(number)
+            if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 =>
+        {
             Value::from(number as i64)
         }
         // JSON has no such number: as nothing it would be what the key has by default.
@@ -236,7 +232,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         must(number != Some(0), path, "0".to_owned(), "a whole number from 1");
     }
     let workers = config.data.workers;
-    let is_right = (1..=WORKERS_MAX).contains(&workers);
+    // Where the system has no room for more threads, the process is aborted.
+    let is_right = (1..=1024).contains(&workers);
     must(is_right, "data.workers", workers.to_string(), "a whole number from 1 to 1024");
     let (one, other) = optimizer.betas.unwrap_or_default();
     let is_beta = |beta: f64| (0.0..1.0).contains(&beta);

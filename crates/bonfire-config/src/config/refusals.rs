@@ -34,19 +34,16 @@ impl Config {
             [Axis::Pp, Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp].map(size);
         let (is_sharded, among) = (self.placement.is_sharded(), self.placement.among);
         let is_cut = self.placement.parameters == Sharding::Sharded;
-        let is_offloaded = self.offload.parameters != OffloadTo::None;
         let is_compressed = self.gradients.wire != Wire::Own;
         let compute = self.precision.compute;
         let skips = compute == Precision::F16 || self.precision.skip_overflow;
         let (kind, momentum) = (self.optimizer.kind, self.optimizer.momentum.unwrap_or(0.0));
         let (optimizers, parameters) = (&self.offload.optimizer, &self.offload.parameters);
+        let [keeps, is_offloaded] = [optimizers, parameters].map(|to| *to != OffloadTo::None);
         let are_files = [optimizers, parameters].iter().all(|to| matches!(to, OffloadTo::Files(_)));
         let has_rows = is_sharded && self.placement.unit == ShardUnit::Rows;
-        let leads = kind == OptimizerKind::Sgd && self.optimizer.nesterov;
-        let whole = format!("{kind} steps whole parameters; take zero1-whole or zero2-whole");
-        let divided = format!("{kind} steps whole parameters, and tp divides them");
-        let fused = OptimizerKind::listed(OptimizerKind::is_fused, "and");
-        let fused = format!("it is for {fused}, and optimizer.kind is {kind}");
+        let leads = kind == OptimizerKind::Sgd && self.optimizer.nesterov && momentum == 0.0;
+        let steps_whole = !kind.is_fused();
         let (key, saves) = ("diloco.local_steps", self.checkpoints.folder.is_some());
         let works = self.diloco.local_steps.is_some();
         let lacks = !works && self.diloco != DilocoSection::default();
@@ -60,11 +57,11 @@ impl Config {
             (pp > 1 && is_cut, "placement", "stages have whole parameters; take zero1 or zero2"),
             (pp > 1 && compute != Precision::F32, "precision.compute", "in pp, cast in the stages"),
             (pp > 1 && is_offloaded, "offload.parameters", "with pp, use offload.optimizer"),
-            (leads && momentum == 0.0, "optimizer.nesterov", "set optimizer.momentum above 0"),
-            (kind.needs_whole() && has_rows, "placement", &whole),
-            (kind.needs_whole() && tp > 1, "mesh", &divided),
-            (*optimizers != OffloadTo::None && !kind.is_fused(), "offload.optimizer", &fused),
-            (is_offloaded && !kind.is_fused(), "offload.parameters", &fused),
+            (leads, "optimizer.nesterov", "set optimizer.momentum above 0"),
+            (steps_whole && has_rows, "placement", "for lamb and muon take zero1-whole"),
+            (steps_whole && tp > 1, "mesh", "lamb and muon step whole parameters; leave tp out"),
+            (steps_whole && keeps, "offload.optimizer", "take adamw, adam, sgd or lion"),
+            (steps_whole && is_offloaded, "offload.parameters", "take adamw, adam, sgd or lion"),
             (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
             (is_odd, "placement", "its groups have different numbers of ranks"),
             (is_sharded && is_compressed, "gradients.wire", "gradients of rows are not compressed"),

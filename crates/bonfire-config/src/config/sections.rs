@@ -92,20 +92,10 @@ impl OptimizerKind {
         (self == Self::Muon).then_some(1)
     }
 
-    /// Returns true if it is fused: its state can be offloaded, and it takes the factors of gradients.
+    /// Returns true if it is fused: its state can be offloaded, it takes the factors of gradients, and it steps rows and
+    /// other parts of a parameter like the complete parameter.
     pub fn is_fused(self) -> bool {
         !matches!(self, Self::Lamb | Self::Muon)
-    }
-
-    /// Returns true if it steps whole parameters, and not rows or other parts of them.
-    pub fn needs_whole(self) -> bool {
-        matches!(self, Self::Lamb | Self::Muon)
-    }
-
-    /// Lists the names of those that have a property, the last after a conjunction.
-    pub fn listed(has: impl Fn(Self) -> bool, conjunction: &str) -> String {
-        let found = Self::ALL.into_iter().filter(|kind| has(*kind));
-        bonfire_plan::listed(&found.map(|kind| kind.to_string()).collect::<Vec<_>>(), conjunction)
     }
 }
 

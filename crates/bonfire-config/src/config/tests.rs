@@ -282,10 +282,10 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         (&["diloco.outer_gradients=int8"], "diloco.outer_gradients: int8 is refused: set "),
         (&["offload.optimizer=a", "offload.parameters=b"], "choose one folder"),
         (&[sgd, "optimizer.nesterov=true"], "nesterov: true is refused: set optimizer.momentum "),
-        (&[muon, "placement=zero1"], "placement: zero1 is refused: muon steps whole parameters"),
-        (&["optimizer.kind=lamb", "placement=zero3@4"], "take zero1-whole or zero2-whole"),
-        (&[muon, "offload.optimizer=memory"], "offload.optimizer: memory is refused: it is for "),
-        (&[muon, "offload.parameters=a"], "offload.parameters: a is refused: it is for adamw"),
+        (&[muon, "placement=zero1"], "placement: zero1 is refused: for lamb and muon take"),
+        (&["optimizer.kind=lamb", "placement=zero3@4"], "take zero1-whole"),
+        (&[muon, "offload.optimizer=memory"], "offload.optimizer: memory is refused: take adamw"),
+        (&[muon, "offload.parameters=a"], "offload.parameters: a is refused: take adamw"),
     ] {
         for ranks in [None, Some(8)] {
             let error = refusal(words, ranks);
@@ -354,7 +354,4 @@ fn every_optimizer_has_one_name() {
         let config = Config::default().with_words([format!("optimizer.kind={kind}")]).unwrap();
         assert_eq!(config.optimizer.kind, kind);
     }
-    let listed = |names: &[&str]| OptimizerKind::listed(|kind| names.contains(&kind.name()), "or");
-    assert_eq!(listed(&["lamb", "sgd", "adamw"]), "adamw, sgd or lamb");
-    assert_eq!(listed(&["lion"]), "lion");
 }

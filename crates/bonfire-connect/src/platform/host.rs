@@ -2,18 +2,16 @@
 
 use std::num::NonZero;
 
+use bonfire_sys::process::ProcessStat;
+pub use bonfire_sys::process::open_files_left;
+
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// How many connections and files this process can still open, with its limit raised as far as allowed.
-pub fn open_files_left() -> u64 {
-    bonfire_sys::process::open_files_left()
-}
-
 /// The letter of a process's state: `T` for a stopped one, `t` for one that a debugger holds.
 pub fn process_state(id: u32) -> Option<char> {
-    bonfire_sys::process::ProcessStat::read(id).map(|stat| stat.state)
+    ProcessStat::read(id).map(|stat| stat.state)
 }
 
 /// Text that is the same for the processes of one host and one network namespace, and no others.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 /// A name that is none of the choices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} `{given}`; choose {}{}", listed(.choices, "or"), hint(.given, .choices))]
+#[error("unknown {what} `{given}`; choose {}{}", listed(.choices), hint(.given, .choices))]
 #[non_exhaustive]
 pub struct UnknownName {
     /// What it would name, such as `dtype`.
@@ -72,12 +72,9 @@ macro_rules! named {
     };
 }
 
-/// Lists names in a sentence, the last after a conjunction such as `or`.
-pub fn listed(names: &[String], conjunction: &str) -> String {
+fn listed(names: &[String]) -> String {
     match names.split_last() {
-        Some((last, others)) if !others.is_empty() => {
-            format!("{} {conjunction} {last}", others.join(", "))
-        }
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         _ => names.concat(),
     }
 }
