@@ -207,7 +207,7 @@ fn parts_that_do_not_go_with_the_mesh_are_refused() {
         (refused("cp=2", &[], None), "hand it over with Parts::with_mesh"),
         (refused("tp=2", &[], Some("dp=2")), "make the mesh of config.mesh"),
         (refused("pp=2", &[], Some("pp=2")), "hand over Stages in place of the model"),
-        (refused("tp=2", &["optimizer.kind=lamb"], Some("tp=2")), "choose adamw"),
+        (refused("tp=2", &["optimizer.kind=lamb"], Some("tp=2")), "leave tp out"),
     ] {
         assert!(error.contains(says), "{error}");
     }
