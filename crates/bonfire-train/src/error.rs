@@ -288,8 +288,8 @@ pub enum TrainError {
     Compression(#[from] crate::compression::CompressionError),
     /// The configuration selects a route from device to device that is not available. All ranks return this error.
     #[error(
-        "gradients cannot be sent from device to device, as GradientRoute::{route:?} (gradients.route) asks: \
-         {reason}; the route auto takes another way then"
+        "gradients cannot be sent from device to device, as GradientRoute::{route:?} asks: {reason}; \
+         gradients.route=auto, or GradientRoute::Auto, takes another way then"
     )]
     NoDeviceRoute {
         /// The configured route: `Device` or `Nccl`.
