@@ -276,6 +276,7 @@ fn what_cannot_be_cut_is_refused() {
         (4, "--mesh pp=4 --schedule zbv", "6 layers"),
         (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
         (4, "--mesh pp=2,cp=2", "leave pp or cp out"),
+        (2, "--placement zero3 --optimizer muon", "for lamb and muon take zero1-whole"),
         (2, "--mesh tp=2 --optimizer muon", "lamb and muon step whole parameters; leave tp out"),
         (4, "--mesh tp=4", "dimension 0 of the list of heads has 2"),
     ] {

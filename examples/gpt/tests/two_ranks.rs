@@ -172,27 +172,6 @@ fn files_instead_of_memory_end_with_the_same_parameters() {
 }
 
 #[test]
-fn muon_does_not_go_with_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    for placement in ["zero1", "zero2", "zero3"] {
-        let more = format!("--batch 2 --optimizer muon --placement {placement}");
-        let mut settings = settings(&more, folder.path());
-        settings.args.width = CUT_WIDTH;
-        let corpus = corpus();
-        let run = |world: World| match train(&world, &settings, &corpus) {
-            Ok(_) => panic!("{placement} trained"),
-            Err(error) => Ok::<_, anyhow::Error>(error.to_string()),
-        };
-        let errors: Vec<String> = bonfire::spawn(2, run).unwrap();
-        for error in errors {
-            let says =
-                format!("placement: {placement} is refused: for lamb and muon take zero1-whole");
-            assert!(error.contains(&says), "{error}");
-        }
-    }
-}
-
-#[test]
 fn two_ranks_learn_a_repeating_text() {
     let folder = tempfile::tempdir().unwrap();
     let reports = reports(2, &settings("--batch 4 --peak-flops 1e12", folder.path()));
