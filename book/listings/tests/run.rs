@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use bonfire_testkit::{Job, Signal};
+
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("the listing exists");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -28,6 +30,19 @@ fn the_first_programs_learn_on_one_and_on_several_ranks() {
             // The targets lie exactly on the line, so the loss falls towards zero.
             assert!(loss < 1e-3, "{program}: {ranks} ranks end with a loss of {loss}");
         }
+    }
+}
+
+#[test]
+fn ctrl_c_and_sigterm_end_a_program_whose_main_returns_launch_with_their_codes() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gan"));
+        command.args(["--nproc", "2", "--device", "cpu"]).env("BONFIRE_LOG", "info");
+        let job = Job::start(&mut command);
+        job.until_printed("transport shm to rank");
+        job.signal(signal);
+        let errors = job.end_with(code).stderr.join("\n");
+        assert!(errors.contains("error: interrupted by SIG"), "{errors}");
     }
 }
 

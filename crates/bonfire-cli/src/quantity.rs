@@ -44,7 +44,6 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is not a time such as 3.4us, 500ns or 1ms"))
 }
 
-/// As [`seconds`], for the standard library.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = seconds(text)?;
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long a time"))

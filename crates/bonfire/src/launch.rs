@@ -6,12 +6,11 @@ use std::io::Write;
 use std::num::NonZeroU32;
 
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
-use bonfire_launch::{PEER_FAILED_EXIT_CODE, detect_rank};
+use bonfire_launch::{LaunchError, PEER_FAILED_EXIT_CODE, detect_rank};
 use bonfire_train::{LocalRank, World, require_devices};
 
 use crate::args::LaunchArgs;
-use crate::error::Reporter;
-use crate::error::{BoxError, Error, Result, with_causes};
+use crate::error::{BoxError, Error, Reporter, Result, with_causes};
 use crate::log;
 use crate::rank::{self, Fault};
 
@@ -20,8 +19,8 @@ const FAILED_EXIT_CODE: i32 = 1;
 
 /// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
 ///
-/// Code before this call in `main` runs in every process: once in the one that starts the ranks, and once in
-/// each rank. Put work that is to be done once into `train`.
+/// Code before this call in `main` runs in every process. Put work that is to be done once into `train`. If a signal
+/// interrupts the process that starts the ranks, it exits here, once they have ended: with 130 after Ctrl-C.
 ///
 /// Before `--` the command line has the launcher's flags and words of the program's; another flag is an error that
 /// names the nearest one, and `--help` prints them. A program with its own flags takes them after `--`, or parses
@@ -39,7 +38,12 @@ const FAILED_EXIT_CODE: i32 = 1;
 /// ```
 pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> Result<()> {
     let args = LaunchArgs::from_arguments(env::args_os())?;
-    launch_with(&args, train)
+    launch_with(&args, train).inspect_err(|error| {
+        if let Error::Launch(interrupted @ LaunchError::Interrupted { .. }) = error {
+            let _ = writeln!(std::io::stderr(), "error: {interrupted}");
+            std::process::exit(interrupted.exit_code().into());
+        }
+    })
 }
 
 /// Trains on as many ranks as `args` says, each a process of this program.

@@ -43,7 +43,6 @@ const CAPABILITY_MIN: Version = Version { major: 7, minor: 0 };
 /// The driver loads kernels before their first launch from here on.
 const LOADS_AHEAD: Version = Version { major: 12, minor: 4 };
 
-/// All problems, the worst first.
 pub(super) fn problems(host: &Host, gpus: &Gpus) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Gpus::Found(found) = gpus {

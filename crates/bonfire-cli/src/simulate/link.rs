@@ -192,7 +192,6 @@ fn choose(
         .context("there are none")
 }
 
-/// Reads `alpha=3us,bandwidth=10GB/s` and what may follow.
 fn parameters(text: &str) -> Result<Link, String> {
     let mut link = Link::default();
     let mut given = Vec::new();

@@ -100,7 +100,6 @@ impl Figures {
         Self { command, runs: Vec::new() }
     }
 
-    /// Replaces the chart and `scaling.json`.
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let record = Record {
             command: &self.command,
