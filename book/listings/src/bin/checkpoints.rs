@@ -9,6 +9,7 @@ use bonfire::checkpoint::{Best, Milestone};
 use bonfire::data::{Prefetch, Prefetched, SamplerState};
 // ANCHOR_END: data_imports
 use bonfire::prelude::*; // with Checkpoints, Ddp, Keep, Loader and World
+use serde::{Deserialize, Serialize};
 // ANCHOR_END: imports
 
 use bonfire::collective::Rank;
@@ -18,7 +19,6 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use serde::{Deserialize, Serialize};
 
 const SAMPLES: usize = 96;
 const SEED: u64 = 3;

@@ -22,10 +22,9 @@ use figures::{CHART, Figures, Run, Training};
 /// Run a program on 1, 2, 4 and more ranks of this host, and chart its time against the ranks.
 ///
 /// In the program's arguments {ranks} stands for the number of ranks, {256/ranks} for 256 divided by it, and {folder}
-/// for the path of that run's folder. If each run writes its report there, the time is that of training, without evaluation and
-/// checkpoints, and the speed-up is that of the samples per second. Else the time is that of the whole program, from
-/// its start to the end of its output, and the speed-up is that of this time. The efficiency is the
-/// speed-up divided by how many times more ranks there are than in the first run.
+/// for the path of that run's folder. If each run writes its report there, times are those of training, without
+/// evaluation and checkpoints, and the speed-up is that of samples per second; else both are those of the whole program.
+/// The efficiency is the speed-up divided by the growth in ranks.
 #[derive(Debug, Args)]
 pub(crate) struct ScalingArgs {
     /// Numbers of ranks, as in 1,2,4; by default the powers of two up to one rank per GPU, or per core without one
