@@ -73,7 +73,6 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Describes a file with this content.
     pub(crate) fn of(name: &str, bytes: &[u8]) -> Self {
         Self {
             name: name.to_owned(),

@@ -60,7 +60,6 @@ pub(crate) struct BadEnd {
 }
 
 impl Exit {
-    /// `None` for a status of success.
     pub(crate) fn of_failure(status: ExitStatus) -> Option<Self> {
         if status.success() {
             return None;

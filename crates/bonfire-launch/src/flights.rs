@@ -166,7 +166,6 @@ mod tests {
         }
     }
 
-    /// As a rank leaves it.
     fn write(folder: &Path, record: &FlightRecord) {
         let text = serde_json::to_string(record).unwrap();
         std::fs::write(folder.join(format!("flight-{}.json", record.rank)), text).unwrap();

@@ -284,7 +284,6 @@ fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     Ok(hosts)
 }
 
-/// Of a line `HOST slots=N`.
 fn host(line: &str) -> Option<Host> {
     let (name, slots) = line.split_once(char::is_whitespace)?;
     let count: NonZeroU32 = slots.trim().strip_prefix("slots=")?.parse().ok()?;

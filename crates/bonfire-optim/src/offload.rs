@@ -143,7 +143,6 @@ impl FileTensor {
         bytemuck::cast_slice_mut(memory)
     }
 
-    /// The values, still in the file.
     pub(crate) fn data(&self) -> TensorData {
         in_file(self.memory.clone(), self.shape.clone(), self.dtype)
     }

@@ -84,7 +84,7 @@ impl Schedule {
     /// its warm-up ends inside it. After the last step of a cosine or a line its last rate stays.
     pub fn rate(&self, step: u64) -> f64 {
         match step.checked_sub(self.warmup_steps) {
-            None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,
+            None => self.peak * (step as f64 + 1.0) / (self.warmup_steps as f64 + 1.0),
             Some(step) => self.peak * self.decay.factor(step),
         }
     }
@@ -112,7 +112,6 @@ fn progress(step: u64, steps: u64) -> f64 {
 }
 
 impl fmt::Display for Schedule {
-    /// A text with the schedule's numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.peak)?;
         if self.warmup_steps > 0 {

@@ -11,7 +11,6 @@ use crate::{Point, Report, TimeSplit};
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The browser blocks all external resources.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
 #[derive(Debug, PartialEq, Serialize)]

@@ -94,7 +94,7 @@ pub enum Error {
     Collective(#[from] CollectiveError),
     /// A step or another operation of training failed.
     #[error(transparent)]
-    Train(#[from] TrainError),
+    Train(TrainError),
     /// An operation between ranks that have parts of a model failed.
     #[error(transparent)]
     Parallel(#[from] ParallelError),
@@ -194,6 +194,17 @@ impl Error {
         match error.downcast::<Self>() {
             Ok(own) => *own,
             Err(other) => Self::Program(other),
+        }
+    }
+}
+
+impl From<TrainError> for Error {
+    fn from(error: TrainError) -> Self {
+        match error {
+            TrainError::Checkpoint(CheckpointError::OnWriter { .. }) => {
+                Self::ReportedElsewhere(Reporter { rank: Rank::new(0) })
+            }
+            error => Self::Train(error),
         }
     }
 }

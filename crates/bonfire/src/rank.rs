@@ -2,11 +2,12 @@
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, ProcessGroup, panic_message};
 use bonfire_train::{DeviceKind, LocalRank, Occupancy, TrainError, World};
 
-use crate::error::{BoxError, Error, with_causes};
+use crate::error::{BoxError, Error, Reporter, with_causes};
 
 pub(crate) struct RankFailure {
     pub(crate) error: Error,
@@ -51,6 +52,10 @@ pub(crate) fn run<T, E: Into<BoxError>>(
         Error::Panicked { message, .. } => format!("panicked: {message}"),
         other => with_causes(other),
     };
+    if Reporter::of(&error).is_some_and(|reporter| reporter.rank != group.rank()) {
+        // Until that rank has ended the group: who is first is taken for the culprit.
+        let _ = group.with_timeout(Duration::from_secs(2)).barrier();
+    }
     group.abort(&cause);
     let fault = fault(&group, &error);
     Err(RankFailure { error, fault })

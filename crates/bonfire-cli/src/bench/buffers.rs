@@ -8,7 +8,6 @@ use bonfire_plan::UnknownName;
 
 use super::data::Value;
 
-/// Parts start at cache lines.
 const LINE_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -201,7 +201,6 @@ pub(super) fn agree(
 }
 
 impl Timing {
-    /// Of the slowest rank each.
     pub(super) fn of_all_ranks(
         group: &ProcessGroup,
         samples: Samples,

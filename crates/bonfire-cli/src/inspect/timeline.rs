@@ -33,7 +33,6 @@ pub(super) fn write(path: &Path, records: &[FlightRecord]) -> anyhow::Result<()>
     trace::write(path, &others, events)
 }
 
-/// By the clock of its host.
 fn began(record: &FlightRecord, operation: &FlightOperation) -> Duration {
     record.written.saturating_sub(operation.started_ago)
 }

@@ -79,7 +79,6 @@ impl FromStr for Wanted {
     }
 }
 
-/// Reads the three times of `1,1.4,0.6`.
 fn times(text: &str) -> Result<PassTimes, String> {
     let numbers: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
     match numbers.as_deref() {

@@ -265,7 +265,6 @@ fn hang_up(remotes: &mut [Remote]) {
     }
 }
 
-/// Whether a shell can export it.
 fn is_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

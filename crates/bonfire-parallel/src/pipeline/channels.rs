@@ -93,7 +93,6 @@ impl Channels {
         Ok(Agreed::Now)
     }
 
-    /// Sends in the background.
     pub(super) fn send(&mut self, target: Rank, values: Vec<TensorData>, agreed: Agreed) {
         let work = wire::background(&self.to[&target], values, move |pair, values| {
             if agreed == Agreed::Now {
@@ -144,7 +143,6 @@ impl Channels {
         work.wait().map_err(|error| self.first(error))
     }
 
-    /// Returns the failure of any rank.
     pub(super) fn check(&self) -> Result<(), CollectiveError> {
         self.world.group().failure().map_or(Ok(()), Err)
     }

@@ -369,7 +369,6 @@ impl fmt::Display for Collective {
 pub(crate) mod tests {
     use super::*;
 
-    /// One collective of each kind.
     pub(crate) fn one_of_each() -> [Collective; 11] {
         let [root, first, second] = [3, 1, 2].map(Rank::new);
         [

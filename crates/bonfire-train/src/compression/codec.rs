@@ -164,7 +164,6 @@ enum Piece {
     Plain { values: Range<usize>, first: Range<usize> },
 }
 
-/// The next `len` elements behind `end`.
 fn next(end: &mut usize, len: usize) -> Range<usize> {
     let start = std::mem::replace(end, *end + len);
     start..*end

@@ -22,7 +22,6 @@ use crate::reducer::readback::Readback;
 #[cfg(feature = "flex")]
 mod tests;
 
-/// The operation's name in an error.
 const WHAT: &str = "a tensor with a gradient";
 
 /// Runs `forward` on `input`. The backward pass takes the gradient of the input from `backward`, which gets that of

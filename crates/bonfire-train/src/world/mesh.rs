@@ -5,7 +5,7 @@ use std::fmt;
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use bonfire_plan::{Axis, Coordinates, Grid, MeshShape, Placement};
 
-use super::{Divided, PassFailures, World};
+use super::{Divided, World};
 use crate::TrainError;
 
 /// A rank's place in a mesh, with its worlds: one along each axis.
@@ -65,7 +65,6 @@ impl World {
             (_, WorldSize::ONE) => subs[Axis::Cp.index()].clone(),
             _ => part("replicas", &grid.replicas(rank))?,
         };
-        let failures = PassFailures::of(&self.group);
         let tp = &subs[Axis::Tp.index()];
         let divided = if tp.world_size() > WorldSize::ONE {
             Some(Divided { group: tp.group.clone(), cuts: tp.cuts.clone() })
@@ -73,7 +72,7 @@ impl World {
             self.divided.clone()
         };
         for world in subs.iter_mut().chain([&mut data, &mut replicas]) {
-            world.failures = failures.clone();
+            world.failures = self.failures.clone();
             world.divided.clone_from(&divided);
         }
         subs[Axis::Tp.index()].divided = None;

@@ -1,6 +1,8 @@
 use bonfire_collective::{CollectiveError, ReduceOp};
+use bonfire_plan::Axis;
 
 use super::*;
+use crate::error::Reporter;
 
 /// Runs three ranks on the CPU that all-reduce until rank 1 misbehaves.
 fn three(misbehave: impl Fn() -> Result<u32> + Sync) -> Result<Vec<u32>> {
@@ -58,16 +60,35 @@ fn a_pass_of_the_program_s_own_that_a_layer_ends_is_no_panic() {
         group: GroupOptions::default(),
     };
     let error = spawn_with(&options, |world| {
+        let mesh = world.mesh("tp=2")?;
         if world.is_main() {
             // As a divided layer does in a forward pass.
-            world
-                .fail(CollectiveError::FailedElsewhere { rank: None, cause: "no peer".to_owned() });
+            let cause = "no peer".to_owned();
+            mesh.sub(Axis::Tp).fail(CollectiveError::FailedElsewhere { rank: None, cause });
             std::panic::resume_unwind(Box::new("a layer failed".to_owned()));
         }
         world.group().barrier().map_err(Error::from)
     });
     let error = format!("{:?}", error.unwrap_err());
     assert!(error.contains("no peer") && !error.contains("panicked"), "{error}");
+}
+
+#[test]
+fn the_rank_that_reports_an_error_of_all_is_the_one_that_failed() {
+    let options = SpawnOptions {
+        world_size: WorldSize::new(3).unwrap(),
+        device: DeviceKind::Cpu,
+        group: GroupOptions::default(),
+    };
+    let on_writer = |world: &World| match world.rank().get() {
+        2 => {
+            thread::sleep(std::time::Duration::from_millis(200));
+            Error::Usage("the disk is full".to_owned())
+        }
+        _ => Error::ReportedElsewhere(Reporter { rank: Rank::new(2) }),
+    };
+    let error = spawn_with(&options, |world| Err::<(), _>(on_writer(&world))).unwrap_err();
+    assert_eq!(format!("{error:?}"), "rank 2 failed: the disk is full");
 }
 
 #[test]
