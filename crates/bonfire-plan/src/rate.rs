@@ -163,6 +163,13 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_warmup_is_no_overflow() {
+        let schedule = Schedule::constant(1.0).with_warmup(u64::MAX);
+        let (first, last) = (schedule.rate(0), schedule.rate(u64::MAX - 1));
+        assert!(0.0 < first && first < last && last <= 1.0, "{first} {last}");
+    }
+
+    #[test]
     fn warms_up_in_equal_steps() {
         check(SCHEDULE, 0, 1e-3 / 101.0);
         check(SCHEDULE, 49, 1e-3 * 50.0 / 101.0);
