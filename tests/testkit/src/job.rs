@@ -74,7 +74,7 @@ impl Job {
             ProcessStat::read(id).is_some_and(|stat| stat.parent == self.id())
                 && environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
         });
-        found.unwrap_or_else(|| panic!("there is no rank {rank}"))
+        found.unwrap_or_else(|| panic!("rank {rank} does not run"))
     }
 
     /// The next line of output, waiting for it.

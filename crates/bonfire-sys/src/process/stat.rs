@@ -18,7 +18,7 @@ pub struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// Reads it now; `None` if there is no such process.
+    /// Reads the present values; `None` if the process does not exist.
     pub fn read(id: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }

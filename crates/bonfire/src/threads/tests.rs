@@ -4,13 +4,17 @@ use bonfire_plan::Axis;
 use super::*;
 use crate::error::Reporter;
 
-/// Runs three ranks on the CPU that all-reduce until rank 1 misbehaves.
-fn three(misbehave: impl Fn() -> Result<u32> + Sync) -> Result<Vec<u32>> {
-    let options = SpawnOptions {
-        world_size: WorldSize::new(3).unwrap(),
+fn on_cpu(ranks: u32) -> SpawnOptions {
+    SpawnOptions {
+        world_size: WorldSize::new(ranks).unwrap(),
         device: DeviceKind::Cpu,
         group: GroupOptions::default(),
-    };
+    }
+}
+
+/// Runs three ranks on the CPU that all-reduce until rank 1 misbehaves.
+fn three(misbehave: impl Fn() -> Result<u32> + Sync) -> Result<Vec<u32>> {
+    let options = on_cpu(3);
     spawn_with(&options, |world| {
         for step in 0..20 {
             if world.rank().get() == 1 && step == 10 {
@@ -24,11 +28,7 @@ fn three(misbehave: impl Fn() -> Result<u32> + Sync) -> Result<Vec<u32>> {
 
 #[test]
 fn results_come_in_rank_order() {
-    let options = SpawnOptions {
-        world_size: WorldSize::new(4).unwrap(),
-        device: DeviceKind::Cpu,
-        group: GroupOptions::default(),
-    };
+    let options = on_cpu(4);
     let ranks = spawn_with(&options, |world| {
         let name = thread::current().name().map(str::to_owned);
         assert_eq!(name, Some(format!("rank-{}", world.rank())));
@@ -54,11 +54,7 @@ fn a_panic_ends_all_ranks_and_is_named() {
 
 #[test]
 fn a_pass_of_the_program_s_own_that_a_layer_ends_is_no_panic() {
-    let options = SpawnOptions {
-        world_size: WorldSize::new(2).unwrap(),
-        device: DeviceKind::Cpu,
-        group: GroupOptions::default(),
-    };
+    let options = on_cpu(2);
     let error = spawn_with(&options, |world| {
         let mesh = world.mesh("tp=2")?;
         if world.is_main() {
@@ -75,11 +71,7 @@ fn a_pass_of_the_program_s_own_that_a_layer_ends_is_no_panic() {
 
 #[test]
 fn the_rank_that_reports_an_error_of_all_is_the_one_that_failed() {
-    let options = SpawnOptions {
-        world_size: WorldSize::new(3).unwrap(),
-        device: DeviceKind::Cpu,
-        group: GroupOptions::default(),
-    };
+    let options = on_cpu(3);
     let on_writer = |world: &World| match world.rank().get() {
         2 => {
             thread::sleep(std::time::Duration::from_millis(200));
