@@ -59,8 +59,8 @@ pub use loss::{IntoLoss, Loss};
 pub use nn::custom_gradient::{backward_from, custom_gradient};
 pub use nn::{
     BatchNorm, BatchNormConfig, InputPlacement, Recompute, RngReplay, RunningStatistic,
-    SegmentInputs, conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
-    relu,
+    SegmentInputs, conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, embedding, gelu,
+    recompute, relu,
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::LossScaler;

@@ -4,6 +4,7 @@
 
 mod convolution;
 pub(crate) mod custom_gradient;
+mod embedding;
 mod gelu;
 #[cfg(feature = "flex")]
 mod memory;
@@ -12,6 +13,7 @@ pub(crate) mod recompute;
 mod relu;
 
 pub use convolution::conv2d;
+pub use embedding::embedding;
 pub use gelu::gelu;
 pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,

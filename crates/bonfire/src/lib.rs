@@ -171,7 +171,7 @@ pub mod nn {
     pub use bonfire_parallel::{AttentionMask, self_attention};
     pub use bonfire_train::{
         BatchNorm, BatchNormConfig, InputPlacement, NormGroup, Recompute, RngReplay, conv2d,
-        convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute, relu,
+        convert_sync_batch_norm, convert_sync_batch_norm_in, embedding, gelu, recompute, relu,
     };
 }
 

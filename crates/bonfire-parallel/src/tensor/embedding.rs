@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bonfire_plan::{Cut, shard_range};
-use bonfire_train::World;
+use bonfire_train::{World, embedding};
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
@@ -118,10 +118,10 @@ impl VocabParallelEmbedding {
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let table = self.weight.val();
         let Some(tp) = &self.tp else {
-            return burn::tensor::module::embedding(table, tokens);
+            return embedding(table, tokens);
         };
         let (own, elsewhere) = local(tokens, &self.rows());
-        let vectors = burn::tensor::module::embedding(table, own);
+        let vectors = embedding(table, own);
         let elsewhere = elsewhere.unsqueeze_dim::<3>(2).expand(vectors.shape());
         or_end_pass(left(vectors.mask_fill(elsewhere, 0.0), self.sequence, tp), tp)
     }

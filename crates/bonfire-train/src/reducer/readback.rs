@@ -14,7 +14,7 @@ mod device_memory;
 #[allow(unsafe_code)]
 pub(crate) mod raw;
 #[cfg(feature = "cuda")]
-mod resident;
+pub(crate) mod resident;
 
 /// A backend whose tensors can be read while a backward pass runs.
 pub(crate) trait Readback: Backend {

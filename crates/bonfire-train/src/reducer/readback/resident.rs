@@ -10,9 +10,12 @@ use burn_fusion::custom::{CustomOpIr, OperationIr, StreamId, TensorIr};
 use burn_fusion::{Fusion, FusionBackend, FusionRuntime, NoOp, get_client};
 
 /// A backend whose tensors are CubeCL's on a device, or lead to them.
-pub(super) trait Resident: BackendTypes {
+pub(crate) trait Resident: BackendTypes {
     /// The tensor on the device, once all work for it is queued, which may be a plan of fused kernels.
     fn resolved(tensor: Self::FloatTensorPrimitive) -> CubeTensor;
+
+    /// As [`resolved`](Self::resolved), for integers.
+    fn resolved_int(tensor: Self::IntTensorPrimitive) -> CubeTensor;
 
     /// A tensor of Burn's for one that is on the device already.
     fn known(tensor: CubeTensor) -> Self::FloatTensorPrimitive;
@@ -24,6 +27,10 @@ impl Resident for CubeBackend {
         tensor
     }
 
+    fn resolved_int(tensor: CubeTensor) -> CubeTensor {
+        tensor
+    }
+
     fn known(tensor: CubeTensor) -> CubeTensor {
         tensor
     }
@@ -32,12 +39,18 @@ impl Resident for CubeBackend {
 /// Operations are collected, and queued when a result is needed.
 impl<B> Resident for Fusion<B>
 where
-    B: FusionBackend + BackendTypes<FloatTensorPrimitive = CubeTensor>,
+    B: FusionBackend
+        + BackendTypes<FloatTensorPrimitive = CubeTensor, IntTensorPrimitive = CubeTensor>,
     B::FusionRuntime: FusionRuntime<FusionDevice = CubeDevice>,
 {
     fn resolved(tensor: Self::FloatTensorPrimitive) -> CubeTensor {
         let client = tensor.client.clone();
         client.resolve_tensor_float::<B>(tensor)
+    }
+
+    fn resolved_int(tensor: Self::IntTensorPrimitive) -> CubeTensor {
+        let client = tensor.client.clone();
+        client.resolve_tensor_int::<B>(tensor)
     }
 
     /// An operation that does nothing leads to it.
