@@ -68,6 +68,26 @@ fn cuda_processes_end_with_the_same_parameters() {
     trained_on_cuda(3, "auto", &[]);
 }
 
+/// Where each rank has its own device, the optimizer waits for gradients there, and not on the host.
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_processes_with_their_own_devices_do_not_wait_on_the_host() {
+    let train = |route| {
+        let device = ["cuda", "--oversubscribe", "--", "--route", route];
+        trained(2, &device, &["cannot train on cuda: "])
+    };
+    // What runs while Burn measures which kernels are the fastest may round otherwise than those.
+    let Some(_) = train("host") else { return };
+    let [device, host] = ["device", "host"].map(|route| train(route).unwrap());
+    let said = |text: &str| device.stderr.iter().any(|line| line.contains(text));
+    if said("ranks wait in Stream") {
+        println!("skipped: it takes two devices");
+        return;
+    }
+    assert!(said("timing=Ordered"), "{:?}", device.stderr);
+    assert_eq!(digest(2, &device), digest(2, &host));
+}
+
 /// Those of two processes are the ones that they end with without NCCL; with three, it adds in an order of its own.
 #[cfg(feature = "cuda")]
 #[test]

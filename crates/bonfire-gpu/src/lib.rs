@@ -36,7 +36,7 @@ mod setup;
 pub use bonfire_cuda::{
     CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,
     Driver, Event, EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess,
-    Priority, Span, Stream, Toolkit, nccl, nvml, peer_access,
+    Priority, Span, Stream, StreamOps, Toolkit, nccl, nvml, peer_access,
 };
 pub use device::neighbours::Neighbours;
 pub use error::{CudaGroupError, Result};

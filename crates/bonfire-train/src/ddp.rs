@@ -255,7 +255,10 @@ impl<M: Module> Ddp<M> {
     /// group has ended then.
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
-        self.call("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
+        self.call("Ddp::whole", |ddp| {
+            ddp.reducer.lock().rest()?;
+            Ok(ddp.module().valid().materialize())
+        })
     }
 
     /// Returns the data type of forward and backward passes.
@@ -275,7 +278,12 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Returns the model without its group; drops the state of synchronisation.
+    ///
+    /// # Panics
+    /// If the last step fails on the device after [`step`](Self::step) has returned.
     pub fn into_module(self) -> M {
+        let rested = self.reducer.lock().rest();
+        rested.unwrap_or_else(|failure| panic!("{failure}"));
         self.module.expect(MODULE_PRESENT)
     }
 

@@ -227,7 +227,14 @@ impl Reducer {
         self.parameters.fill(Progress::default());
         self.unread.clear();
         self.trace.clear();
-        self.buckets.reopen()
+        let exposed = self.buckets.reopen()?;
+        self.step.waited.add(exposed);
+        Ok(())
+    }
+
+    /// Waits for the last step where the host does not: its averages may be missing if a rank has failed.
+    pub(crate) fn rest(&mut self) -> Result<(), TrainError> {
+        self.buckets.rest()
     }
 
     /// Begins a pass whose gradients are added to those of a later one.

@@ -1,5 +1,7 @@
 //! Buckets of gradients, by their route.
 
+use std::time::Duration;
+
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
@@ -46,10 +48,17 @@ impl Buckets {
         }
     }
 
-    pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
+    pub(super) fn reopen(&mut self) -> Result<Duration, TrainError> {
+        match self {
+            Self::Host(_) => Ok(Duration::ZERO),
+            Self::Device(buckets) => buckets.reopen(),
+        }
+    }
+
+    pub(super) fn rest(&mut self) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(buckets) => buckets.reopen(),
+            Self::Device(buckets) => buckets.rest(),
         }
     }
 

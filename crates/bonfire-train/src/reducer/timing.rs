@@ -9,7 +9,8 @@ pub struct StepTiming {
     /// micro-batches since the step before. Where gradients stay on their devices, until those are done.
     pub forward_backward: Duration,
     /// The time that communication added: this rank waited for gradients of other ranks after its own backward pass
-    /// and, if batches are weighted, for their weights.
+    /// and, if batches are weighted, for their weights. Where only the device waits for gradients, that part is of the
+    /// step before.
     pub exposed_communication: Duration,
 }
 

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::ops::Range;
+use std::time::Duration;
 
 use bonfire_plan::buckets::{Assignment, Extent};
 
@@ -23,6 +24,8 @@ pub(crate) struct DeviceBuckets {
     readers: Vec<Reader>,
     /// True if operations may still run on the device.
     busy: bool,
+    /// The time in which the device waited for other ranks, as far as the host learned of it later.
+    exposed: Duration,
 }
 
 #[derive(Debug)]
@@ -51,7 +54,14 @@ enum Mend {
 impl DeviceBuckets {
     /// Makes no buckets yet: parameters are [assigned](Self::assign) next.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
-        Self { engine, buckets: Vec::new(), held: Vec::new(), readers: Vec::new(), busy: false }
+        Self {
+            engine,
+            buckets: Vec::new(),
+            held: Vec::new(),
+            readers: Vec::new(),
+            busy: false,
+            exposed: Duration::ZERO,
+        }
     }
 
     /// Assigns the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
@@ -76,18 +86,20 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
+    /// Begins a pass. Returns the time in which the device waited for other ranks at the end of the one before, if
+    /// the host did not.
+    pub(crate) fn reopen(&mut self) -> Result<Duration, TrainError> {
         self.rest()?;
         self.held.clear();
         let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
         slots.for_each(|slot| slot.gradient = None);
-        Ok(())
+        Ok(mem::take(&mut self.exposed))
     }
 
     /// Waits for work of an earlier pass on the device: its memory is used again.
-    fn rest(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn rest(&mut self) -> Result<(), TrainError> {
         if mem::take(&mut self.busy) {
-            self.engine.settle()?;
+            self.exposed += self.engine.settle()?;
         }
         self.readers.clear();
         Ok(())
@@ -195,7 +207,12 @@ impl DeviceBuckets {
             self.mend(index, mends)?;
         }
         // The gradients' memory is needed for the next micro-batch.
-        self.rest()
+        if self.engine.timing() == Timing::Ordered {
+            self.release();
+            self.engine.queue(Action::Ahead)
+        } else {
+            self.rest()
+        }
     }
 
     /// Resets the accumulated sums; the memory stays.
@@ -210,11 +227,11 @@ impl DeviceBuckets {
         self.readers.clear();
     }
 
-    /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot. Later
-    /// operations of this thread, on the device too, see them.
+    /// Copies the averages to tensors: for each its bucket and its slot. Later operations of this thread, on the device
+    /// too, see them.
     ///
-    /// The host runs ahead of the device: first it waits for this rank's own computation, which is not communication,
-    /// and then for the rest.
+    /// If it has to wait, the host runs ahead of the device: first it waits for this rank's own computation, which is
+    /// not communication, and then for the rest.
     pub(crate) fn deliver(
         &mut self,
         scale: Scale,
@@ -223,6 +240,11 @@ impl DeviceBuckets {
         waiting: &mut Stopwatch,
     ) -> Result<(), TrainError> {
         match self.engine.timing() {
+            Timing::Ordered => {
+                self.engine.queue(Action::Behind)?;
+                self.hand_out(scale, targets)?;
+                self.engine.queue(Action::Ahead)
+            }
             Timing::Overlapped => {
                 // What was in the targets' memory before may still be read by the backend.
                 self.engine.queue(Action::Behind)?;

@@ -7,6 +7,9 @@
 //! from queueing work for which this device waits. Ranks of one process therefore send buckets when all of them have
 //! computed.
 //!
+//! Where kernels wait for other ranks, what Burn queues after a step waits on the device, too ([`Order`]). The host
+//! waits for a step when the next one has been queued up to its backward pass, so the device always has work.
+//!
 //! The group is Bonfire's own or one over NCCL: a [`GpuGroup`].
 
 mod bucket;
@@ -17,6 +20,7 @@ mod peers;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
@@ -30,6 +34,7 @@ use burn_cubecl::cubecl::future;
 use super::choice::{Form, Refusal};
 use super::{Action, Engine, Move, Room, Timing};
 use crate::reducer::readback::raw::Flight;
+use crate::reducer::readback::raw::order::Order;
 use crate::world::timeouts::WarmUp;
 use crate::{GradientRoute, TrainError};
 use bucket::CudaBucket;
@@ -55,7 +60,7 @@ pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, Str
         Ok((Context::retain(&device)?, Nvrtc::load()?))
     };
     let (context, nvrtc) = ready().map_err(|error| error.to_string())?;
-    let own = Own { context, nvrtc, client: cube.client() };
+    let own = Own { context, nvrtc, client: cube.client(), device: cube.clone() };
     Ok(Box::new(move |ranks: &WarmUp| match route {
         GradientRoute::Nccl => nccl::form(ranks, own),
         GradientRoute::Auto if ranks.topology().host_count() > 1 => nccl::between_hosts(ranks, own),
@@ -72,10 +77,23 @@ struct CudaEngine<G: GpuGroup> {
     kernels: HashMap<DType, Kernels>,
     timing: Timing,
     computed: Event,
+    /// With [`Timing::Ordered`].
+    order: Option<Ordered>,
     client: Quiet,
     nvrtc: Nvrtc,
     group: G,
     place: GroupQueue,
+}
+
+/// The order of Burn's work behind the group's.
+#[derive(Debug)]
+struct Ordered {
+    order: Order,
+    /// The memory of the order's word.
+    word: Flight,
+    /// When this rank had computed, and when its averages were there.
+    between: [Event; 2],
+    is_timed: bool,
 }
 
 struct Quiet(Client);
@@ -88,14 +106,23 @@ impl std::fmt::Debug for Quiet {
 
 impl<G: GpuGroup> CudaEngine<G> {
     fn new(group: G, own: Own) -> Result<Self, Refusal> {
-        let Own { context, nvrtc, client } = own;
+        let Own { context, nvrtc, client, device } = own;
         let place = group.place();
-        let apart = place.shares_a_process || !context.has_context_events();
+        let timing = if place.shares_a_process || !context.has_context_events() {
+            Timing::Apart
+        } else if place.runs_ahead {
+            Timing::Ordered
+        } else {
+            Timing::Overlapped
+        };
+        let is_ordered = timing == Timing::Ordered;
+        let order = is_ordered.then(|| Ordered::new(&context, &device)).transpose();
         Ok(Self {
+            order: order.map_err(Refusal::Failed)?,
             flight: Flight::default(),
             buckets: Vec::new(),
             kernels: HashMap::new(),
-            timing: if apart { Timing::Apart } else { Timing::Overlapped },
+            timing,
             computed: Event::new(&context).map_err(|error| Refusal::Failed(error.into()))?,
             client: Quiet(client),
             nvrtc,
@@ -144,14 +171,27 @@ impl<G: GpuGroup> CudaEngine<G> {
 
     fn behind(&self) -> Result<(), TrainError> {
         match self.timing {
-            Timing::Overlapped => {
+            Timing::Ordered | Timing::Overlapped => {
                 self.client.hand_over()?;
                 self.place.context.record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
-                Ok(self.place.stream.wait(&self.computed)?)
+                self.place.stream.wait(&self.computed)?;
+                if let Some(Ordered { between: [computed, _], .. }) = &self.order {
+                    self.place.stream.record(computed)?;
+                }
+                Ok(())
             }
             Timing::Apart => self.client.synchronize(),
         }
+    }
+
+    fn ahead(&mut self) -> Result<(), TrainError> {
+        let Ordered { order, between: [_, done], is_timed, .. } =
+            self.order.as_mut().expect("only with `Timing::Ordered`");
+        let stream = &self.place.stream;
+        stream.record(done)?;
+        *is_timed = true;
+        Ok(self.flight.hand_back(order, stream)?)
     }
 
     fn copy(
@@ -212,6 +252,7 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
         let stream = &self.place.stream;
         match action {
             Action::Behind => self.behind(),
+            Action::Ahead => self.ahead(),
             Action::Computed => self.client.synchronize(),
             Action::Meet => Ok(self.place.ranks.barrier()?),
             Action::Pack { bucket, moves } => self.copy(bucket, &moves, Direction::Pack),
@@ -243,8 +284,9 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
         }
     }
 
-    fn settle(&mut self) -> Result<(), TrainError> {
-        Ok(self.flight.land(&self.group)?)
+    fn settle(&mut self) -> Result<Duration, TrainError> {
+        self.flight.land(&self.group)?;
+        self.order.as_mut().map_or(Ok(Duration::ZERO), Ordered::exposed)
     }
 
     fn group(&self) -> &ProcessGroup {
@@ -252,13 +294,35 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
     }
 }
 
+impl Ordered {
+    fn new(context: &Context, device: &CubeDevice) -> Result<Self, TrainError> {
+        let mut word = Flight::default();
+        let order = Order::new(context, device, &mut word);
+        let order = order.map_err(|cause| TrainError::DeviceRoute(cause.into()))?;
+        let between = [Event::timed(context)?, Event::timed(context)?];
+        Ok(Self { order, word, between, is_timed: false })
+    }
+
+    /// The time between the events, once they have happened.
+    fn exposed(&mut self) -> Result<Duration, TrainError> {
+        let [computed, done] = &self.between;
+        let is_timed = std::mem::take(&mut self.is_timed);
+        Ok(if is_timed { done.since(computed)? } else { Duration::ZERO })
+    }
+}
+
 impl<G: GpuGroup> Drop for CudaEngine<G> {
     fn drop(&mut self) {
         // Memory is freed when the device is idle, which it never is while it waits for ranks that have
         // failed or gone: the wait in a group that has ended frees it.
-        if !self.flight.is_empty() {
+        if self.order.is_none() && !self.flight.is_empty() {
             self.place.ranks.abort("this rank failed while its gradients were sent");
-            let _ = self.group.wait_idle();
+        }
+        if self.order.is_some() || !self.flight.is_empty() {
+            let is_idle = self.flight.land(&self.group).is_ok();
+            if let Some(Ordered { word, .. }) = self.order.as_mut().filter(|_| is_idle) {
+                let _ = word.land(&self.group);
+            }
         }
     }
 }

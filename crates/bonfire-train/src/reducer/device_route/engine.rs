@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::DType;
@@ -20,8 +21,9 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// Queues an action. Returns before it is done, but for [`Action::Computed`] and [`Action::Meet`].
     fn queue(&mut self, action: Action) -> Result<(), TrainError>;
 
-    /// Waits until everything queued is done, with a deadline.
-    fn settle(&mut self) -> Result<(), TrainError>;
+    /// Waits until everything queued is done, with a deadline. Returns the time between [`Action::Behind`] and
+    /// [`Action::Ahead`] on the device, if there was one since: other ranks were waited for.
+    fn settle(&mut self) -> Result<Duration, TrainError>;
 
     /// Returns the group whose failure ends all waiting operations, on all ranks. It may be detached from others.
     fn group(&self) -> &ProcessGroup;
@@ -30,7 +32,11 @@ pub(crate) trait Engine: Send + fmt::Debug {
 /// The time at which buckets may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timing {
+    /// While the backward pass runs. Later work of the backend waits for them on the device, with [`Action::Ahead`].
+    Ordered,
+    /// While the backward pass runs; then the host waits for them.
     Overlapped,
+    /// When all ranks have computed.
     Apart,
 }
 
@@ -59,6 +65,8 @@ pub(crate) struct Move {
 pub(crate) enum Action {
     /// Orders later actions behind everything that the model's backend has queued.
     Behind,
+    /// Orders everything that the model's backend queues later behind earlier actions.
+    Ahead,
     /// Returns when this rank's backend has done all queued work; other ranks are not waited for.
     Computed,
     /// Returns when all ranks have arrived here, with all their computation done.

@@ -126,6 +126,27 @@ fn a_bucket_is_one_launch_there_and_one_back_behind_what_the_model_does() {
 }
 
 #[test]
+fn the_host_waits_for_a_step_only_at_the_next_one() {
+    let log = on_ranks(2, Timing::Ordered, |_, mut buckets, log| {
+        let seen = step(&mut buckets);
+        let first = drain(&log);
+        assert_eq!(values(&seen[0]), [1.0; 3]);
+        buckets.accumulate(0, 0, ones(3));
+        buckets.keep(Scale::One).unwrap();
+        step(&mut buckets);
+        (first, drain(&log))
+    });
+    let sent = ["Behind", "Pack 0", "Average 0", "Behind", "Pack 1", "Average 1"];
+    let handed_out = ["Behind", "Unpack 0", "Unpack 1", "Ahead"];
+    assert_eq!(log.0, [&sent[..], &handed_out[..]].concat());
+    // One wait behind the other's work, and never one for its own.
+    let kept = ["settle", "Behind", "Pack 0", "Keep 0 0..3", "Ahead", "settle"];
+    let sent_again =
+        ["Behind", "Pack 0", "Add 0 0..3", "Average 0", "Behind", "Pack 1", "Average 1"];
+    assert_eq!(log.1, [&kept[..], &sent_again[..], &handed_out[..]].concat());
+}
+
+#[test]
 fn ranks_that_cannot_overlap_meet_before_anything_is_sent() {
     let log = on_ranks(2, Timing::Apart, |_, mut buckets, log| {
         let seen = step(&mut buckets);

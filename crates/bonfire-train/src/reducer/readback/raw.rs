@@ -3,25 +3,31 @@
 //! A [`RawMemory`] is CubeCL's description of a tensor, and is made here alone. A [`Flight`] turns it into ranges that
 //! kernels are queued on, and keeps them until the device is done.
 
+pub(crate) mod order;
+
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use bonfire_gpu::{Context, CudaGroup, CudaGroupError, NcclGroup, Span};
+use bonfire_gpu::{Context, CudaError, CudaGroup, CudaGroupError, NcclGroup, Span, Stream};
 use burn::backend::TensorMetadata;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::cuda::CudaRuntime;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::custom::StreamId;
 use cubecl_runtime::runtime::Runtime;
 
 use crate::values::DeviceTensor;
 use crate::values::reducible;
+use order::Order;
 
 struct RawMemory {
     address: u64,
     bytes: usize,
     device: u32,
+    /// The stream of CubeCL that the allocation belongs to.
+    stream: StreamId,
     /// CubeCL's binding of the allocation: "a bound allocation is never freed, handed out again or
     /// relocated". Never looked at; the mutex makes it shareable.
     _binding: Mutex<Box<dyn Send>>,
@@ -63,6 +69,7 @@ pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
             address,
             bytes,
             device,
+            stream: tensor.handle.stream,
             _binding: Mutex::new(Box::new(resource)),
         }),
         // A handle: CubeCL writes in place only where there is no other.
@@ -102,7 +109,8 @@ unsafe impl Idle for NcclGroup {
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    spans: Vec<Span>,
+    /// Memory, and the stream of CubeCL that it belongs to.
+    spans: Vec<(StreamId, Span)>,
 }
 
 impl Flight {
@@ -118,14 +126,30 @@ impl Flight {
             context.device().ordinal(),
             "{memory:?} belongs to another device"
         );
-        let (address, bytes) = (memory.address, memory.bytes);
+        let (address, bytes, owner) = (memory.address, memory.bytes, memory.stream);
         // SAFETY: a `RawMemory` is made by `on_device` alone: the address and at least that number of bytes are
         // those that CubeCL's server names for a tensor of this device, whose primary context both use,
         // and the binding in the memory, which is the keeper, holds the allocation where it is. A clone of
-        // the span stays here until `land` has seen the stream idle (`Idle`), or for ever.
+        // the span stays here until `land` has seen the stream idle (`Idle`), or for ever, or until its memory is only
+        // given to work that the device does behind that of the stream (`hand_back`).
         let span = unsafe { Span::foreign(context, address, bytes, memory) };
-        self.spans.push(span.clone());
+        self.spans.push((owner, span.clone()));
         span
+    }
+
+    /// Lets what this thread queues at CubeCL from now on wait, on the device, for everything on the group's `stream`,
+    /// and gives the memory back that only such work can get.
+    pub(crate) fn hand_back(
+        &mut self,
+        order: &mut Order,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        order.hold_back(stream)?;
+        // CubeCL manages the memory of each of its streams apart, and gives it out again for later work of the same
+        // stream only.
+        let own = StreamId::current();
+        self.spans.retain(|(owner, _)| *owner != own);
+        Ok(())
     }
 
     /// Waits until the group's stream is idle, with its deadline, and gives the memory back.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_gpu::{
-    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Nvrtc, Span,
-    Stream,
+    Context, CudaBuffer, CudaGroup, CudaGroupError, CudaSync, Elements, NcclBuffer, NcclGroup,
+    Nvrtc, Span, Stream,
 };
+use burn::backend::CubeDevice;
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
@@ -32,7 +33,7 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
 }
 
 macro_rules! gpu_group {
-    ($group:ty, $buffer:ty) => {
+    ($group:ty, $buffer:ty, $runs_ahead:expr) => {
         impl GpuGroup for $group {
             type Buffer = $buffer;
 
@@ -42,6 +43,7 @@ macro_rules! gpu_group {
                     stream: self.stream(),
                     ranks: self.process_group().clone(),
                     shares_a_process: self.shares_a_process(),
+                    runs_ahead: $runs_ahead(self),
                 }
             }
 
@@ -64,8 +66,9 @@ macro_rules! gpu_group {
     };
 }
 
-gpu_group!(CudaGroup, CudaBuffer);
-gpu_group!(NcclGroup, NcclBuffer);
+gpu_group!(CudaGroup, CudaBuffer, |group: &Self| group.sync() == CudaSync::Kernel);
+// Its guard has no deadline.
+gpu_group!(NcclGroup, NcclBuffer, |_: &Self| false);
 
 #[derive(Debug)]
 pub(super) struct GroupQueue {
@@ -73,12 +76,16 @@ pub(super) struct GroupQueue {
     pub(super) stream: Arc<Stream>,
     pub(super) ranks: ProcessGroup,
     pub(super) shares_a_process: bool,
+    /// True if the host may leave the wait for other ranks to the device: kernels that wait keep no rank from running,
+    /// and a guard ends them in time.
+    pub(super) runs_ahead: bool,
 }
 
 pub(super) struct Own {
     pub(super) context: Context,
     pub(super) nvrtc: Nvrtc,
     pub(super) client: Client,
+    pub(super) device: CubeDevice,
 }
 
 /// The group under a group of GPUs for buckets, and its timeout. It has its own sequence of operations, since buckets

@@ -88,7 +88,7 @@ impl Double {
 
     fn done(&mut self, action: Action) -> Result<(), TrainError> {
         match action {
-            Action::Behind => {}
+            Action::Behind | Action::Ahead => {}
             Action::Computed => thread::sleep(self.computing),
             Action::Meet => self.group.barrier()?,
             Action::Pack { bucket, moves } => {
@@ -190,12 +190,12 @@ impl Engine for Double {
         self.done(action)
     }
 
-    fn settle(&mut self) -> Result<(), TrainError> {
+    fn settle(&mut self) -> Result<Duration, TrainError> {
         self.log.lock().unwrap().push("settle".to_owned());
         for bucket in &mut self.buckets {
             bucket.values()?;
         }
-        Ok(())
+        Ok(Duration::ZERO)
     }
 
     fn group(&self) -> &ProcessGroup {
