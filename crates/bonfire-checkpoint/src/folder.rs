@@ -6,7 +6,7 @@ mod lock;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use bonfire_collective::Mutex;
 
 use crate::manifest::{Entry, Manifest};
 use crate::{Best, CheckpointError, Keep, Milestone, is_writable};
-use files::{clear, entries, io, is_taken, make, name_of, sync, write_synced};
+use files::{clear, entries, io, is_taken, make, name_of, open, read, sync, write_synced};
 use lock::Lock;
 
 pub use draft::Draft;
@@ -314,7 +314,7 @@ impl Folder {
     /// Checkpoints whose manifests can be read, the one saved last at the front.
     fn newest_first(&self) -> Result<Vec<Saved>, CheckpointError> {
         let saved = self.all()?.into_iter().filter_map(|path| {
-            let text = fs::read(path.join(MANIFEST)).ok()?;
+            let text = read(&path.join(MANIFEST)).ok()?;
             let manifest = Manifest::parse(&text).ok()?;
             Some(Saved { path, manifest })
         });
@@ -371,7 +371,7 @@ fn check(path: &Path) -> Result<Found, Fault> {
             _ => Fault::Unreadable(cause),
         }
     };
-    let manifest = fs::read(path.join(MANIFEST)).map_err(|error| said(MANIFEST, error))?;
+    let manifest = read(&path.join(MANIFEST)).map_err(|error| said(MANIFEST, error))?;
     let manifest = Manifest::parse(&manifest).map_err(Fault::Damage)?;
     for entry in &manifest.files {
         let name = &entry.name;
@@ -379,7 +379,7 @@ fn check(path: &Path) -> Result<Found, Fault> {
         if name.contains('/') {
             return Err(Fault::Damage(format!("its manifest names {name:?}")));
         }
-        let file = File::open(path.join(name)).map_err(|error| said(name, error))?;
+        let file = open(&path.join(name)).map_err(|error| said(name, error))?;
         let found = Entry::read(name, &mut &file).map_err(|error| said(name, error))?;
         entry.check(&found).map_err(Fault::Damage)?;
     }
@@ -410,7 +410,7 @@ impl Found {
     /// [`CheckpointError::Io`].
     pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let path = self.path.join(name);
-        fs::read(&path).map_err(io("read", &path))
+        read(&path).map_err(io("read", &path))
     }
 }
 

@@ -1,10 +1,24 @@
 //! Files and folders that are on the disk when a call returns, and errors that say where.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
+
+/// Opens a file, and nothing else: to open a pipe takes until another process writes to it.
+pub(super) fn open(path: &Path) -> std::io::Result<File> {
+    if path.metadata()?.is_file() {
+        return File::open(path);
+    }
+    Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"))
+}
+
+pub(super) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let mut file = File::create(path).map_err(io("make", path))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::files::io;
+use super::files::{io, is_taken, open};
 use crate::CheckpointError;
 
 const NAME: &str = ".lock";
@@ -30,6 +30,9 @@ impl Lock {
         let path = folder.join(NAME);
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
+        if is_taken(&path) {
+            open(&path).map_err(io("open", &path))?;
+        }
         let mut file = options.open(&path).map_err(io("make", &path))?;
         let mut attempts = 0..ATTEMPTS;
         loop {
@@ -58,7 +61,7 @@ impl Lock {
     }
 
     pub(super) fn holder(folder: &Path) -> Option<String> {
-        let mut file = File::open(folder.join(NAME)).ok()?;
+        let mut file = open(&folder.join(NAME)).ok()?;
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => Some(said(&mut file)),
             Ok(()) | Err(TryLockError::Error(_)) => None,

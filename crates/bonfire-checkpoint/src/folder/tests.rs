@@ -290,3 +290,28 @@ fn in_every_history_the_newest_whole_checkpoint_and_the_one_just_saved_are_there
     }
     assert!(reached.len() >= 6, "histories are too alike: {reached:?}");
 }
+
+/// Whoever opens a pipe waits for another process.
+#[test]
+fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+    let make = |path: &Path| {
+        let _ = fs::remove_file(path);
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    for name in [FILE, MANIFEST, ".lock"] {
+        let place = tempfile::tempdir().unwrap();
+        for step in [100, 200] {
+            save(&Folder::new(place.path()), step, "content", Keep::last(3)).unwrap();
+        }
+        let folder = Folder::new(place.path());
+        if name == ".lock" {
+            make(&place.path().join(name));
+            let error = save(&folder, 300, "content", Keep::last(3)).unwrap_err().to_string();
+            assert!(error.contains("it is not a file"), "{error}");
+        } else {
+            make(&place.path().join("step-000000200").join(name));
+            assert_eq!(newest(&folder), at(100, "content"));
+        }
+    }
+}
