@@ -27,7 +27,6 @@ macro_rules! names {
         }
     };
 }
-pub(crate) use names;
 
 /// The agreement of ranks on buffers: tensors that a forward pass changes without a gradient, such as the running
 /// statistics of a batch norm, `burn::nn::BatchNorm` included.

@@ -5,7 +5,6 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use serde::{Deserialize, Serialize};
 
 use super::DilocoError;
-use crate::config::names;
 
 bonfire_optim::config! {
     /// Options of [`Diloco`](crate::diloco::Diloco). All ranks must agree on them. The defaults are those of the
@@ -46,8 +45,6 @@ pub enum OuterGradients {
     /// worker sends its integers to every other, so more than four workers send more than with [`Bf16`](Self::Bf16).
     Int8,
 }
-
-names!(OuterGradients, "type of outer gradients", { F32 => "f32", Bf16 => "bf16", Int8 => "int8" });
 
 impl DilocoConfig {
     /// Sets the outer optimizer's learning rate and its momentum.

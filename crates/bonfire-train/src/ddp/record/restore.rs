@@ -30,9 +30,9 @@ use crate::parameters::{ModulePath, ParameterTable};
 type Misfit = (&'static str, String);
 
 impl<M: Module> Ddp<M> {
-    /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they belong to
-    /// others. Returns the number of the optimizer's tensors. Every rank must call it; ranks that have shards of the
-    /// model in the files take those.
+    /// Puts the tensors of two files, which rank 0 has, into the model and, if `with_optimizer`, its optimizer, unless
+    /// they belong to others. Returns the number of the optimizer's tensors. Every rank must call it; ranks that have
+    /// shards of the model in the files take those.
     ///
     /// The timeout of `group` covers the disk of rank 0.
     #[track_caller]
@@ -41,6 +41,7 @@ impl<M: Module> Ddp<M> {
         optimizer: &mut ModuleOptimizer,
         group: &ProcessGroup,
         sharded: Option<&ShardedTable>,
+        with_optimizer: bool,
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.passes = 0;
@@ -56,14 +57,16 @@ impl<M: Module> Ddp<M> {
             if let Some(cause) = misfit {
                 return Ok(Err(("model", cause)));
             }
-            let state = SharedReader::open(group, state)?;
-            let record = ddp.record(&model, &state, sharded)?;
-            let loaded = optimizer.clone().load_record(record);
-            let saved = state.all().len();
-            let taken = ddp.tensors_of_state(&loaded, group, sharded)?;
-            if saved != taken {
-                let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
-                return Ok(Err(("optimizer", cause)));
+            let (mut loaded, mut saved) = (optimizer.clone(), 0);
+            if with_optimizer {
+                let state = SharedReader::open(group, state)?;
+                loaded = loaded.load_record(ddp.record(&model, &state, sharded)?);
+                saved = state.all().len();
+                let taken = ddp.tensors_of_state(&loaded, group, sharded)?;
+                if saved != taken {
+                    let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
+                    return Ok(Err(("optimizer", cause)));
+                }
             }
             let kept = match sharded {
                 None => None,

@@ -168,8 +168,8 @@ fn ranks_of_a_worker_and_fragments_without_delay_change_no_bit() {
     for kind in [OuterGradients::F32, OuterGradients::Bf16, OuterGradients::Int8] {
         let config = config(4).with_outer_gradients(kind);
         let alone = trained(2, 1, config, 8);
-        assert_eq!(trained(2, 2, config, 8), alone, "{kind}");
-        assert_eq!(trained(2, 3, config, 8), alone, "{kind}");
+        assert_eq!(trained(2, 2, config, 8), alone, "{kind:?}");
+        assert_eq!(trained(2, 3, config, 8), alone, "{kind:?}");
     }
 }
 
@@ -358,8 +358,6 @@ fn options_without_a_meaning_are_refused() {
             on_ranks(2, |world| Diloco::new(Net::new(0), &mesh(&world, 2), config).unwrap_err());
         assert_each_says(errors, &[word]);
     }
-    let error = "f16".parse::<OuterGradients>().unwrap_err();
-    assert!(error.to_string().contains("choose f32, bf16 or int8"));
 }
 
 #[test]
