@@ -44,7 +44,7 @@ pub enum CheckpointError {
         by: String,
     },
     /// Rank 0 failed; the other ranks get this error.
-    #[error("rank 0 could not use the checkpoints: {cause}")]
+    #[error("rank 0 could not read or write: {cause}")]
     OnWriter {
         /// The message of the error that rank 0 returned.
         cause: String,

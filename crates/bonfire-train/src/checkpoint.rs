@@ -96,9 +96,16 @@ impl Checkpoints {
             sharded: None,
             folder: Folder::new(folder.into()),
             keep,
+            with_optimizer: true,
         };
         files.on_writer(|| files.folder.prepare())?;
         Ok(Self { files, background: Mutex::default() })
+    }
+
+    /// Lets [`resume`](Self::resume) leave the optimizer as it is, so that the checkpoint may be of another one.
+    pub fn without_optimizer(mut self) -> Self {
+        self.files.with_optimizer = false;
+        self
     }
 
     /// Saves a model that is cut among the ranks of a mesh, which has the world of [`open`](Self::open). A [`Ddp`] of
@@ -153,6 +160,7 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         self.wait()?;
         let files = self.files.with_file_timeout(ddp.module());
+        ddp.rest()?;
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.call("Checkpoints::save", |ddp| {
             let route = ddp.route(files.replicas());
@@ -184,6 +192,7 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
+        ddp.rest()?;
         finite::check(ddp.module(), &self.files.group)?;
         let mut background = self.background.lock();
         let files = match &background.files {
@@ -281,7 +290,8 @@ impl Checkpoints {
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
         let saved = [MODEL, OPTIMIZER].map(|name| is_writer.then(|| path.join(name)));
-        let restored = ddp.restore(optimizer, &files.group, files.sharded.as_ref(), saved)?;
+        let (group, sharded) = (&files.group, files.sharded.as_ref());
+        let restored = ddp.restore(optimizer, group, sharded, files.with_optimizer, saved)?;
         let tensors = restored.map_err(|(what, cause)| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
@@ -298,11 +308,6 @@ impl Checkpoints {
             );
         }
         Ok(Some(Resumed { milestone, state }))
-    }
-
-    /// Returns the path of the folder.
-    pub fn folder(&self) -> &std::path::Path {
-        self.files.folder.path()
     }
 }
 

@@ -134,7 +134,7 @@ pub enum Error {
     /// Parameters from a file cannot be loaded.
     #[cfg(feature = "weights")]
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(WeightsError),
     /// A file of parameters cannot be read.
     #[cfg(feature = "weights")]
     #[error(transparent)]
@@ -205,6 +205,16 @@ impl From<TrainError> for Error {
                 Self::ReportedElsewhere(Reporter { rank: Rank::new(0) })
             }
             error => Self::Train(error),
+        }
+    }
+}
+
+#[cfg(feature = "weights")]
+impl From<WeightsError> for Error {
+    fn from(error: WeightsError) -> Self {
+        match error {
+            WeightsError::Train(error) => error.into(),
+            error => Self::Weights(error),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use bonfire::collective::WorldSize;
-use bonfire::{LaunchArgs, World};
+use bonfire::{LaunchArgs, World, all_or_none};
 use clap::Parser;
 use gpt::corpus::{Corpus, read};
 use gpt::options::{Settings, TrainArgs};
@@ -34,26 +34,20 @@ fn main() -> ExitCode {
 fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
+            .num_threads(threads.into())
             .build_global()
             .context("--threads cannot be set")?;
     }
     let settings = Settings::try_from(args)?;
-    let context = settings.args.context;
-    let corpus = match &settings.args.data {
-        Some(path) => {
-            let text = read(path).context("--data cannot be used")?;
-            Corpus::new(path.display().to_string(), &text, context)?
-        }
-        None => Corpus::own(context)?,
-    };
     if settings.args.plan {
         let ranks = launch.flags.rank_count()?.resolve()?.get();
-        show(tables(&settings, &corpus, WorldSize::new(ranks)?)?.trim_end());
+        show(tables(&settings, &corpus(&settings.args)?, WorldSize::new(ranks)?)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(launch, |world: World| -> Result<()> {
+        // On each host, so that one without the file ends them all.
+        let corpus = all_or_none(&world, corpus(&settings.args))?;
         let trained = train(&world, &settings, &corpus)?;
         code = trained.stop_code.map_or(code, ExitCode::from);
         if world.is_main() {
@@ -62,6 +56,16 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<ExitCode> {
         Ok(())
     })?;
     Ok(code)
+}
+
+fn corpus(args: &TrainArgs) -> Result<Corpus> {
+    match &args.data {
+        Some(path) => {
+            let text = read(path).context("--data cannot be used")?;
+            Corpus::new(path.display().to_string(), &text, args.context)
+        }
+        None => Corpus::own(args.context),
+    }
 }
 
 fn present(trained: &Trained, settings: &Settings, corpus: &Corpus) {

@@ -93,8 +93,8 @@ pub struct TrainArgs {
     pub offload_folder: String,
 
     /// CPU threads of each rank [default: the cores of the host, divided among its ranks]
-    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
-    pub threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Training")]
+    pub threads: Option<u16>,
 
     #[command(flatten)]
     pub config: ConfigArgs,

@@ -82,7 +82,8 @@ pub fn save_epoch<M: Module>(
     let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
     all_or_none(world, made)?;
     let file = folder.join(format!("model-{epoch}.safetensors"));
-    Ok(save_weights(ddp, Export::new(file).for_pytorch())?)
+    // As an error of Bonfire's it says which rank reports it.
+    Ok(save_weights(ddp, Export::new(file).for_pytorch()).map_err(bonfire::Error::from)?)
 }
 
 fn is_last_layer(parameter: &str) -> bool {

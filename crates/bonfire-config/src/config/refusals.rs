@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use bonfire_plan::pipeline::{Kind, Schedule, Shape};
 use bonfire_plan::{Axis, Grid, ShardGroup, ShardUnit, Sharding, WorldSize};
@@ -41,6 +42,8 @@ impl Config {
         let (optimizers, parameters) = (&self.offload.optimizer, &self.offload.parameters);
         let [keeps, is_offloaded] = [optimizers, parameters].map(|to| *to != OffloadTo::None);
         let are_files = [optimizers, parameters].iter().all(|to| matches!(to, OffloadTo::Files(_)));
+        let no_folder = |to: &OffloadTo| *to == OffloadTo::Files(PathBuf::new());
+        let saves_nowhere = self.checkpoints.folder == Some(PathBuf::new());
         let has_rows = is_sharded && self.placement.unit == ShardUnit::Rows;
         let leads = kind == OptimizerKind::Sgd && self.optimizer.nesterov && momentum == 0.0;
         let steps_whole = !kind.is_fused();
@@ -63,6 +66,9 @@ impl Config {
             (steps_whole && keeps, "offload.optimizer", "take adamw, adam, sgd or lion"),
             (steps_whole && is_offloaded, "offload.parameters", "take adamw, adam, sgd or lion"),
             (are_files && optimizers != parameters, "offload.parameters", "choose one folder"),
+            (no_folder(optimizers), "offload.optimizer", "name a folder, or take none or memory"),
+            (no_folder(parameters), "offload.parameters", "name a folder, or take none or memory"),
+            (saves_nowhere, "checkpoints.folder", "name a folder, or leave it out"),
             (is_odd, "placement", "its groups have different numbers of ranks"),
             (is_sharded && is_compressed, "gradients.wire", "gradients of rows are not compressed"),
             (direct && (is_sharded || is_compressed), "gradients.route", "take auto or host"),

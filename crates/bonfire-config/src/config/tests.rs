@@ -235,6 +235,11 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     assert!(config.notes.iter().any(|note| note.path == "gradient_clipping"));
     assert_eq!(config.source("placement"), Source::File);
     assert_eq!(config.source("optimizer.lr"), Source::CommandLine);
+    // Exact to the last digit, and a number all the same.
+    std::fs::write(&path, r#"{ "train_batch_size": 8, "gradient_clipping": 9007199254740993 }"#)
+        .unwrap();
+    let config = Config::load(Some(&path), ["batch.micro=8"]).unwrap();
+    assert_eq!(config.clip.norm, Some(9_007_199_254_740_992.0));
 }
 
 #[test]

@@ -65,6 +65,7 @@ impl<'a> Lookup<'a> {
     fn number(&self, path: &str) -> Option<f64> {
         match self.json(path) {
             Json::Number(number) => Some(number),
+            Json::Large(number) => Some(number as f64),
             _ => None,
         }
     }

@@ -259,16 +259,20 @@ pub(crate) fn parsed(default: &str) -> Json {
 /// Checks that a key takes a value; if not, returns the allowed values and the most similar text.
 fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
     let is_whole = |number: f64| number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_991.0;
-    let (fits, allowed) = match (kind, value) {
+    let rounded = match value {
+        Json::Large(number) => Some(Json::Number(*number as f64)),
+        _ => None,
+    };
+    let (fits, allowed) = match (kind, rounded.as_ref().unwrap_or(value)) {
         (Kind::Bool, value) => (matches!(value, Json::Bool(_)), "true or false"),
         (Kind::Count, Json::Number(number)) => {
-            (is_whole(*number) && *number >= 0.0, "a whole number from 0")
+            (is_whole(*number) && *number >= 0.0, "a whole number from 0, below 2^53")
         }
-        (Kind::Count, _) => (false, "a whole number from 0"),
+        (Kind::Count, _) => (false, "a whole number from 0, below 2^53"),
         (Kind::Positive, Json::Number(number)) => {
-            (is_whole(*number) && *number >= 1.0, "a whole number from 1")
+            (is_whole(*number) && *number >= 1.0, "a whole number from 1, below 2^53")
         }
-        (Kind::Positive, _) => (false, "a whole number from 1"),
+        (Kind::Positive, _) => (false, "a whole number from 1, below 2^53"),
         (Kind::Number, value) => (matches!(value, Json::Number(_)), "a number"),
         (Kind::FromZero, value) => {
             let fits = matches!(value, Json::Number(number) if *number >= 0.0);

@@ -25,6 +25,8 @@ pub(super) struct Files {
     pub(super) sharded: Option<ShardedTable>,
     pub(super) folder: Folder,
     pub(super) keep: Keep,
+    /// Restores the optimizer's state, too.
+    pub(super) with_optimizer: bool,
 }
 
 pub(super) struct Image {

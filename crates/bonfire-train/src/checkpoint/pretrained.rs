@@ -4,11 +4,14 @@
 //! the file and all ranks get its model, so the file has to be on one host only, and all ranks return the same result
 //! or the same error.
 
+use bonfire_checkpoint::CheckpointError;
 use bonfire_checkpoint::record::{RecordError, broadcast_value};
 use bonfire_checkpoint::weights::{Export, FileError, LoadReport, WeightsFile, WeightsLoader};
-use bonfire_collective::Rank;
+use bonfire_collective::{ProcessGroup, Rank};
 use burn::module::Module;
 use burn_pack::Tensor as Packed;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::ddp::record::NamedTensor;
 use crate::parameters::ParameterTable;
@@ -21,10 +24,10 @@ use crate::{Ddp, DdpConfig, TrainError, World};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// Rank 0 cannot read or write the file. All ranks return this error.
+    /// This rank, which is rank 0, cannot read or write the file.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The ranks' models differ, or a rank failed.
+    /// The ranks' models differ, or a rank failed: with [`CheckpointError::OnWriter`] rank 0 at the file.
     #[error(transparent)]
     Train(#[from] TrainError),
 }
@@ -36,6 +39,18 @@ impl From<RecordError> for WeightsError {
 }
 
 const READER: Rank = Rank::new(0);
+
+/// What came of the file on rank 0, on all ranks.
+fn agreed<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    outcome: &Result<T, FileError>,
+) -> Result<T, WeightsError> {
+    let outcome = broadcast_value(group, outcome)?;
+    outcome.map_err(|error| match group.rank() {
+        READER => error.into(),
+        _ => TrainError::from(CheckpointError::OnWriter { cause: error.to_string() }).into(),
+    })
+}
 
 /// Loads the parameters of a file into a model, by name and shape: a parameter that the file lacks, or
 /// has in another shape, keeps its value and is listed in the report. Values take the type that the
@@ -62,8 +77,8 @@ const READER: Rank = Rank::new(0);
 /// ```
 ///
 /// # Errors
-/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits, [`WeightsError::Train`]
-/// if the ranks' models differ or a rank fails.
+/// [`WeightsError::File`] on rank 0 if the file cannot be read or nothing in it fits, [`WeightsError::Train`] on the
+/// others then, and if the ranks' models differ or a rank fails.
 #[track_caller]
 pub fn load_weights<M: Module>(
     model: M,
@@ -79,7 +94,7 @@ pub fn load_weights<M: Module>(
     let file: WeightsFile = file.into();
     let (model, outcome) =
         if group.rank() == READER { file.load(model) } else { (model, Ok(LoadReport::default())) };
-    let report = broadcast_value(&with_file_timeout(group, &model), &outcome)??;
+    let report = agreed(&with_file_timeout(group, &model), &outcome)?;
     let model = group.or_abort(replicate(model, group))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -105,13 +120,13 @@ pub fn load_weights_into<M: Module>(
         _ => None,
     };
     let failed = loader.as_ref().and_then(|loader| loader.as_ref().err().cloned());
-    broadcast_value(&group, &failed)?.map_or(Ok(()), Err)?;
+    agreed(&group, &failed.map_or(Ok(()), Err))?;
     ddp.import(&group, loader.as_mut().and_then(|loader| loader.as_mut().ok()))?;
     let outcome = match loader {
         Some(loader) => loader.and_then(WeightsLoader::finish),
         None => Ok(LoadReport::default()),
     };
-    let report = broadcast_value(&group, &outcome)??;
+    let report = agreed(&group, &outcome)?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }
@@ -135,7 +150,8 @@ pub fn load_weights_into<M: Module>(
 /// ```
 ///
 /// # Errors
-/// [`WeightsError::File`] on all ranks if the file cannot be written, [`WeightsError::Train`] if a rank fails.
+/// [`WeightsError::File`] on rank 0 if the file cannot be written, [`WeightsError::Train`] on the others then, and if a
+/// rank fails.
 #[track_caller]
 pub fn save_weights<M: Module>(
     ddp: &mut Ddp<M>,
@@ -144,14 +160,14 @@ pub fn save_weights<M: Module>(
     let export: Export = export.into();
     let group = ddp.file_group();
     let mut written = Ok(());
+    ddp.rest()?;
     ddp.call("save_weights", |ddp| {
         let snapshot = ddp.snapshot_model(&ddp.route(&group));
         snapshot.write(|tensors| {
             written = export.write(tensors.into_iter().map(for_others).collect());
         })
     })?;
-    broadcast_value(&group, &written)??;
-    Ok(())
+    agreed(&group, &written)
 }
 
 /// A tensor under its name for other programs, and the types of the modules around it.

@@ -198,8 +198,11 @@ impl Offloads {
 }
 
 fn files(folder: &Path) -> Result<Offload> {
-    std::fs::create_dir_all(folder)?;
-    Ok(Offload::to_files(folder)?)
+    let made = std::fs::create_dir_all(folder).map_err(Error::from);
+    let offload = made.and_then(|()| Ok(Offload::to_files(folder)?));
+    offload.map_err(|cause| {
+        Error::Usage(format!("no folder for the key offload: {}: {cause}", folder.display()))
+    })
 }
 
 pub(crate) fn ddp_config(config: &Config) -> DdpConfig {

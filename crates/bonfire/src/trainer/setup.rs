@@ -48,6 +48,7 @@ pub fn prepare<M: Model, B: Send + 'static>(
         flops,
         planned,
     } = all_or_none(world, resolve::<M, B>(world, config, parts.into()))?;
+    all_or_none(world, alike(world, &config))?;
     place.check_parts()?;
     let (diloco, module) = match diloco {
         Some(options) => {
@@ -60,18 +61,15 @@ pub fn prepare<M: Model, B: Send + 'static>(
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let opened = Checkpoints::open(world, folder, keep(&config)).map_err(Error::from);
-            Some(place.whole(all_or_none(world, opened)?)?)
+            let checkpoints = place.whole(all_or_none(world, opened)?)?;
+            let with_optimizer = config.checkpoints.resume_optimizer;
+            Some(if with_optimizer { checkpoints } else { checkpoints.without_optimizer() })
         }
         None => None,
     };
     let resumed = match &checkpoints {
         Some(checkpoints) if config.checkpoints.resume => {
-            let fresh = optimizer.clone();
-            let resumed = engine.resume::<Progress>(checkpoints, &mut optimizer);
-            if !config.checkpoints.resume_optimizer {
-                optimizer = fresh;
-            }
-            all_or_none(world, resumed)?
+            all_or_none(world, engine.resume::<Progress>(checkpoints, &mut optimizer))?
         }
         Some(checkpoints) => {
             checkpoints.set_aside()?;
@@ -195,4 +193,25 @@ pub fn recompute(config: &Config) -> Recompute {
         KeptIn::None => InputPlacement::Device,
         KeptIn::Memory => InputPlacement::Host,
     })
+}
+
+/// Checks that this rank has the configuration of rank 0, but for what each host may have of its own.
+#[track_caller]
+fn alike(world: &World, config: &Config) -> Result<()> {
+    let is_own = |path: &str| {
+        let of_host = ["checkpoints.folder", "data.workers"].contains(&path);
+        of_host || ["offload.", "report."].iter().any(|section| path.starts_with(section))
+    };
+    let values = config.resolved().into_iter().filter(|value| !is_own(&value.path));
+    let own: Vec<String> = values.map(|value| format!("{}={}", value.path, value.value)).collect();
+    let sent = if world.is_main() { own.join("\n") } else { String::new() };
+    let sent = world.group().all_gather_bytes(sent.as_bytes())?;
+    let first = String::from_utf8_lossy(&sent[0]);
+    match first.lines().zip(&own).find(|(first, own)| first != own) {
+        None => Ok(()),
+        Some((first, own)) => Err(Error::Usage(format!(
+            "rank 0 has {first}, and rank {} has {own}: start all ranks with the same configuration",
+            world.rank()
+        ))),
+    }
 }

@@ -212,7 +212,33 @@ fn an_optimizer_starts_anew_where_its_state_is_not_wanted() {
                 assert_eq!(steps, 2);
                 let is_same = digest == straight[0].0;
                 assert_eq!(is_same, resumes || !keeps, "{placement}, {momentum}, {resumes}");
+                // The checkpoint is of another optimizer, unless only its model is wanted.
+                let other = ["optimizer.kind=adamw", placement, &folder, &resume, "steps=8"];
+                match trained(2, &other) {
+                    Ok(trained) => assert!(!(resumes && keeps) && trained[0].1 == 2),
+                    Err(error) => {
+                        let error = format!("{error:?}");
+                        assert!(resumes && error.contains("of another optimizer"), "{error}");
+                    }
+                }
             }
         }
     }
+}
+
+/// Else ranks that evaluate in different steps wait for each other until the timeout.
+#[test]
+fn a_rank_with_another_configuration_is_named_with_the_key() {
+    let train = |words: [&'static str; 2]| {
+        spawn(2, |world| {
+            let words = ["steps=2", words[world.rank().index()]];
+            to_the_end(&world, &words, model(&world.device()), || ())
+        })
+    };
+    let error = format!("{:?}", train(["evaluation.every=10", "evaluation.every=20"]).unwrap_err());
+    let says = "rank 0 has evaluation.every=10, and rank 1 has evaluation.every=20";
+    assert!(error.contains(says), "{error}");
+    let error = format!("{:?}", train(["seed=1", "seed=2"]).unwrap_err());
+    assert!(error.contains("rank 0 has seed=1, and rank 1 has seed=2"), "{error}");
+    train(["data.workers=1", "data.workers=2"]).unwrap();
 }
