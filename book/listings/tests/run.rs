@@ -308,6 +308,40 @@ fn the_lean_listing_learns_and_resumes() {
     std::fs::remove_dir_all(&folder).expect("it has left checkpoints");
 }
 
+/// An interrupted program saves wherever it is, and ends as one that nobody interrupted, on one rank and on two.
+#[test]
+fn the_listing_of_a_whole_training_validates_stops_and_resumes() {
+    let program = |folder: &Path, ranks: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_resume"));
+        command.args(["--nproc", ranks, "--device", "cpu"]).current_dir(folder);
+        command
+    };
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let train = |name: &str| {
+            let folder = folder.path().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            program(&folder, ranks)
+        };
+        let end = |name: &str| {
+            let output = train(name).output().expect("the listing exists");
+            let printed = String::from_utf8(output.stdout).expect("it prints text");
+            let digest = printed.split("parameters ").nth(1).expect("it ends").lines().next();
+            assert!(last_loss(&printed) < 1e-3, "{printed}");
+            (digest.unwrap().to_owned(), printed.matches("epoch ").count())
+        };
+        let (uninterrupted, epochs) = end("one");
+        assert_eq!(epochs, 50);
+        let job = Job::start(&mut train("parts"));
+        while !job.next_line().contains("epoch 1 ") {}
+        job.signal(Signal::INT);
+        job.end_with(130);
+        let (resumed, epochs) = end("parts");
+        assert_eq!(resumed, uninterrupted, "{ranks} ranks");
+        assert!((1..49).contains(&epochs), "{epochs} epochs after the stop");
+    }
+}
+
 /// Two parts of twenty steps are forty, in the middle of an epoch and with dropout.
 #[test]
 fn the_listing_on_checkpoints_resumes_bit_for_bit() {

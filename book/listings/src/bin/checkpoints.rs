@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-// ANCHOR: imports
 use bonfire::checkpoint::{Best, Milestone};
 // ANCHOR: data_imports
 use bonfire::data::{Prefetch, Prefetched, SamplerState};
 // ANCHOR_END: data_imports
 use bonfire::prelude::*; // with Checkpoints, Ddp, Keep, Loader and World
 use serde::{Deserialize, Serialize};
-// ANCHOR_END: imports
 
 use bonfire::collective::Rank;
 use bonfire::ddp::DataParallel;
@@ -57,13 +55,11 @@ fn main() -> bonfire::Result<()> {
     bonfire::launch(train)
 }
 
-// ANCHOR: state
 /// What the next step depends on, besides the model and the optimizer.
 #[derive(Serialize, Deserialize)]
 struct State {
     data: SamplerState,
 }
-// ANCHOR_END: state
 
 /// The number of all samples, which rank 0 counts for as long as it takes.
 fn counted(world: &World) -> bonfire::Result<usize> {
@@ -87,7 +83,6 @@ fn train(world: World) -> bonfire::Result<()> {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let mut loader = Loader::new(&world, counted(&world)?, 4).with_shuffle(SEED);
 
-    // ANCHOR: resume
     let keep = Keep::last(3).and_best(Best::Lowest);
     let checkpoints = Checkpoints::open(&world, &folder, keep)?;
     let mut ddp = Ddp::new(model, &world)?;
@@ -96,11 +91,8 @@ fn train(world: World) -> bonfire::Result<()> {
         step = resumed.milestone.step;
         loader = loader.resuming(&resumed.state.data)?;
     }
-    // ANCHOR_END: resume
     let last = step + steps;
-    // ANCHOR: stop
     let stop = StopRequest::watch(); // Ctrl-C, SIGTERM, SIGHUP
-    // ANCHOR_END: stop
     let loss = 'training: loop {
         // ANCHOR: prefetch
         let to = device.clone();
@@ -115,20 +107,14 @@ fn train(world: World) -> bonfire::Result<()> {
             ddp.step(&mut optimizer, 0.1, done.gradients)?;
             // ANCHOR_END: accumulate
             step += 1;
-            // ANCHOR: stopping
             // After each step, on all ranks.
             let is_last = step == last || stop.agreed(&world)?.is_some();
-            // ANCHOR_END: stopping
             if step % 10 == 0 || is_last {
                 let loss = done.loss.over_ranks(&world)?;
-                // ANCHOR: milestone
                 let milestone = Milestone { step, metric: Some(loss) };
-                // ANCHOR_END: milestone
                 let state = State { data };
                 if is_last {
-                    // ANCHOR: save
                     checkpoints.save(milestone, &mut ddp, &optimizer, &state)?;
-                    // ANCHOR_END: save
                     break 'training loss;
                 }
                 checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &state)?;

@@ -128,20 +128,6 @@ fn data(world: World, len: usize, seed: u64, mut mean: WeightedMean, value: f64,
     mean.add(value, samples);
 }
 
-fn epochs(mut loader: Loader) {
-    const EPOCHS: u64 = 10;
-    // ANCHOR: epochs
-    while loader.epoch() < EPOCHS {
-        let number = loader.epoch(); // from 0
-        let mut epoch = loader.next_epoch(); // after a resume, the rest of it
-        while let Some(indices) = epoch.next() {
-            // A step with the samples of `indices`, and then:
-            let data = epoch.state(); // for a checkpoint
-        }
-    }
-    // ANCHOR_END: epochs
-}
-
 fn images(folder: &Path, archive: &Path, path: &Path, part: CifarPart, config: DummyConfig) -> Any {
     let (share, seed, size) = (0.1, 7, 224);
     let source: Arc<dyn Pictures> = Arc::new(ImageFolder::open(folder)?);
