@@ -58,6 +58,7 @@ impl<M: DistributedModel> Run<'_, M> {
                 break;
             }
         }
+        ddp.wait()?;
         // Dropping it waits for the files of the last checkpoint.
         self.components.checkpointer = None;
         self.check()?;

@@ -331,6 +331,7 @@ impl<M: Module> Pipeline<M> {
 
     #[track_caller]
     fn try_gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
+        self.ddp.wait()?;
         let (found, stages) = (modules.len(), self.schedule.stages());
         if found != stages as usize {
             return Err(PipelineError::Stages {
@@ -351,6 +352,7 @@ impl<M: Module> Pipeline<M> {
     /// Sends the last stage the values of a tied parameter.
     #[track_caller]
     fn share_tied(&mut self) -> Result<(), PipelineError> {
+        self.ddp.wait()?;
         match &mut self.tie {
             Some(tie) => tie.share(self.ddp.module(), &self.channels),
             None => Ok(()),

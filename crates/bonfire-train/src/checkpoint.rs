@@ -160,7 +160,7 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         self.wait()?;
         let files = self.files.with_file_timeout(ddp.module());
-        ddp.rest()?;
+        ddp.wait()?;
         finite::check(ddp.module(), &files.group)?;
         let saved = ddp.call("Checkpoints::save", |ddp| {
             let route = ddp.route(files.replicas());
@@ -192,7 +192,7 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
-        ddp.rest()?;
+        ddp.wait()?;
         finite::check(ddp.module(), &self.files.group)?;
         let mut background = self.background.lock();
         let files = match &background.files {

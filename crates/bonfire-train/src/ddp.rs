@@ -256,9 +256,19 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
         self.call("Ddp::whole", |ddp| {
-            ddp.reducer.lock().rest()?;
+            ddp.wait()?;
             Ok(ddp.module().valid().materialize())
         })
+    }
+
+    /// Waits for the last step where only the device waits for gradients: if a rank has failed meanwhile, the model is
+    /// not what it would be. `digest`, checkpoints and the next backward pass wait by themselves; call this before you
+    /// save [`module`](Self::module) in another way.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`] or [`TrainError::DeviceRoute`] if the step failed.
+    pub fn wait(&self) -> Result<(), TrainError> {
+        self.reducer.lock().wait()
     }
 
     /// Returns the data type of forward and backward passes.
@@ -280,10 +290,10 @@ impl<M: Module> Ddp<M> {
     /// Returns the model without its group; drops the state of synchronisation.
     ///
     /// # Panics
-    /// If the last step fails on the device after [`step`](Self::step) has returned.
+    /// If the last step fails on the device after [`step`](Self::step) has returned; [`wait`](Self::wait) returns that
+    /// error.
     pub fn into_module(self) -> M {
-        let rested = self.reducer.lock().rest();
-        rested.unwrap_or_else(|failure| panic!("{failure}"));
+        self.wait().unwrap_or_else(|failure| panic!("{failure}"));
         self.module.expect(MODULE_PRESENT)
     }
 

@@ -227,14 +227,12 @@ impl Reducer {
         self.parameters.fill(Progress::default());
         self.unread.clear();
         self.trace.clear();
-        let exposed = self.buckets.reopen()?;
-        self.step.waited.add(exposed);
-        Ok(())
+        self.buckets.reopen()
     }
 
-    /// Waits for the last step where the host does not: its averages may be missing if a rank has failed.
-    pub(crate) fn rest(&mut self) -> Result<(), TrainError> {
-        self.buckets.rest()
+    /// Waits for the last pass where only the device does: what it averaged may be missing if a rank has failed.
+    pub(crate) fn wait(&mut self) -> Result<(), TrainError> {
+        self.buckets.wait()
     }
 
     /// Begins a pass whose gradients are added to those of a later one.

@@ -49,6 +49,7 @@ impl<M: Module> Pipeline<M> {
         micro_batches: &[B],
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<Vec<f64>, PipelineError> {
+        self.ddp.wait()?;
         let (found, world) = (micro_batches.len(), self.world.clone());
         let all: Vec<u64> = world.group().all_gather(&[found as u64])?;
         if all[0] != found as u64 {

@@ -160,7 +160,7 @@ pub fn save_weights<M: Module>(
     let export: Export = export.into();
     let group = ddp.file_group();
     let mut written = Ok(());
-    ddp.rest()?;
+    ddp.wait()?;
     ddp.call("save_weights", |ddp| {
         let snapshot = ddp.snapshot_model(&ddp.route(&group));
         snapshot.write(|tensors| {

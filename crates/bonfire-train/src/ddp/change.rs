@@ -55,6 +55,7 @@ impl<M: Module> Ddp<M> {
 
     #[track_caller]
     fn change(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
+        self.wait()?;
         if self.gatherer.is_some() {
             return Err(TrainError::unsupported(
                 self.config.placement,

@@ -73,7 +73,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
         let own = self.call("Ddp::digest", |ddp| {
-            ddp.reducer.lock().rest()?;
+            ddp.wait()?;
             if !ddp.micro_batches.is_empty() {
                 ddp.agree_on_buffers(Attendance::All)?;
             }

@@ -49,12 +49,6 @@ impl<M: Module> Ddp<M> {
         Err(self.abort_with(error))
     }
 
-    /// Waits for the last step where the host does not, so that nothing of one that failed is used further.
-    #[track_caller]
-    pub(crate) fn rest(&mut self) -> Result<(), TrainError> {
-        self.call("Ddp::rest", |ddp| ddp.reducer.lock().rest())
-    }
-
     fn groups(&self) -> [Option<&ProcessGroup>; 3] {
         let shards = self.shards.groups();
         [Some(&self.group), Some(shards.shards()), shards.copies()]
@@ -92,6 +86,8 @@ impl<M: Module> Ddp<M> {
     }
 
     fn abort_with(&self, error: TrainError) -> TrainError {
+        // Else the last step, which is good, is lost with this one.
+        let _ = self.reducer.lock().wait();
         self.abort(&error.to_string());
         error
     }

@@ -17,8 +17,8 @@ use burn::tensor::{Int, Tensor, module};
 /// the device. On other devices it calls Burn's.
 pub fn embedding(table: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
     #[cfg(feature = "cuda")]
-    if device::is_there(&table) {
-        let ([rows, _], kept) = (table.dims(), indices.clone());
+    if device::is_there(&table, &indices) {
+        let ([rows, _], kept) = (table.dims(), indices.clone().without_autodiff());
         let forward = |table| module::embedding(table, indices);
         return crate::custom_gradient(table, forward, move |gradient| {
             device::sums_of_rows(gradient, kept, rows)

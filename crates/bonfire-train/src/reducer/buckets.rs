@@ -1,7 +1,5 @@
 //! Buckets of gradients, by their route.
 
-use std::time::Duration;
-
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
@@ -48,17 +46,17 @@ impl Buckets {
         }
     }
 
-    pub(super) fn reopen(&mut self) -> Result<Duration, TrainError> {
+    pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
         match self {
-            Self::Host(_) => Ok(Duration::ZERO),
+            Self::Host(_) => Ok(()),
             Self::Device(buckets) => buckets.reopen(),
         }
     }
 
-    pub(super) fn rest(&mut self) -> Result<(), TrainError> {
+    pub(super) fn wait(&mut self) -> Result<(), TrainError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(buckets) => buckets.rest(),
+            Self::Device(buckets) => buckets.wait(),
         }
     }
 

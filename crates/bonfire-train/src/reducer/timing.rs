@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTiming {
     /// The forward and the backward pass, with the communication that they hide; of all
-    /// micro-batches since the step before. Where gradients stay on their devices, until those are done.
+    /// micro-batches since the step before. Where gradients stay on their devices, until those are done if the host
+    /// waits for them.
     pub forward_backward: Duration,
     /// The time that communication added: this rank waited for gradients of other ranks after its own backward pass
-    /// and, if batches are weighted, for their weights. Where only the device waits for gradients, that part is of the
-    /// step before.
+    /// and, if batches are weighted, for their weights. Not the time in which only the device waits.
     pub exposed_communication: Duration,
 }
 

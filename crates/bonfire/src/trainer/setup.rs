@@ -204,10 +204,10 @@ fn alike(world: &World, config: &Config) -> Result<()> {
     };
     let values = config.resolved().into_iter().filter(|value| !is_own(&value.path));
     let own: Vec<String> = values.map(|value| format!("{}={}", value.path, value.value)).collect();
-    let sent = if world.is_main() { own.join("\n") } else { String::new() };
+    let sent = if world.is_main() { own.join("\0") } else { String::new() };
     let sent = world.group().all_gather_bytes(sent.as_bytes())?;
     let first = String::from_utf8_lossy(&sent[0]);
-    match first.lines().zip(&own).find(|(first, own)| first != own) {
+    match first.split('\0').zip(&own).find(|(first, own)| first != own) {
         None => Ok(()),
         Some((first, own)) => Err(Error::Usage(format!(
             "rank 0 has {first}, and rank {} has {own}: start all ranks with the same configuration",

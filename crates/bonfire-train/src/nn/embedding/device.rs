@@ -10,10 +10,15 @@ use burn_cubecl::ops::numeric::zeros;
 use super::kernel::{UNITS, sum_rows};
 use crate::reducer::readback::resident::Resident;
 
-pub(super) fn is_there(table: &Tensor<2>) -> bool {
+pub(super) fn is_there(table: &Tensor<2>, indices: &Tensor<2, Int>) -> bool {
     let device = table.device().without_autodiff();
     let is_float = matches!(table.dtype(), DType::F32 | DType::F16 | DType::BF16);
-    is_float && matches!(device.as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)))
+    let is_int = matches!(indices.dtype(), DType::I32 | DType::I64);
+    let ([rows, width], [batch, tokens]) = (table.dims(), indices.dims());
+    // The kernel counts elements in 32 bits.
+    let fits = (rows.max(batch * tokens) * width) >> 32 == 0;
+    let is_cuda = matches!(device.as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)));
+    is_float && is_int && fits && is_cuda
 }
 
 /// For each row of a table, the sum of the gradients of the tokens that have looked it up.

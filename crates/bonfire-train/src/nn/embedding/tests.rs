@@ -31,7 +31,7 @@ fn cuda_gradients_of_a_table_are_sums_in_the_order_of_the_tokens() {
             let table = Tensor::<2>::ones([ROWS, width], (&device.clone().autodiff(), dtype));
             let table = table.require_grad();
             let data = TensorData::new(indices.clone(), [batch, tokens]);
-            let indices = Tensor::<2, Int>::from_data(data, &device);
+            let indices = Tensor::<2, Int>::from_data(data, &device.clone().autodiff());
             let factors = TensorData::new(factors.clone(), [batch, tokens, width]);
             let factors = Tensor::<3>::from_data(factors, (&device.clone().autodiff(), dtype));
             let vectors = embedding(table.clone(), indices);

@@ -2,7 +2,6 @@
 
 use std::mem;
 use std::ops::Range;
-use std::time::Duration;
 
 use bonfire_plan::buckets::{Assignment, Extent};
 
@@ -24,8 +23,8 @@ pub(crate) struct DeviceBuckets {
     readers: Vec<Reader>,
     /// True if operations may still run on the device.
     busy: bool,
-    /// The time in which the device waited for other ranks, as far as the host learned of it later.
-    exposed: Duration,
+    /// True if these are all operations of a pass, which every rank queues.
+    is_complete: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +59,7 @@ impl DeviceBuckets {
             held: Vec::new(),
             readers: Vec::new(),
             busy: false,
-            exposed: Duration::ZERO,
+            is_complete: false,
         }
     }
 
@@ -86,20 +85,25 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Begins a pass. Returns the time in which the device waited for other ranks at the end of the one before, if
-    /// the host did not.
-    pub(crate) fn reopen(&mut self) -> Result<Duration, TrainError> {
+    pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
         self.rest()?;
+        self.is_complete = false;
         self.held.clear();
         let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
         slots.for_each(|slot| slot.gradient = None);
-        Ok(mem::take(&mut self.exposed))
+        Ok(())
+    }
+
+    /// Waits for a pass that only the device waits for; for nothing if a pass is not complete.
+    pub(crate) fn wait(&mut self) -> Result<(), TrainError> {
+        if self.is_complete { self.rest() } else { Ok(()) }
     }
 
     /// Waits for work of an earlier pass on the device: its memory is used again.
-    pub(crate) fn rest(&mut self) -> Result<(), TrainError> {
-        if mem::take(&mut self.busy) {
-            self.exposed += self.engine.settle()?;
+    fn rest(&mut self) -> Result<(), TrainError> {
+        if self.busy {
+            self.engine.settle()?;
+            self.busy = false;
         }
         self.readers.clear();
         Ok(())
@@ -207,12 +211,7 @@ impl DeviceBuckets {
             self.mend(index, mends)?;
         }
         // The gradients' memory is needed for the next micro-batch.
-        if self.engine.timing() == Timing::Ordered {
-            self.release();
-            self.engine.queue(Action::Ahead)
-        } else {
-            self.rest()
-        }
+        if self.engine.timing() == Timing::Ordered { self.leave() } else { self.rest() }
     }
 
     /// Resets the accumulated sums; the memory stays.
@@ -243,7 +242,7 @@ impl DeviceBuckets {
             Timing::Ordered => {
                 self.engine.queue(Action::Behind)?;
                 self.hand_out(scale, targets)?;
-                self.engine.queue(Action::Ahead)
+                self.leave()
             }
             Timing::Overlapped => {
                 // What was in the targets' memory before may still be read by the backend.
@@ -261,6 +260,13 @@ impl DeviceBuckets {
                 })
             }
         }
+    }
+
+    /// Leaves the wait for all operations of a pass to the device.
+    fn leave(&mut self) -> Result<(), TrainError> {
+        self.release();
+        self.is_complete = true;
+        self.engine.queue(Action::Ahead)
     }
 
     /// Queues the operations of held buckets, and the copies of all averages to tensors.

@@ -20,7 +20,6 @@ mod peers;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
@@ -91,9 +90,6 @@ struct Ordered {
     order: Order,
     /// The memory of the order's word.
     word: Flight,
-    /// When this rank had computed, and when its averages were there.
-    between: [Event; 2],
-    is_timed: bool,
 }
 
 struct Quiet(Client);
@@ -175,23 +171,16 @@ impl<G: GpuGroup> CudaEngine<G> {
                 self.client.hand_over()?;
                 self.place.context.record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
-                self.place.stream.wait(&self.computed)?;
-                if let Some(Ordered { between: [computed, _], .. }) = &self.order {
-                    self.place.stream.record(computed)?;
-                }
-                Ok(())
+                Ok(self.place.stream.wait(&self.computed)?)
             }
             Timing::Apart => self.client.synchronize(),
         }
     }
 
     fn ahead(&mut self) -> Result<(), TrainError> {
-        let Ordered { order, between: [_, done], is_timed, .. } =
-            self.order.as_mut().expect("only with `Timing::Ordered`");
-        let stream = &self.place.stream;
-        stream.record(done)?;
-        *is_timed = true;
-        Ok(self.flight.hand_back(order, stream)?)
+        let ordered = self.order.as_mut().expect("only with `Timing::Ordered`");
+        let handed = self.flight.hand_back(&mut ordered.order, &self.place.stream);
+        handed.map_err(|cause| TrainError::DeviceRoute(cause.into()))
     }
 
     fn copy(
@@ -284,9 +273,8 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
         }
     }
 
-    fn settle(&mut self) -> Result<Duration, TrainError> {
-        self.flight.land(&self.group)?;
-        self.order.as_mut().map_or(Ok(Duration::ZERO), Ordered::exposed)
+    fn settle(&mut self) -> Result<(), TrainError> {
+        Ok(self.flight.land(&self.group)?)
     }
 
     fn group(&self) -> &ProcessGroup {
@@ -299,15 +287,7 @@ impl Ordered {
         let mut word = Flight::default();
         let order = Order::new(context, device, &mut word);
         let order = order.map_err(|cause| TrainError::DeviceRoute(cause.into()))?;
-        let between = [Event::timed(context)?, Event::timed(context)?];
-        Ok(Self { order, word, between, is_timed: false })
-    }
-
-    /// The time between the events, once they have happened.
-    fn exposed(&mut self) -> Result<Duration, TrainError> {
-        let [computed, done] = &self.between;
-        let is_timed = std::mem::take(&mut self.is_timed);
-        Ok(if is_timed { done.since(computed)? } else { Duration::ZERO })
+        Ok(Self { order, word })
     }
 }
 
@@ -319,9 +299,13 @@ impl<G: GpuGroup> Drop for CudaEngine<G> {
             self.place.ranks.abort("this rank failed while its gradients were sent");
         }
         if self.order.is_some() || !self.flight.is_empty() {
-            let is_idle = self.flight.land(&self.group).is_ok();
-            if let Some(Ordered { word, .. }) = self.order.as_mut().filter(|_| is_idle) {
-                let _ = word.land(&self.group);
+            let landed = self.flight.land(&self.group);
+            match (landed, &mut self.order) {
+                (Ok(()), Some(Ordered { word, .. })) => drop(word.land(&self.group)),
+                (Err(error), Some(_)) => {
+                    tracing::error!(%error, "the last step failed on the device: the model is not what it would be");
+                }
+                (_, None) => {}
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::DType;
@@ -21,9 +20,8 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// Queues an action. Returns before it is done, but for [`Action::Computed`] and [`Action::Meet`].
     fn queue(&mut self, action: Action) -> Result<(), TrainError>;
 
-    /// Waits until everything queued is done, with a deadline. Returns the time between [`Action::Behind`] and
-    /// [`Action::Ahead`] on the device, if there was one since: other ranks were waited for.
-    fn settle(&mut self) -> Result<Duration, TrainError>;
+    /// Waits until everything queued is done, with a deadline.
+    fn settle(&mut self) -> Result<(), TrainError>;
 
     /// Returns the group whose failure ends all waiting operations, on all ranks. It may be detached from others.
     fn group(&self) -> &ProcessGroup;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use bonfire_gpu::{Context, CudaError, CudaGroup, CudaGroupError, NcclGroup, Span, Stream};
+use bonfire_gpu::{Context, CudaGroup, CudaGroupError, NcclGroup, Span, Stream};
 use burn::backend::TensorMetadata;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::cuda::CudaRuntime;
@@ -139,11 +139,10 @@ impl Flight {
 
     /// Lets what this thread queues at CubeCL from now on wait, on the device, for everything on the group's `stream`,
     /// and gives the memory back that only such work can get.
-    pub(crate) fn hand_back(
-        &mut self,
-        order: &mut Order,
-        stream: &Stream,
-    ) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// If that cannot be queued: then all memory stays.
+    pub(crate) fn hand_back(&mut self, order: &mut Order, stream: &Stream) -> Result<(), String> {
         order.hold_back(stream)?;
         // CubeCL manages the memory of each of its streams apart, and gives it out again for later work of the same
         // stream only.

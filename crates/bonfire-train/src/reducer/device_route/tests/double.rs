@@ -190,12 +190,12 @@ impl Engine for Double {
         self.done(action)
     }
 
-    fn settle(&mut self) -> Result<Duration, TrainError> {
+    fn settle(&mut self) -> Result<(), TrainError> {
         self.log.lock().unwrap().push("settle".to_owned());
         for bucket in &mut self.buckets {
             bucket.values()?;
         }
-        Ok(Duration::ZERO)
+        Ok(())
     }
 
     fn group(&self) -> &ProcessGroup {
