@@ -233,7 +233,7 @@ fn a_report_of_another_number_of_ranks_is_an_error_and_the_time_of_the_program_i
 fn an_interrupt_after_the_end_of_all_ranks_ends_the_command_though_their_output_is_still_open() {
     let script = "sleep 20 & echo id $$";
     // On a busy machine the signal may come when the launcher has stopped to wait for output, or after all runs.
-    // Without the mend it goes on in each of these.
+    // Without the mend it starts the next run each time.
     let ends_before_the_next_run = (0..5).any(|_| {
         let folder = tempfile::tempdir().unwrap();
         let job = start(&folder, &["--ranks=2,3", "--", "/bin/sh", "-c", script]);

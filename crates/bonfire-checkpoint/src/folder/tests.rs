@@ -291,7 +291,7 @@ fn in_every_history_the_newest_whole_checkpoint_and_the_one_just_saved_are_there
     assert!(reached.len() >= 6, "histories are too alike: {reached:?}");
 }
 
-/// Whoever opens a pipe waits for another process.
+/// To open a pipe takes until another process opens it, too.
 #[test]
 fn a_pipe_in_place_of_a_file_is_not_waited_for() {
     let make = |path: &Path| {

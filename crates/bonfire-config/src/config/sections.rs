@@ -300,7 +300,7 @@ section! {
         background: bool = false,
         /// Continues from the newest checkpoint. If false, existing checkpoints are set aside.
         resume: bool = true,
-        /// Restores the optimizer's state. If false, the optimizer starts anew, and may be of another kind.
+        /// Restores the optimizer's state. If false, the optimizer starts without, and may be of another kind.
         resume_optimizer: bool = true,
     }
 }

@@ -285,6 +285,7 @@ fn what_a_trainer_would_refuse_at_its_start_is_found_in_the_configuration() {
         (&["placement=zero2", "gradients.wire=f16"], "gradients.wire: f16 is refused: "),
         (&["diloco.fragments=2"], "diloco.fragments: 2 is refused: set diloco.local_steps"),
         (&["diloco.outer_gradients=int8"], "diloco.outer_gradients: int8 is refused: set "),
+        (&["checkpoints.folder="], "checkpoints.folder:  is refused: name a folder"),
         (&["offload.optimizer=a", "offload.parameters=b"], "choose one folder"),
         (&[sgd, "optimizer.nesterov=true"], "nesterov: true is refused: set optimizer.momentum "),
         (&[muon, "placement=zero1"], "placement: zero1 is refused: for lamb and muon take"),

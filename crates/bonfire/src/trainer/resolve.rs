@@ -201,7 +201,7 @@ fn files(folder: &Path) -> Result<Offload> {
     let made = std::fs::create_dir_all(folder).map_err(Error::from);
     let offload = made.and_then(|()| Ok(Offload::to_files(folder)?));
     offload.map_err(|cause| {
-        Error::Usage(format!("no folder for the key offload: {}: {cause}", folder.display()))
+        Error::Usage(format!("offload: no files can be kept in {}: {cause}", folder.display()))
     })
 }
 

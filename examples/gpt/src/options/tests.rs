@@ -104,6 +104,7 @@ fn bad_values_are_refused_with_their_name() {
         ("--optimizer adamax", "optimizer.kind"),
         ("--clip inf", "clip.norm"),
         ("--threads 0", "--threads"),
+        ("--threads 1025", "--threads"),
         ("--gradient-route wire", "gradients.route"),
         ("--temperature 0", "--temperature"),
         ("--preset huge", "--preset"),

@@ -242,3 +242,9 @@ fn a_rank_with_another_configuration_is_named_with_the_key() {
     assert!(error.contains("rank 0 has seed=1, and rank 1 has seed=2"), "{error}");
     train(["data.workers=1", "data.workers=2"]).unwrap();
 }
+
+#[test]
+fn a_folder_that_takes_no_files_of_state_is_named() {
+    let error = format!("{:?}", trained(1, &["offload.optimizer=/dev/null"]).unwrap_err());
+    assert!(error.contains("offload: no files can be kept in /dev/null: "), "{error}");
+}
