@@ -95,6 +95,19 @@ pub enum ParallelError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// A device failed in an operation between ranks. The group has ended.
+    #[error(transparent)]
+    Device(Box<TrainError>),
+}
+
+impl From<TrainError> for ParallelError {
+    fn from(error: TrainError) -> Self {
+        match error {
+            TrainError::Collective(error) => error.into(),
+            TrainError::UnreadableTensor { cause, .. } => Self::Unreadable { cause },
+            error => Self::Device(Box::new(error)),
+        }
+    }
 }
 
 pub(crate) fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
@@ -105,6 +118,7 @@ impl From<ParallelError> for TrainError {
     fn from(error: ParallelError) -> Self {
         match error {
             ParallelError::Collective(error) => error.into(),
+            ParallelError::Device(error) => *error,
             error => Self::Forward(Box::new(error)),
         }
     }

@@ -10,7 +10,8 @@
 //! A `Dispatch` places the parameters of one rank's model on several devices, in host memory and in its file, by a
 //! device map.
 //!
-//! Tensors are sent through host memory.
+//! Tensors of CUDA devices that reach each other's memory are sent from device to device, others through host memory;
+//! those of pipelines always through host memory.
 
 #![forbid(unsafe_code)]
 

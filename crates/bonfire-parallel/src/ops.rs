@@ -47,7 +47,7 @@ use bonfire_train::{World, custom_gradient};
 use burn::tensor::Tensor;
 
 use crate::ParallelError;
-pub(crate) use transfer::all_reduce;
+pub(crate) use transfer::{all_reduce, sendable};
 use transfer::{exchanged, gathered, own_part, scattered_sum};
 
 /// Passes a tensor that is the same on all ranks to computations that differ: the gradient is the sum of theirs.

@@ -62,7 +62,7 @@ pub enum BufferSync {
 #[non_exhaustive]
 pub enum GradientRoute {
     /// From device to device where that is possible: the models of all ranks are on CUDA devices of one host that
-    /// reach each other's memory, and gradients are not compressed. The bits are those of the route
+    /// reach each other's memory, gradients are not compressed, and shards are not copied. The bits are those of the route
     /// through the host. Where CUDA devices are on several hosts, as [`Nccl`](Self::Nccl) if NCCL is found on all of
     /// them, in the order of additions that it has. Through host memory otherwise. Rank 0 logs which, and why; it
     /// warns where gradients of several hosts are staged.

@@ -41,7 +41,7 @@ mod rows;
 mod step;
 mod summary;
 
-use averaging::reducer_of;
+use averaging::{lane_of, reducer_of};
 pub use digest::Digest;
 use gather::Gatherer;
 pub use own_backward::OwnStep;
@@ -132,8 +132,13 @@ impl<M: Module> Setup<M> {
         let computing = place.computing.cloned();
         let shards = Arc::new(Shards::new(&table, placement, groups, computing));
         let reducer = reducer_of(&module, group, &table, &shards, config)?;
-        let gatherer = is_cut
-            .then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards), failures.clone()));
+        let gatherer = if is_cut {
+            let lane = lane_of(&module, group, &reducer, config)?;
+            let (table, shards) = (Arc::clone(&table), Arc::clone(&shards));
+            Some(Gatherer::new(table, shards, failures.clone(), lane))
+        } else {
+            None
+        };
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),
             None => module,

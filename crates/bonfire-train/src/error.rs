@@ -297,8 +297,8 @@ pub enum TrainError {
         /// The obstacle, on this or another rank.
         reason: String,
     },
-    /// A device failed in an operation on gradients between ranks. The group has ended.
-    #[error("gradients did not get from device to device: {0}")]
+    /// A device failed in an operation between ranks. The group has ended.
+    #[error("values did not get from device to device: {0}")]
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]

@@ -43,6 +43,7 @@ mod optim;
 mod parameters;
 mod reducer;
 mod rehearsal;
+mod transfer;
 mod values;
 mod world;
 
@@ -68,6 +69,8 @@ pub use optim::scaler::LossScaler;
 pub use parameters::{is_autodiff, trainable};
 pub use reducer::timing::StepTiming;
 pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};
+#[doc(hidden)]
+pub use transfer::{Arrival, Transfer, begin, transfer};
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
+use bonfire_plan::{Division, Sharding};
 use burn::tensor::Tensor;
 
 use crate::TrainError;
@@ -37,12 +37,13 @@ use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
+use crate::reducer::bucket::layout::BucketLayout;
 use crate::reducer::collect::Site;
 use crate::reducer::device_route::Chosen;
 use crate::reducer::parameter_gather::ParameterGather;
 use crate::reducer::pool::Pool;
 use crate::reducer::timing::Stopwatch;
-use crate::values::Scale;
+use crate::values::{DeviceTensor, Scale};
 use crate::world::timeouts::WarmUp;
 use buckets::{Buckets, Home};
 use step::Step;
@@ -167,7 +168,13 @@ impl Reducer {
         }
         match &mut self.buckets {
             Buckets::Host(_) => self.buckets = Buckets::Host(self.host_buckets()),
-            Buckets::Device(buckets) => buckets.assign(&self.assignments, &self.table.extents())?,
+            Buckets::Device(buckets) => {
+                let (shards, extents) = (&self.shards, self.table.extents());
+                let layouts = self.assignments.iter();
+                let layouts = layouts.map(|a| BucketLayout::on_device(a, shards, &extents));
+                let gradients = shards.layout().placement().gradients;
+                buckets.assign(layouts.collect(), gradients == Sharding::Sharded)?;
+            }
         }
         self.is_made = true;
         Ok(())
@@ -310,6 +317,25 @@ impl Reducer {
             comparable: self.step.micro_batches.comparable(),
             present: self.parameters.iter().map(|p| p.present).collect(),
         }
+    }
+
+    /// Gathers the parameters that are cut from device to device, between two steps. Every rank calls it alike, with its
+    /// rows of each parameter and the memory of the complete ones.
+    pub(crate) fn gather_on_devices(
+        &mut self,
+        rows: Vec<(usize, DeviceTensor)>,
+        wholes: Vec<(usize, DeviceTensor)>,
+    ) -> Result<(), TrainError> {
+        let homes = &self.homes;
+        let at_home = |(parameter, tensor): (usize, DeviceTensor)| {
+            let Home { bucket, slot } = homes[parameter];
+            (bucket, slot, tensor)
+        };
+        let Buckets::Device(buckets) = &mut self.buckets else {
+            unreachable!("asked before where gradients are");
+        };
+        let rows = rows.into_iter().map(at_home).collect();
+        buckets.gather(rows, wholes.into_iter().map(at_home).collect())
     }
 
     /// Begins to gather the parameters that are cut, between two steps. Every rank calls it alike.

@@ -151,8 +151,8 @@ impl<'a> HostSlice<'a> {
 pub(crate) enum CollectiveOp {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
-    /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
-    MeanScatter,
+    /// Every rank ends with its own block of the reduction, of as many equal blocks as there are ranks.
+    ReduceScatter(ReduceOp),
     /// Every rank has its own block, and ends with all.
     AllGather,
     /// One rank ends with the mean, and the others with undefined values.
@@ -165,7 +165,7 @@ impl CollectiveOp {
     fn run<T: Element>(self, group: &ProcessGroup, data: &mut [T]) -> Result<(), CollectiveError> {
         match self {
             Self::AllReduce(reduce) => group.all_reduce(data, reduce),
-            Self::MeanScatter => group.reduce_scatter_in_place(data, ReduceOp::Mean),
+            Self::ReduceScatter(reduce) => group.reduce_scatter_in_place(data, reduce),
             Self::AllGather => group.all_gather_in_place(data),
             Self::MeanTo(owner) => group.reduce(data, owner, ReduceOp::Mean),
             Self::From(owner) => group.broadcast(data, owner),
@@ -394,6 +394,14 @@ pub(crate) struct DeviceTensor {
     pub memory: Arc<dyn Any + Send + Sync>,
     /// Keeps others from writing to the memory.
     pub reader: Option<Reader>,
+}
+
+impl DeviceTensor {
+    /// The same memory, without its reader.
+    pub(crate) fn shared(&self) -> Self {
+        let Self { dtype, elems, ref memory, .. } = *self;
+        Self { dtype, elems, memory: Arc::clone(memory), reader: None }
+    }
 }
 
 /// A guard during whose life a tensor's memory is not written in place.

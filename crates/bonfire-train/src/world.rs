@@ -6,6 +6,7 @@ pub(crate) mod mesh;
 pub(crate) mod timeouts;
 pub(crate) mod watchdog;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bonfire_checkpoint::record::Cuts;
@@ -42,7 +43,11 @@ pub struct World {
     failures: PassFailures,
     cuts: Cuts,
     divided: Option<Divided>,
+    lane: LaneSlot,
 }
+
+/// The place of what sends tensors between the ranks of a world, made when it is first used.
+pub(crate) type LaneSlot = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Divided {
@@ -96,6 +101,7 @@ impl World {
             norm_groups: NormGroups::default(),
             cuts: Cuts::default(),
             divided: None,
+            lane: LaneSlot::default(),
         })
     }
 
@@ -130,6 +136,7 @@ impl World {
             norm_groups: NormGroups::default(),
             cuts: Cuts::default(),
             divided: self.divided.clone(),
+            lane: LaneSlot::default(),
         }))
     }
 
@@ -242,6 +249,10 @@ impl World {
 
     pub(crate) fn compiles_kernels(&self) -> bool {
         self.device_kind != DeviceKind::Cpu
+    }
+
+    pub(crate) fn lane(&self) -> &LaneSlot {
+        &self.lane
     }
 
     pub(crate) fn norm_groups(&self) -> &NormGroups {

@@ -87,7 +87,8 @@ mod cuda {
             command.arg("--oversubscribe");
         }
         command.args(options.split_whitespace());
-        let batch = WINDOWS / ranks;
+        // Ranks of a mesh without `dp` have the same windows.
+        let batch = if options.contains("--mesh") { WINDOWS } else { WINDOWS / ranks };
         let sizes = format!(
             "--layers 1 --heads 2 --width 16 --context {CONTEXT} --batch {batch} --steps {STEPS} \
              --learning-rate {LEARNING_RATE} --warmup 2 --log-interval 1 --eval-interval {STEPS} \
@@ -130,8 +131,8 @@ mod cuda {
     }
 
     /// Embedding, layer norm, attention with its softmax, and the cross entropy: one rank, two on one device, and
-    /// two on devices of their own where there are two; with gradients on their devices and through the host, and with
-    /// the optimizer, and parameters, on the host.
+    /// two on devices of their own where there are two; with gradients on their devices and through the host, with
+    /// the optimizer, and parameters, on the host, and with rows and parts of layers on their devices.
     #[test]
     fn cuda_losses_are_those_of_the_cpu() {
         let folder = tempfile::tempdir().unwrap();
@@ -152,6 +153,10 @@ mod cuda {
             ("--offload optimizer", (2, 1)),
             ("--offload parameters --placement zero3", (1, 1)),
             ("--offload parameters --placement zero3", (2, 1)),
+            ("--placement zero1", (2, 2)),
+            ("--placement zero3 --checkpoint-blocks", (2, 2)),
+            ("--mesh tp=2", (2, 2)),
+            ("--mesh cp=2", (2, 2)),
         ] {
             let Some(cuda) = trained(("cuda", options), layout) else {
                 return;
@@ -159,8 +164,10 @@ mod cuda {
             let case = format!("{options}, {layout:?}");
             let says = "gradients are sent from device to device";
             let said = cuda.log.contains(says);
-            let is_cut = options.contains("zero3");
-            assert_eq!(said, options != by_host && !is_cut, "{case}: {}", cuda.log);
+            let is_elsewhere = options == by_host || options.contains("--offload parameters");
+            assert_eq!(said, !is_elsewhere, "{case}: {}", cuda.log);
+            let tensors = cuda.log.contains("tensors are sent from device to device");
+            assert_eq!(tensors, options.contains("--mesh"), "{case}: {}", cuda.log);
             let apart = |one: f64, other: f64| (one - other).abs();
             let untrained = apart(cpu.validation[0], cuda.validation[0]);
             assert!(untrained <= rounding, "{case}: {untrained}");

@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 
-use bonfire_collective::Work;
 use bonfire_collective::{Rank, WorldSize};
-use bonfire_train::{World, custom_gradient};
-use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
+use bonfire_train::{Arrival, Transfer, World, custom_gradient};
+use burn::tensor::{DType, Tensor};
 
 use super::attention::AttentionMask;
 use super::block::{Found, Known, added, run, wide};
 use crate::ParallelError;
-use crate::error::unreadable;
+use crate::ops::sendable;
 
 /// Computes the attention of this rank's tokens to those of all ranks of `cp`: `softmax(query * key^T / sqrt(F)) *
 /// value`, of three tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on
@@ -237,32 +236,19 @@ impl<const D: usize> Ring<D> {
 
 /// A tensor that is sent to the next rank, while that of the previous rank is received.
 struct Shift<const D: usize> {
-    work: Work<Vec<u8>>,
+    arrival: Arrival,
     shape: [usize; D],
-    options: (Device, DType),
 }
 
 impl<const D: usize> Shift<D> {
     #[track_caller]
     fn begin(x: Tensor<D>, cp: &World) -> Result<Self, ParallelError> {
-        let group = cp.group();
-        let (shape, options) = (x.dims(), (x.device(), x.dtype()));
-        // The other ranks are not to wait for one that has nothing to send.
-        let data = group.or_abort(x.try_into_data().map_err(|cause| unreadable(&cause)))?;
-        let mut lengths = vec![0; group.world_size().len()];
-        let next = (group.rank().index() + 1) % lengths.len();
-        lengths[next] = data.as_bytes().len();
-        let work = group.background(Vec::new(), move |group, arrived| {
-            *arrived = group.all_to_all_v(data.as_bytes(), &lengths)?.into_vec();
-            Ok(())
-        });
-        Ok(Self { work, shape, options })
+        let shape = x.dims();
+        let flat = sendable(x, cp)?.reshape([shape.iter().product::<usize>()]);
+        Ok(Self { arrival: bonfire_train::begin(flat, cp, Transfer::Shift)?, shape })
     }
 
     fn wait(self) -> Result<Tensor<D>, ParallelError> {
-        let bytes = Bytes::from_bytes_vec(self.work.wait()?);
-        let (device, dtype) = self.options;
-        let data = TensorData::from_bytes(bytes, self.shape, dtype);
-        Ok(Tensor::from_data(data, (&device, dtype)))
+        Ok(self.arrival.wait()?.reshape(self.shape))
     }
 }

@@ -1,27 +1,13 @@
-//! Sends tensors without autodiff from rank to rank through host memory.
+//! Sends tensors without autodiff from rank to rank, cut into blocks and joined.
 //!
 //! On the CPU the memory of a tensor is sent as it is, without a copy if it is not shared and in row-major order.
 
-use bonfire_collective::{Element, ProcessGroup, ReduceOp, WorldSize};
-use bonfire_train::World;
-use burn::tensor::{DType, Tensor, TensorData};
-use half::{bf16, f16};
+use bonfire_collective::{ReduceOp, WorldSize};
+use bonfire_train::{Transfer, World};
+use burn::tensor::{DType, Tensor};
 
 use super::Dims;
 use crate::ParallelError;
-use crate::error::unreadable;
-
-/// Operations of ranks on values that have as many equal blocks as there are ranks.
-#[derive(Clone, Copy, Debug)]
-enum Transfer {
-    AllReduce(ReduceOp),
-    /// Every rank ends with the blocks of all, in their order.
-    AllGather,
-    /// Every rank ends with its block of the sum.
-    ReduceScatter,
-    /// Block r goes to rank r.
-    AllToAll,
-}
 
 #[track_caller]
 pub(crate) fn all_reduce<const D: usize>(
@@ -102,51 +88,22 @@ fn transferred(
     world: &World,
     transfer: Transfer,
 ) -> Result<Tensor<1>, ParallelError> {
-    let group = world.group();
-    let (device, dtype) = (x.device(), x.dtype());
-    let data = match x.try_into_data() {
-        Ok(data) => match dtype {
-            DType::F32 => run::<f32>(data, group, transfer),
-            DType::F64 => run::<f64>(data, group, transfer),
-            DType::F16 => run::<f16>(data, group, transfer),
-            DType::BF16 => run::<bf16>(data, group, transfer),
-            other => Err(ParallelError::UnsupportedDtype { dtype: format!("{other:?}") }),
-        },
-        Err(cause) => Err(unreadable(&cause)),
-    };
-    // The other ranks are not to wait for one that has nothing to send.
-    let data = group.or_abort(data)?;
-    Ok(Tensor::from_data(data, (&device, dtype)))
+    let x = sendable(x, world)?;
+    Ok(bonfire_train::transfer(x, world, transfer)?)
 }
 
-#[track_caller]
-fn run<T: Element + burn::tensor::Element>(
-    mut data: TensorData,
-    group: &ProcessGroup,
-    transfer: Transfer,
-) -> Result<TensorData, ParallelError> {
-    let values = data.as_mut_slice::<T>().map_err(|cause| unreadable(&cause))?;
-    let flat = |values: Vec<T>| {
-        let len = values.len();
-        TensorData::new(values, [len])
-    };
-    Ok(match transfer {
-        Transfer::AllReduce(reduce) => {
-            group.all_reduce(values, reduce)?;
-            data
+/// The tensor, if ranks can send it. The other ranks are not to wait for one that has nothing to send.
+pub(crate) fn sendable<const D: usize>(
+    x: Tensor<D>,
+    world: &World,
+) -> Result<Tensor<D>, ParallelError> {
+    match x.dtype() {
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(x),
+        other => {
+            let error = ParallelError::UnsupportedDtype { dtype: format!("{other:?}") };
+            world.group().or_abort(Err(error))
         }
-        Transfer::AllToAll => {
-            group.all_to_all(values)?;
-            data
-        }
-        Transfer::AllGather => flat(group.all_gather(values)?),
-        Transfer::ReduceScatter => {
-            group.reduce_scatter_in_place(values, ReduceOp::Sum)?;
-            let len = values.len() / group.world_size().len();
-            let start = group.rank().index() * len;
-            flat(values[start..start + len].to_vec())
-        }
-    })
+    }
 }
 
 /// The elements of a tensor that is cut into `count` equal blocks along `dim`, block after block.

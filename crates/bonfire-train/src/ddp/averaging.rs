@@ -10,7 +10,9 @@ use crate::compression::Compressor;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
-use crate::reducer::device_route::{Ways, choose};
+use crate::reducer::collect::Site;
+use crate::reducer::device_route::{Fate, Ways, choose, over_devices};
+use crate::transfer::lane::DeviceLane;
 use crate::world::timeouts::WarmUp;
 use crate::{CompressionState, DdpConfig, TrainError};
 
@@ -23,7 +25,8 @@ pub(super) fn reducer_of<M: Module>(
     config: &DdpConfig,
 ) -> Result<Arc<Mutex<Reducer>>, TrainError> {
     let device = device_of(model);
-    let way = choose(Ways { config, device: device.as_ref(), group })?;
+    let copies = shards.groups().copies().is_some();
+    let way = choose(Ways { config, device: device.as_ref(), copies, group })?;
     let compressor = Compressor::new(
         config.compression,
         (0..table.len()).map(|index| table.get(index).compressible()),
@@ -47,6 +50,24 @@ pub(super) fn reducer_of<M: Module>(
         );
     }
     Ok(Arc::new(Mutex::new(reducer)))
+}
+
+/// The lane for parameters that are gathered when they are used, where gradients stay on their devices. It has memory
+/// and a stream of its own, so that neither waits for the other. Every rank calls it.
+pub(super) fn lane_of<M: Module>(
+    model: &M,
+    group: &WarmUp,
+    reducer: &Mutex<Reducer>,
+    config: &DdpConfig,
+) -> Result<Option<DeviceLane>, TrainError> {
+    let device = device_of(model).filter(|_| reducer.lock().site() == Site::Device);
+    let Some(device) = device else {
+        return Ok(None);
+    };
+    let found = over_devices(config.route, Some(&device), group, Fate::Shared)?;
+    let engine =
+        found.map_err(|reason| TrainError::NoDeviceRoute { route: config.route, reason })?;
+    Ok(Some(DeviceLane::new(engine, device)))
 }
 
 impl<M: Module> Ddp<M> {

@@ -24,13 +24,14 @@ use std::sync::Arc;
 
 use bonfire_collective::{Mutex, ProcessGroup};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DispatchTensor, Shape, Tensor};
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
 use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::Readback;
+use crate::transfer::lane::DeviceLane;
 use crate::world::PassFailures;
 use crate::{Precision, TrainError};
 
@@ -40,7 +41,7 @@ mod operation;
 mod order;
 
 use attacher::{Attacher, Finder};
-use memory::Memory;
+use memory::{Collected, Memory};
 use operation::{Source, gathered};
 use order::Order;
 
@@ -59,6 +60,7 @@ pub(crate) struct Gatherer {
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
+    lane: Option<DeviceLane>,
     memory: Memory,
     order: Order,
     /// Parameters that keep their type in mixed precision.
@@ -68,21 +70,23 @@ struct State {
 }
 
 impl Gatherer {
-    /// For the parameters of a model that all ranks of a group have.
+    /// For the parameters of a model that all ranks of a group have; without a lane, they are gathered in host memory.
     pub(crate) fn new(
         table: Arc<ParameterTable>,
         shards: Arc<Shards>,
         failures: PassFailures,
+        lane: Option<DeviceLane>,
     ) -> Arc<Self> {
         let group = shards.groups().shards().clone();
         let names = (0..table.len()).map(|parameter| &table.get(parameter).name);
         let groups = names.map(|name| group.compared_by(&format!("parameter {name}"))).collect();
-        Arc::new(Self { groups, table, shards, group, failures, state: Mutex::default() })
+        let state = Mutex::new(State { lane, ..State::default() });
+        Arc::new(Self { groups, table, shards, group, failures, state })
     }
 
     /// A second gatherer of the same parameters, in separate groups of the same ranks.
     pub(crate) fn beside(&self, shards: Arc<Shards>) -> Arc<Self> {
-        Self::new(Arc::clone(&self.table), shards, self.failures.clone())
+        Self::new(Arc::clone(&self.table), shards, self.failures.clone(), None)
     }
 
     pub(crate) fn shards(&self) -> &Shards {
@@ -164,8 +168,10 @@ impl Gatherer {
         let checkpointing = rows.gradient_checkpointing_strategy();
         let rows = rows.without_autodiff();
         let device = self.shards.computing(rows.device());
-        let data = self.collect(parameter, rows.into_dispatch())?;
-        let whole = Tensor::from_data(data, (&device, dtype));
+        let whole = match self.collect(parameter, rows.into_dispatch())? {
+            Collected::Host(data) => Tensor::from_data(data, (&device, dtype)),
+            Collected::Device(flat) => flat.reshape(Shape::from(self.shape(parameter).to_vec())),
+        };
         Ok(match (is_autodiff, checkpointing) {
             (false, _) => whole,
             (true, None) => Tensor::from_inner(whole),
@@ -188,8 +194,20 @@ impl Gatherer {
         rows: DispatchTensor,
         device: &B::Device,
     ) -> Result<B::FloatTensorPrimitive, TrainError> {
-        let values = self.collect(parameter, rows)?;
-        Ok(B::float_from_data(values, device))
+        match self.collect(parameter, rows)? {
+            Collected::Host(values) => Ok(B::float_from_data(values, device)),
+            Collected::Device(flat) => {
+                let elsewhere = || "it is on another backend than its device".to_owned();
+                let flat = B::primitive(flat).ok_or_else(elsewhere);
+                let flat = flat.map_err(|cause| self.unreadable(parameter, cause))?;
+                Ok(B::float_reshape(flat, self.shape(parameter).to_vec().into()))
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_lane(&self) -> bool {
+        self.state.lock().lane.is_some()
     }
 
     #[cfg(test)]

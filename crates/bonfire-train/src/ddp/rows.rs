@@ -14,9 +14,11 @@ use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 use super::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
-use crate::reducer::collect::unreadable;
+use crate::reducer::Reducer;
+use crate::reducer::collect::{Site, unreadable};
 use crate::reducer::parameter_gather::ParameterGather;
-use crate::reducer::readback::{Run, overwritten, read};
+use crate::reducer::readback::{Claim, Run, Shell, claim, on_device, overwritten, read};
+use crate::values::DeviceTensor;
 use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {
@@ -51,6 +53,11 @@ impl<M: Module> Ddp<M> {
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
         let mut reducer = self.reducer.lock();
+        if let (Site::Device, Ok(())) = (reducer.site(), &stepped) {
+            let (module, result) = joined_on_devices(&mut reducer, &self.shards, rows, splitter);
+            self.module = Some(module);
+            return result;
+        }
         let gather = match stepped {
             // No rank gets rows of a failed step.
             Err(error) => Err(error),
@@ -138,6 +145,102 @@ impl ModuleMapper for Splitter<'_> {
         let own = if rows.is_empty() { values.clone() } else { values.clone().slice_dim(0, rows) };
         self.wholes[index] = Some(Box::new(Whole { values, checkpointing }));
         Param::from_mapped_value(id, trained(own, checkpointing), mapper)
+    }
+}
+
+/// The model with the parameters that the ranks' devices gather from their rows. After an error it has rows: the group
+/// ends.
+fn joined_on_devices<M: Module>(
+    reducer: &mut Reducer,
+    shards: &Shards,
+    rows: M,
+    splitter: Splitter<'_>,
+) -> (M, Result<(), TrainError>) {
+    let Splitter { table, wholes, .. } = splitter;
+    let mut claimant = Claimant {
+        table,
+        shards,
+        wholes,
+        rows: Vec::new(),
+        memory: Vec::new(),
+        joined: (0..table.len()).map(|_| None).collect(),
+        result: Ok(()),
+    };
+    rows.visit(&mut claimant);
+    let Claimant { rows: own, memory, joined, result, .. } = claimant;
+    match result.and_then(|()| reducer.gather_on_devices(own, memory)) {
+        Ok(()) => (rows.map(&mut Finisher { table, joined }), Ok(())),
+        Err(error) => (rows, Err(error)),
+    }
+}
+
+/// Finds the memory of rows, and claims that of complete parameters.
+struct Claimant<'a> {
+    table: &'a ParameterTable,
+    shards: &'a Shards,
+    wholes: Vec<Option<Box<dyn Any>>>,
+    rows: Vec<(usize, DeviceTensor)>,
+    memory: Vec<(usize, DeviceTensor)>,
+    joined: Vec<Option<Box<dyn Any>>>,
+    result: Result<(), TrainError>,
+}
+
+/// A complete parameter, once its memory has been written.
+struct Joined<const D: usize> {
+    finish: Box<dyn FnOnce() -> Tensor<D> + Send>,
+    checkpointing: Option<GradientCheckpointingStrategy>,
+}
+
+impl Claimant<'_> {
+    fn claim<const D: usize>(&mut self, index: usize, rows: Tensor<D>) -> Result<(), TrainError> {
+        let refused = |cause: String| unreadable(self.table, index, &cause);
+        if !self.shards.rows(index).is_empty() {
+            self.rows.push((index, on_device(rows).map_err(refused)?));
+        }
+        let whole = self.wholes[index].take().expect("a cut parameter was complete");
+        let whole = whole.downcast::<Whole<D>>();
+        let whole = whole.expect("a parameter has the dimensions that it had");
+        let Whole { values, checkpointing } = *whole;
+        let shell = Shell {
+            shape: values.dims().to_vec(),
+            tensor_dtype: values.dtype(),
+            device: values.device(),
+        };
+        let Claim { memory, finish } = claim(Some(values), &shell).map_err(refused)?;
+        self.memory.push((index, memory));
+        self.joined[index] = Some(Box::new(Joined { finish, checkpointing }));
+        Ok(())
+    }
+}
+
+impl ModuleVisitor for Claimant<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let cut = self.table.index_of(param.id);
+        if let Some(index) = cut.filter(|&index| self.shards.is_cut(index))
+            && self.result.is_ok()
+        {
+            self.result = self.claim(index, param.val().inner());
+        }
+    }
+}
+
+/// Replaces rows by complete parameters.
+struct Finisher<'a> {
+    table: &'a ParameterTable,
+    joined: Vec<Option<Box<dyn Any>>>,
+}
+
+impl ModuleMapper for Finisher<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.table.index_of(param.id);
+        let Some(joined) = index.and_then(|index| self.joined[index].take()) else {
+            return param;
+        };
+        let (id, _, mapper) = param.consume();
+        let joined = joined.downcast::<Joined<D>>();
+        let Joined { finish, checkpointing } =
+            *joined.expect("a parameter has the dimensions that it had");
+        Param::from_mapped_value(id, trained(finish(), checkpointing), mapper)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The gradients of several parameters in one piece of memory, which is sent as one message.
 
-mod layout;
+pub(super) mod layout;
 
 use std::mem;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl Bucket {
             None => {
                 let operation = match self.layout.division {
                     Division::Whole => CollectiveOp::AllReduce(ReduceOp::Mean),
-                    Division::Rows => CollectiveOp::MeanScatter,
+                    Division::Rows => CollectiveOp::ReduceScatter(ReduceOp::Mean),
                     Division::Owned(owner) => CollectiveOp::MeanTo(owner),
                 };
                 // The mean over the ranks of a copy, then over the copies, which are equally large.

@@ -164,7 +164,7 @@ impl Reducer {
                 if own.is_some() {
                     buckets.release();
                 }
-                let claims = claimed(module, none.table(), own, is_present)?;
+                let claims = claimed(module, &none, own, is_present)?;
                 let targets = claims.memory.into_iter().map(|(parameter, tensor)| {
                     let Home { bucket, slot } = homes[parameter];
                     (bucket, slot, tensor)
@@ -263,12 +263,13 @@ type Finish = Box<dyn FnOnce(&mut Averages)>;
 /// are used up: the averages take their memory where they can.
 fn claimed<M: Module>(
     model: &M,
-    table: &ParameterTable,
+    none: &Averages,
     own: Option<Gradients>,
     present: impl Fn(usize) -> bool,
 ) -> Result<Claims, TrainError> {
     let mut claimant = Claimant {
-        table,
+        table: none.table(),
+        none,
         own,
         present,
         claims: Claims { memory: Vec::new(), finish: Vec::new() },
@@ -280,6 +281,8 @@ fn claimed<M: Module>(
 
 struct Claimant<'a, F> {
     table: &'a ParameterTable,
+    /// Averages of the same parameters.
+    none: &'a Averages,
     own: Option<Gradients>,
     present: F,
     claims: Claims,
@@ -292,16 +295,30 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         index: usize,
         param: &Param<Tensor<D>>,
     ) -> Result<(), TrainError> {
-        let own = self.own.as_mut().and_then(|gradients| param.val().grad_remove(gradients));
+        let rows = self.none.rows(index);
+        // A parameter with rows may be one that is gathered when it is read.
+        let own = self.own.as_mut().filter(|_| rows.is_none());
+        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
         if !(self.present)(index) {
             return Ok(());
         }
         let parameter = self.table.get(index);
-        let shell = Shell {
-            shape: parameter.shape.clone(),
-            tensor_dtype: parameter.tensor_dtype,
-            device: param.lazy_device().without_autodiff(),
-        };
+        let mut shape = parameter.shape.clone();
+        if let Some(rows) = rows {
+            shape[0] = rows.len();
+        }
+        let (device, tensor_dtype) =
+            (param.lazy_device().without_autodiff(), parameter.tensor_dtype);
+        if shape.contains(&0) {
+            let id = param.id;
+            self.claims.finish.push(Box::new(move |averages| {
+                let data = TensorData::new(Vec::<f32>::new(), shape);
+                let none = Tensor::<D>::from_data(data, (&device, tensor_dtype));
+                averages.push(index, id, none);
+            }));
+            return Ok(());
+        }
+        let shell = Shell { shape, tensor_dtype, device };
         let claim = claim(own, &shell).map_err(|cause| unreadable(self.table, index, &cause))?;
         let (id, finish) = (param.id, claim.finish);
         self.claims.memory.push((index, claim.memory));

@@ -13,7 +13,7 @@ mod engine;
 mod tests;
 
 pub(crate) use buckets::DeviceBuckets;
-pub(crate) use choice::{Chosen, Ways, choose};
-pub(crate) use engine::{Action, Engine, Move, Room, Timing};
+pub(crate) use choice::{Chosen, Fate, Ways, choose, over_devices};
+pub(crate) use engine::{Action, Engine, Move, Operation, Room, Source, Table, Timing};
 #[cfg(test)]
 pub(crate) use tests::double;

@@ -20,6 +20,9 @@ pub(crate) mod resident;
 pub(crate) trait Readback: Backend {
     fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1>;
 
+    /// A tensor of this backend; `None` if it is on another.
+    fn primitive(tensor: Tensor<1>) -> Option<Self::FloatTensorPrimitive>;
+
     /// The values on the device, or the reason why they cannot be reached there.
     fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String>;
 }
@@ -39,7 +42,7 @@ pub(crate) struct Shell {
 /// Unshared memory of a tensor, to be written.
 pub(crate) struct Claim<const D: usize> {
     pub(crate) memory: DeviceTensor,
-    pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
+    pub(crate) finish: Box<dyn FnOnce() -> Tensor<D> + Send>,
 }
 
 /// Calls `take` with the values of a tensor without autodiff in row-major order: `None` if gradients cannot have their
@@ -227,6 +230,10 @@ mod flex {
             Tensor::from_primitive::<Self>(Self::float_reshape(tensor, shape))
         }
 
+        fn primitive(tensor: Tensor<1>) -> Option<Self::FloatTensorPrimitive> {
+            tensor.try_into_primitive::<Self>().ok()
+        }
+
         fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
             let mut found = Err("it cannot be read".to_owned());
             read(tensor, |values| {
@@ -291,6 +298,10 @@ mod cube {
         fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1> {
             let shape = Shape::new([tensor.shape().num_elements()]);
             Tensor::from_primitive::<Self>(Self::float_reshape(tensor, shape))
+        }
+
+        fn primitive(tensor: Tensor<1>) -> Option<Self::FloatTensorPrimitive> {
+            tensor.try_into_primitive::<Self>().ok()
         }
 
         fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {

@@ -22,6 +22,27 @@ pub(crate) fn place_of(group: &ProcessGroup) -> LocalRank {
     LocalRank { local_rank: group.rank().get(), local_world_size: group.world_size().get() }
 }
 
+/// Runs `body` on ranks that share the devices of this machine; nothing without any.
+#[cfg(feature = "cuda")]
+pub(crate) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+    let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
+    // Asked by one rank first: where one skips, all must.
+    let alone = LocalRank { local_rank: 0, local_world_size: 1 };
+    match open(kind, occupancy, alone) {
+        Ok((_, name)) => println!("{ranks} ranks on {name} and those behind it"),
+        Err(error) => {
+            println!("skipped: {error}");
+            return None;
+        }
+    }
+    let options = GroupOptions::default().with_timeout(std::time::Duration::from_secs(300));
+    let run = |group| {
+        let place = place_of(&group);
+        body(World::with_occupancy(group, place, kind, occupancy).expect("it has just answered"))
+    };
+    Some(bonfire_testkit::local(ranks, options, run))
+}
+
 fn lone_group() -> ProcessGroup {
     let one = WorldSize::new(1).unwrap();
     let mut groups = ProcessGroup::local(one, GroupOptions::default()).unwrap();

@@ -34,7 +34,7 @@ pub struct Piece {
     pub slot: Span,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     Pack,
     Unpack,

@@ -5,6 +5,7 @@
 //! the same order.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 
 use bonfire_collective::CollectiveError;
@@ -14,12 +15,41 @@ use burn::tensor::{DispatchTensor, Tensor, TensorData};
 use super::{Gatherer, State};
 use crate::TrainError;
 use crate::reducer::readback;
+use crate::transfer::lane::InFlight;
 use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     buffers: HashMap<DType, BucketBuffer>,
-    ahead: Option<(usize, BufferWork)>,
+    ahead: Option<(usize, Ahead)>,
+}
+
+/// A gather that has begun.
+enum Ahead {
+    Host(BufferWork),
+    Device(InFlight),
+}
+
+impl fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host(_) => "in host memory",
+            Self::Device(_) => "on devices",
+        })
+    }
+}
+
+/// The values of a complete parameter.
+pub(super) enum Collected {
+    Host(TensorData),
+    /// In one dimension.
+    Device(Tensor<1>),
+}
+
+/// The parameter that was gathered ahead: in its buffer, or on the device.
+pub(super) struct Arrived {
+    parameter: usize,
+    tensor: Option<Tensor<1>>,
 }
 
 impl Memory {
@@ -43,11 +73,23 @@ impl Gatherer {
         &self,
         parameter: usize,
         rows: DispatchTensor,
-    ) -> Result<TensorData, TrainError> {
+    ) -> Result<Collected, TrainError> {
         let entry = self.table.get(parameter);
         let (dtype, places) = (entry.extent.dtype, self.places(parameter));
         let mut state = self.state.lock();
-        if self.arrived(&mut state)? != Some(parameter) {
+        let arrived = self.arrived(&mut state)?.filter(|arrived| arrived.parameter == parameter);
+        if state.lane.is_some() {
+            let tensor = match arrived.and_then(|arrived| arrived.tensor) {
+                Some(tensor) => tensor,
+                None => {
+                    let flight = self.begin_on_devices(&mut state, parameter, rows)?;
+                    self.end_flight(&mut state, flight)?
+                }
+            };
+            self.continue_ahead(&mut state, parameter)?;
+            return Ok(Collected::Device(tensor));
+        }
+        if arrived.is_none() {
             self.fill(&mut state, parameter, rows)?;
             let values = state.memory.buffers.get_mut(&dtype).expect(FILLED);
             let group = &self.groups[parameter];
@@ -56,33 +98,69 @@ impl Gatherer {
         }
         let values = &state.memory.buffers[&dtype];
         let data = values.to_tensor_data(&places.all, &entry.shape);
+        self.continue_ahead(&mut state, parameter)?;
+        Ok(Collected::Host(data))
+    }
+
+    /// Starts the gather that came next in the last pass.
+    fn continue_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
         if state.pass.is_some()
             && let Some(next) = state.order.next(parameter)
         {
-            self.gather_ahead(&mut state, next)?;
+            self.gather_ahead(state, next)?;
         }
-        Ok(data)
+        Ok(())
     }
 
-    /// Waits for the parameter that is gathered ahead, and returns its index.
-    pub(super) fn arrived(&self, state: &mut State) -> Result<Option<usize>, TrainError> {
-        let Some((parameter, work)) = state.memory.ahead.take() else {
+    fn begin_on_devices(
+        &self,
+        state: &mut State,
+        parameter: usize,
+        rows: DispatchTensor,
+    ) -> Result<InFlight, TrainError> {
+        let pieces = self.shards.pieces(parameter);
+        let own = pieces[self.group.rank().index()].len();
+        // Its rank is not looked at.
+        let own = (own > 0).then(|| Tensor::<1>::from_dispatch(rows).reshape([own]));
+        let lane = state.lane.as_mut().expect("asked before");
+        let dtype = self.table.get(parameter).tensor_dtype;
+        lane.begin_gather(own, dtype, &pieces, &self.group)
+    }
+
+    fn end_flight(&self, state: &mut State, flight: InFlight) -> Result<Tensor<1>, TrainError> {
+        state.lane.as_mut().expect("asked before").end(flight)
+    }
+
+    /// Waits for the parameter that is gathered ahead.
+    pub(super) fn arrived(&self, state: &mut State) -> Result<Option<Arrived>, TrainError> {
+        let Some((parameter, ahead)) = state.memory.ahead.take() else {
             return Ok(None);
         };
-        let values = work.wait().map_err(|error| self.named(parameter, error))?;
-        state.memory.buffers.insert(values.dtype(), values);
-        Ok(Some(parameter))
+        let tensor = match ahead {
+            Ahead::Host(work) => {
+                let values = work.wait().map_err(|error| self.named(parameter, error))?;
+                state.memory.buffers.insert(values.dtype(), values);
+                None
+            }
+            Ahead::Device(flight) => Some(self.end_flight(state, flight)?),
+        };
+        Ok(Some(Arrived { parameter, tensor }))
     }
 
     fn gather_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
         let pass = state.pass.as_ref().expect("a pass has begun");
         let rows = pass.rows[&parameter].clone();
+        if state.lane.is_some() {
+            let flight = self.begin_on_devices(state, parameter, rows)?;
+            state.memory.ahead = Some((parameter, Ahead::Device(flight)));
+            return Ok(());
+        }
         self.fill(state, parameter, rows)?;
         let dtype = self.table.get(parameter).extent.dtype;
         let values = state.memory.buffers.remove(&dtype).expect(FILLED);
         let (group, elems) = (&self.groups[parameter], self.places(parameter).elems);
         let work = values.start(group, elems, CollectiveOp::AllGather);
-        state.memory.ahead = Some((parameter, work));
+        state.memory.ahead = Some((parameter, Ahead::Host(work)));
         Ok(())
     }
 

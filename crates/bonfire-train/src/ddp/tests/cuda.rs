@@ -3,36 +3,14 @@
 //!
 //! Where there is no device, the tests say so and do nothing. A stand-in for the driver will do.
 
-use bonfire_testkit::local;
-
+use super::placement::Uneven;
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
 use crate::reducer::collect::Site;
-use crate::world::device::open;
-use crate::world::tests::place_of;
-use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
+pub(super) use crate::world::tests::on_devices;
+use crate::{GradientRoute, Loss, Placement, Precision};
 
 mod nccl;
-
-/// Runs `body` on ranks that share the devices of this machine; nothing without any.
-pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
-    let (kind, occupancy) = (DeviceKind::Cuda, Occupancy::Oversubscribed);
-    // Asked by one rank first: where one skips, all must.
-    let alone = LocalRank { local_rank: 0, local_world_size: 1 };
-    match open(kind, occupancy, alone) {
-        Ok((_, name)) => println!("{ranks} ranks on {name} and those behind it"),
-        Err(error) => {
-            println!("skipped: {error}");
-            return None;
-        }
-    }
-    let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
-    let run = |group| {
-        let place = place_of(&group);
-        body(World::with_occupancy(group, place, kind, occupancy).expect("it has just answered"))
-    };
-    Some(local(ranks, options, run))
-}
 
 pub(super) fn routed(route: GradientRoute) -> DdpConfig {
     DdpConfig { route, ..small_buckets() }
@@ -65,6 +43,48 @@ fn cuda_gradients_stay_on_their_devices_with_the_bits_of_the_way_through_the_hos
         if assert_alike(ranks, GradientRoute::Device).is_none() {
             return;
         }
+    }
+}
+
+/// Rows, too: those of gradients, of parameters that have been stepped, and of those that are gathered for a pass.
+#[test]
+fn cuda_placements_stay_on_their_devices_with_the_bits_of_the_way_through_the_host() {
+    for (ranks, placement) in [
+        (2, Placement::zero1()),
+        (3, Placement::zero2()),
+        (2, Placement::zero3()),
+        (3, Placement::zero3()),
+        (3, Placement::zero2().of_whole_parameters()),
+    ] {
+        let with = |route| {
+            on_devices(ranks, |world| {
+                let config = routed(route).with_placement(placement);
+                let mut ddp =
+                    Ddp::with_config(Uneven::new(&world.device()), &world, config).unwrap();
+                assert_cut(&ddp);
+                for step in 0..4 {
+                    let indices = share(&world, step, 2);
+                    if step > 1 {
+                        ddp.no_sync(|model| model.loss(&indices)).unwrap();
+                    }
+                    let done = ddp.backward(|model| model.loss(&indices)).unwrap();
+                    let gradients = done.gradients.clip(Clip::Norm(0.1)).unwrap();
+                    ddp.step(&mut sgd(), 0.05, gradients).unwrap();
+                }
+                let lane = ddp.gatherer.as_ref().is_none_or(|gatherer| gatherer.has_lane());
+                let site = ddp.reducer.lock().site();
+                (site, lane, bits(&ddp.whole().unwrap()))
+            })
+        };
+        // What runs while Burn measures which kernels are the fastest may round otherwise than those.
+        if with(GradientRoute::Host).is_none() {
+            return;
+        }
+        let (device, host) = (with(GradientRoute::Device), with(GradientRoute::Host));
+        let (device, host) = (device.expect("it was there"), host.expect("it was there"));
+        assert_same(&device);
+        assert_eq!((device[0].0, device[0].1, host[0].0), (Site::Device, true, Site::Host));
+        assert!(device[0].2 == host[0].2, "{placement} on {ranks} ranks");
     }
 }
 

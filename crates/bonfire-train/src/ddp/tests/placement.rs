@@ -10,7 +10,8 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
 
 use super::*;
-use crate::{BatchNorm, BatchNormConfig, GradientCompression, Placement};
+use crate::reducer::collect::Site;
+use crate::{BatchNorm, BatchNormConfig, GradientCompression, GradientRoute, Placement};
 
 mod folded;
 mod resumed;
@@ -87,8 +88,13 @@ fn trained(
     config: DdpConfig,
     (micro_batches, mut optimizer): (usize, ModuleOptimizer),
 ) -> Bits {
+    let on_devices = config.route == GradientRoute::Device;
     let mut ddp = Ddp::with_config(Uneven::new(&world.device()), world, config).unwrap();
     assert_cut(&ddp);
+    assert_eq!(ddp.reducer.lock().site() == Site::Device, on_devices);
+    if let Some(gatherer) = &ddp.gatherer {
+        assert_eq!(gatherer.has_lane(), on_devices);
+    }
     for step in 0..5 {
         for micro_batch in 1..micro_batches {
             let indices = share(world, 100 * step + micro_batch, 2);
@@ -116,6 +122,33 @@ fn every_placement_trains_to_the_same_bits() {
             for placement in SHARDED {
                 for bucket_bytes_max in [1, 5000, 25 << 20] {
                     let config = placed(placement).with_bucket_bytes_max(bucket_bytes_max);
+                    assert!(
+                        with(config) == reference,
+                        "{placement} on {ranks} ranks in buckets of {bucket_bytes_max} bytes, \
+                         {micro_batches} micro-batches"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Gradients, rows and complete parameters go from device to device, on the tests' engine.
+#[test]
+fn every_placement_trains_to_the_same_bits_on_devices() {
+    for ranks in [1, 2, 3, 4] {
+        for micro_batches in [1, 3] {
+            let with = |config: DdpConfig| {
+                one_of(on_ranks(ranks, |world| {
+                    trained(&world, config.clone(), (micro_batches, optimizer()))
+                }))
+            };
+            let reference = with(small_buckets());
+            for placement in SHARDED {
+                for bucket_bytes_max in [1, 5000, 25 << 20] {
+                    let config = placed(placement)
+                        .with_bucket_bytes_max(bucket_bytes_max)
+                        .with_route(GradientRoute::Device);
                     assert!(
                         with(config) == reference,
                         "{placement} on {ranks} ranks in buckets of {bucket_bytes_max} bytes, \

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use bonfire_plan::buckets::Assignment;
+use bonfire_plan::buckets::{Assignment, Extent};
 use bonfire_plan::{DType, Division};
 
 use crate::parameters::shards::Shards;
@@ -37,7 +37,33 @@ pub(crate) struct Piece {
     pub(crate) elems: Range<usize>,
 }
 
+/// Slots in the memory of a device begin at multiples of this.
+const ALIGN_BYTES: usize = 16;
+
 impl BucketLayout {
+    /// The layout in the memory of a device, where complete parameters begin at addresses that suit vectors.
+    pub(crate) fn on_device(assignment: &Assignment, shards: &Shards, extents: &[Extent]) -> Self {
+        match assignment.division {
+            Division::Whole => Self::aligned(assignment, extents),
+            Division::Rows | Division::Owned(_) => Self::new(assignment, shards),
+        }
+    }
+
+    pub(crate) fn aligned(assignment: &Assignment, extents: &[Extent]) -> Self {
+        let align = ALIGN_BYTES / assignment.dtype.size_bytes();
+        let mut end = 0_usize;
+        let slots = assignment.parameters.iter().map(|&parameter| {
+            let Extent { dtype, elems } = extents[parameter];
+            assert_eq!(dtype, assignment.dtype);
+            let start = end.next_multiple_of(align);
+            end = start + elems;
+            let pieces = vec![Piece { place: start..end, elems: 0..elems }];
+            Slot { parameter, pieces, own: Some(0) }
+        });
+        let slots = slots.collect();
+        Self { dtype: assignment.dtype, division: Division::Whole, slots, elems: end }
+    }
+
     pub(crate) fn new(assignment: &Assignment, shards: &Shards) -> Self {
         let parameters = &assignment.parameters;
         let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
@@ -58,6 +84,12 @@ impl BucketLayout {
             slots: slots.collect(),
             elems: blocks * block_elems,
         }
+    }
+
+    /// The pieces of all parameters, each with its slot.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        let slots = self.slots.iter().enumerate();
+        slots.flat_map(|(slot, Slot { pieces, .. })| pieces.iter().map(move |piece| (slot, piece)))
     }
 
     /// The elements of this rank's piece of a parameter.

@@ -3,15 +3,15 @@
 use std::mem;
 use std::ops::Range;
 
-use bonfire_plan::buckets::{Assignment, Extent};
+use bonfire_collective::ReduceOp;
+use bonfire_plan::Division;
 
-use super::{Action, Engine, Move, Room, Timing};
+use super::{Action, Engine, Move, Operation, Room, Source, Table, Timing};
 use crate::TrainError;
+use crate::reducer::bucket::layout::BucketLayout;
 use crate::reducer::timing::Stopwatch;
 use crate::values::Scale;
 use crate::values::{DeviceTensor, Reader};
-
-const ALIGN_BYTES: usize = 16;
 
 /// The buckets of a model, in the memory of an engine.
 #[derive(Debug)]
@@ -29,12 +29,16 @@ pub(crate) struct DeviceBuckets {
 
 #[derive(Debug)]
 struct Bucket {
+    layout: BucketLayout,
+    /// The memory that the averages are read from.
+    source: Source,
     slots: Vec<Slot>,
+    /// The elements of each slot's pieces, in the order of the memory.
+    places: Vec<(usize, Range<usize>)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
-    range: Range<usize>,
     gradient: Option<DeviceTensor>,
     /// True if earlier micro-batches have left a sum for it.
     kept: bool,
@@ -63,25 +67,32 @@ impl DeviceBuckets {
         }
     }
 
-    /// Assigns the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
+    /// Assigns the parameters, between two steps, and makes memory for all buckets: of those that are cut only for this
+    /// rank's block, and once for all, if `keeps_blocks` is true. Every rank calls it alike.
     pub(crate) fn assign(
         &mut self,
-        assignments: &[Assignment],
-        extents: &[Extent],
+        layouts: Vec<BucketLayout>,
+        keeps_blocks: bool,
     ) -> Result<(), TrainError> {
         self.rest()?;
-        let rooms: Vec<Room> = assignments.iter().map(|a| room(a, extents)).collect();
-        self.engine.open(&rooms)?;
-        self.buckets = rooms
-            .into_iter()
-            .map(|room| Bucket {
-                slots: room
-                    .slots
-                    .into_iter()
-                    .map(|range| Slot { range, gradient: None, kept: false })
-                    .collect(),
-            })
-            .collect();
+        let keeps = |layout: &BucketLayout| keeps_blocks && layout.division != Division::Whole;
+        let rooms = layouts.iter().map(|layout| Room {
+            dtype: layout.dtype,
+            elems: layout.elems,
+            pieces: layout.pieces().map(|(_, piece)| piece.place.clone()).collect(),
+            block: keeps(layout).then(|| layout.block()),
+            uses: uses(layout.division),
+        });
+        self.engine.open(&rooms.collect::<Vec<_>>())?;
+        let bucket = |layout: BucketLayout| {
+            let source = if keeps(&layout) { Source::Block } else { Source::Bucket };
+            let slots = layout.slots.iter().map(|_| Slot::default()).collect();
+            let places = layout.pieces().map(|(slot, piece)| (slot, piece.place.clone()));
+            let mut places: Vec<_> = places.filter(|(_, place)| !place.is_empty()).collect();
+            places.sort_by_key(|(_, place)| place.start);
+            Bucket { source, slots, places, layout }
+        };
+        self.buckets = layouts.into_iter().map(bucket).collect();
         Ok(())
     }
 
@@ -117,9 +128,9 @@ impl DeviceBuckets {
         slot: usize,
         gradient: Option<DeviceTensor>,
     ) -> bool {
-        let slot = &mut self.buckets[index].slots[slot];
-        let present = gradient.is_some() || slot.kept;
-        slot.fill(gradient);
+        let bucket = &mut self.buckets[index];
+        let present = gradient.is_some() || bucket.slots[slot].kept;
+        bucket.fill(slot, gradient);
         present
     }
 
@@ -153,23 +164,37 @@ impl DeviceBuckets {
             let bucket = index;
             self.engine.queue(Action::Scale { bucket, factor })?;
         }
-        self.engine.queue(Action::Average { bucket: index })
+        let bucket = &self.buckets[index];
+        let (elems, source) = (0..bucket.layout.elems, bucket.source);
+        let [(_, operation), ..] = uses(bucket.layout.division)[..] else {
+            unreachable!("a bucket of gradients has an operation");
+        };
+        self.engine.queue(Action::Run { bucket: index, elems, operation })?;
+        match source {
+            Source::Bucket => Ok(()),
+            Source::Block => self.engine.queue(Action::Store { bucket: index }),
+        }
     }
 
     fn pack(&mut self, index: usize, scale: Scale) -> Result<(), TrainError> {
         let mut moves = Vec::new();
-        for slot in &mut self.buckets[index].slots {
+        let Bucket { slots, layout, .. } = &mut self.buckets[index];
+        for (slot, layout) in slots.iter_mut().zip(&layout.slots) {
             if let Some(mut tensor) = slot.gradient.take() {
                 self.readers.extend(tensor.reader.take());
-                let slot = slot.range.clone();
-                moves.push(Move { tensor, slot });
+                let pieces = layout.pieces.iter().filter(|piece| !piece.place.is_empty());
+                moves.extend(pieces.map(|piece| Move {
+                    tensor: tensor.shared(),
+                    elems: piece.elems.clone(),
+                    place: piece.place.clone(),
+                }));
             }
         }
         if moves.is_empty() {
             return Ok(());
         }
         let bucket = index;
-        self.engine.queue(Action::Pack { bucket, moves })?;
+        self.engine.queue(Action::Pack { bucket, moves, table: Table::Gradients })?;
         match scale {
             Scale::One => Ok(()),
             Scale::By(factor) => self.engine.queue(Action::Scale { bucket, factor }),
@@ -190,7 +215,7 @@ impl DeviceBuckets {
     }
 
     pub(crate) fn accumulate(&mut self, index: usize, slot: usize, gradient: DeviceTensor) {
-        self.buckets[index].slots[slot].fill(Some(gradient));
+        self.buckets[index].fill(slot, Some(gradient));
     }
 
     /// Adds the gradients of [`accumulate`](Self::accumulate) to the sums of earlier micro-batches.
@@ -262,6 +287,56 @@ impl DeviceBuckets {
         }
     }
 
+    /// Gathers parameters that are cut, of which each rank brings its rows, to tensors: for each its bucket and its slot.
+    /// Later operations of this thread see them. Every rank calls it, between two passes.
+    pub(crate) fn gather(
+        &mut self,
+        rows: Vec<(usize, usize, DeviceTensor)>,
+        wholes: Vec<(usize, usize, DeviceTensor)>,
+    ) -> Result<(), TrainError> {
+        let table = Table::Parameters;
+        let timing = self.engine.timing();
+        if timing == Timing::Apart {
+            self.engine.queue(Action::Computed)?;
+            self.engine.queue(Action::Meet)?;
+        } else {
+            self.engine.queue(Action::Behind)?;
+        }
+        self.busy = true;
+        let mut moves: Vec<[Vec<Move>; 2]> =
+            self.buckets.iter().map(|_| Default::default()).collect();
+        for (bucket, slot, mut tensor) in rows {
+            self.readers.extend(tensor.reader.take());
+            let (elems, place) = (0..tensor.elems, self.buckets[bucket].layout.own_place(slot));
+            moves[bucket][0].push(Move { tensor, elems, place });
+        }
+        for (bucket, slot, tensor) in wholes {
+            let pieces = self.buckets[bucket].layout.slots[slot].pieces.iter();
+            let pieces = pieces.filter(|piece| !piece.place.is_empty());
+            moves[bucket][1].extend(pieces.map(|piece| Move {
+                tensor: tensor.shared(),
+                elems: piece.elems.clone(),
+                place: piece.place.clone(),
+            }));
+        }
+        for (bucket, [rows, wholes]) in moves.into_iter().enumerate() {
+            let Bucket { layout, .. } = &self.buckets[bucket];
+            let Some((_, operation)) =
+                uses(layout.division).into_iter().find(|(use_of, _)| *use_of == table)
+            else {
+                continue;
+            };
+            let elems = 0..layout.elems;
+            if !rows.is_empty() {
+                self.engine.queue(Action::Pack { bucket, moves: rows, table })?;
+            }
+            self.engine.queue(Action::Run { bucket, elems, operation })?;
+            let (source, moves) = (Source::Bucket, wholes);
+            self.engine.queue(Action::Unpack { bucket, source, moves, table })?;
+        }
+        if timing == Timing::Ordered { self.leave() } else { self.rest() }
+    }
+
     /// Leaves the wait for all operations of a pass to the device.
     fn leave(&mut self) -> Result<(), TrainError> {
         self.release();
@@ -277,8 +352,8 @@ impl DeviceBuckets {
     ) -> Result<(), TrainError> {
         let mut moves: Vec<Vec<Move>> = self.buckets.iter().map(|_| Vec::new()).collect();
         for (bucket, slot, tensor) in targets {
-            let slot = self.buckets[bucket].slots[slot].range.clone();
-            moves[bucket].push(Move { tensor, slot });
+            let (elems, place) = (0..tensor.elems, self.buckets[bucket].layout.own_place(slot));
+            moves[bucket].push(Move { tensor, elems, place });
         }
         self.busy = true;
         for (index, factor) in mem::take(&mut self.held) {
@@ -286,34 +361,35 @@ impl DeviceBuckets {
         }
         for (bucket, moves) in moves.into_iter().enumerate() {
             if !moves.is_empty() {
-                self.engine.queue(Action::Unpack { bucket, moves })?;
+                let (source, table) = (self.buckets[bucket].source, Table::Gradients);
+                self.engine.queue(Action::Unpack { bucket, source, moves, table })?;
             }
         }
         Ok(())
     }
 }
 
-impl Slot {
-    fn fill(&mut self, gradient: Option<DeviceTensor>) {
-        if let Some(gradient) = &gradient {
-            assert_eq!(self.range.len(), gradient.elems, "a gradient must fill its slot");
-        }
-        self.gradient = gradient;
-    }
-}
-
 impl Bucket {
+    fn fill(&mut self, slot: usize, gradient: Option<DeviceTensor>) {
+        if let Some(gradient) = &gradient {
+            let elems: usize = self.layout.slots[slot].pieces.iter().map(|p| p.place.len()).sum();
+            assert_eq!(elems, gradient.elems, "a gradient must fill its slot");
+        }
+        self.slots[slot].gradient = gradient;
+    }
+
     /// The repairs of ranges of elements, by each slot's gradient and kept sum; equal neighbours are one.
     fn mends(&self, mend: impl Fn(bool, bool) -> Option<Mend>) -> Vec<(Mend, Range<usize>)> {
         let mut mends: Vec<(Mend, Range<usize>)> = Vec::new();
         let mut open = false;
-        for slot in &self.slots {
+        for (slot, place) in &self.places {
+            let slot = &self.slots[*slot];
             let this = mend(slot.gradient.is_some(), slot.kept);
             match (this, mends.last_mut()) {
                 (Some(this), Some((last, range))) if open && this == *last => {
-                    range.end = slot.range.end;
+                    range.end = place.end;
                 }
-                (Some(this), _) => mends.push((this, slot.range.clone())),
+                (Some(this), _) => mends.push((this, place.clone())),
                 (None, _) => {}
             }
             open = this.is_some();
@@ -322,18 +398,18 @@ impl Bucket {
     }
 }
 
-fn room(assignment: &Assignment, extents: &[Extent]) -> Room {
-    let align = ALIGN_BYTES / assignment.dtype.size_bytes();
-    let mut end = 0_usize;
-    let slots = assignment
-        .parameters
-        .iter()
-        .map(|&parameter| {
-            assert_eq!(extents[parameter].dtype, assignment.dtype);
-            let start = end.next_multiple_of(align);
-            end = start + extents[parameter].elems;
-            start..end
-        })
-        .collect();
-    Room { dtype: assignment.dtype, slots }
+/// The operation for gradients, and that for parameters.
+fn uses(division: Division) -> Vec<(Table, Operation)> {
+    let mean = ReduceOp::Mean;
+    match division {
+        Division::Whole => vec![(Table::Gradients, Operation::AllReduce(mean))],
+        Division::Rows => vec![
+            (Table::Gradients, Operation::ReduceScatter(mean)),
+            (Table::Parameters, Operation::AllGather),
+        ],
+        Division::Owned(owner) => vec![
+            (Table::Gradients, Operation::Reduce(mean, owner)),
+            (Table::Parameters, Operation::Broadcast(owner)),
+        ],
+    }
 }

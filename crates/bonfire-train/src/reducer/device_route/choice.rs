@@ -12,6 +12,8 @@ pub(crate) struct Ways<'a> {
     pub(crate) config: &'a DdpConfig,
     /// The device of this rank's model, if all of it is on one.
     pub(crate) device: Option<&'a Device>,
+    /// True if some ranks have the same rows of parameters.
+    pub(crate) copies: bool,
     pub(crate) group: &'a WarmUp,
 }
 
@@ -29,8 +31,17 @@ pub(crate) enum Refusal {
     Failed(TrainError),
 }
 
+/// The failures of an engine's group and of the group that it is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Each may fail alone.
+    Own,
+    /// Both fail together.
+    Shared,
+}
+
 /// Forms the engine with the other ranks, on a rank that is ready for a route over devices.
-pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusal>>;
+pub(crate) type Form = Box<dyn FnOnce(&WarmUp, Fate) -> Result<Box<dyn Engine>, Refusal>>;
 
 /// Chooses the route; every rank calls it. Rank 0 logs the choice and the reason.
 ///
@@ -38,10 +49,10 @@ pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusa
 /// [`TrainError::NoDeviceRoute`] on all ranks if the configuration selects a route over devices that is not available;
 /// [`TrainError::Collective`] if a rank fails.
 pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
-    let Ways { config, device, group } = ways;
-    let found = match forbidden(config) {
+    let Ways { config, device, copies, group } = ways;
+    let found = match forbidden(config, copies) {
         Some(reason) => Err(reason.to_owned()),
-        None => over_devices(config.route, device, group)?,
+        None => over_devices(config.route, device, group, Fate::Own)?,
     };
     let speaks = group.rank().get() == 0;
     match (found, config.route) {
@@ -71,24 +82,27 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
     }
 }
 
-fn forbidden(config: &DdpConfig) -> Option<&'static str> {
+fn forbidden(config: &DdpConfig, copies: bool) -> Option<&'static str> {
     if config.route == GradientRoute::Host {
         return Some("DdpConfig::route selects it");
     }
     if config.compression != GradientCompression::None {
         return Some("gradients are compressed, which is done on the CPU");
     }
-    if config.placement.is_sharded() {
-        return Some("parameters are cut into rows, which are sent through host memory");
+    if copies {
+        return Some(
+            "parameters are cut among some ranks and copied to the others, which is done through host memory",
+        );
     }
     None
 }
 
 /// The engine of all ranks, or the reason for its absence, the same on all.
-fn over_devices(
+pub(crate) fn over_devices(
     route: GradientRoute,
     device: Option<&Device>,
     group: &WarmUp,
+    fate: Fate,
 ) -> Result<Result<Box<dyn Engine>, String>, TrainError> {
     if let Some(feature) = local::missing_feature(route) {
         // All ranks run the same build.
@@ -103,7 +117,7 @@ fn over_devices(
         Ok(form) => form,
         Err(reason) => return Ok(Err(reason)),
     };
-    match form(group) {
+    match form(group, fate) {
         Ok(engine) => Ok(Ok(engine)),
         Err(Refusal::NoWay(reason)) => Ok(Err(reason)),
         Err(Refusal::Failed(error)) => Err(error),
@@ -197,7 +211,7 @@ mod tests {
             let config = DdpConfig { route, ..DdpConfig::default() };
             local(2, GroupOptions::default(), |group| {
                 let group = &world(group).warm_up();
-                choose(Ways { config: &config, device: None, group })
+                choose(Ways { config: &config, device: None, copies: false, group })
             })
         };
         for route in [GradientRoute::Auto, GradientRoute::Host] {
@@ -216,12 +230,12 @@ mod tests {
         let with = |change: fn(&mut DdpConfig)| {
             let mut config = DdpConfig::default();
             change(&mut config);
-            forbidden(&config)
+            forbidden(&config, false)
         };
         assert_eq!(with(|_| ()), None);
         for route in [GradientRoute::Device, GradientRoute::Nccl] {
             let config = DdpConfig { route, ..DdpConfig::default() };
-            assert_eq!(forbidden(&config), None);
+            assert_eq!(forbidden(&config, false), None);
         }
         let host = with(|config| config.route = GradientRoute::Host).unwrap();
         assert!(host.contains("route"), "{host}");

@@ -20,9 +20,10 @@ mod peers;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bonfire_collective::ProcessGroup;
-use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
+use bonfire_gpu::{Context, CudaError, CudaGroupError, DeviceRegion, Driver, Event, Nvrtc, Span};
 use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
 use bonfire_plan::DType;
 use burn::backend::{CubeDevice, DispatchDevice};
@@ -31,12 +32,12 @@ use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::future;
 
 use super::choice::{Form, Refusal};
-use super::{Action, Engine, Move, Room, Timing};
+use super::{Action, Engine, Move, Operation, Room, Source, Table, Timing};
 use crate::reducer::readback::raw::Flight;
 use crate::reducer::readback::raw::order::Order;
 use crate::world::timeouts::WarmUp;
 use crate::{GradientRoute, TrainError};
-use bucket::CudaBucket;
+use bucket::{Block, CudaBucket};
 use group::{GpuGroup, GroupQueue, Own};
 use kernels::Kernels;
 
@@ -60,11 +61,13 @@ pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, Str
     };
     let (context, nvrtc) = ready().map_err(|error| error.to_string())?;
     let own = Own { context, nvrtc, client: cube.client(), device: cube.clone() };
-    Ok(Box::new(move |ranks: &WarmUp| match route {
-        GradientRoute::Nccl => nccl::form(ranks, own),
-        GradientRoute::Auto if ranks.topology().host_count() > 1 => nccl::between_hosts(ranks, own),
+    Ok(Box::new(move |ranks: &WarmUp, fate| match route {
+        GradientRoute::Nccl => nccl::form(ranks, own, fate),
+        GradientRoute::Auto if ranks.topology().host_count() > 1 => {
+            nccl::between_hosts(ranks, own, fate)
+        }
         GradientRoute::Auto | GradientRoute::Host | GradientRoute::Device => {
-            peers::form(ranks, own)
+            peers::form(ranks, own, fate)
         }
     }))
 }
@@ -129,40 +132,89 @@ impl<G: GpuGroup> CudaEngine<G> {
 
     fn open_all(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
         for bucket in self.buckets.drain(..) {
-            self.group.release(bucket.buffer)?;
+            // The last one of those that share it.
+            if let Some(buffer) = Arc::into_inner(bucket.buffer) {
+                self.group.release(buffer)?;
+            }
         }
+        let mut shared: HashMap<DType, Arc<G::Buffer>> = HashMap::new();
         for room in rooms {
-            let bucket = self.open_one(room)?;
+            let buffer = match (&room.block, shared.get(&room.dtype)) {
+                (None, _) => self.allocate(room.dtype, room.elems)?,
+                (Some(_), Some(buffer)) => Arc::clone(buffer),
+                (Some(_), None) => {
+                    let others = rooms
+                        .iter()
+                        .filter(|other| other.block.is_some() && other.dtype == room.dtype);
+                    let largest = others.map(|other| other.elems).max();
+                    self.allocate(room.dtype, largest.expect("it is one of them"))?
+                }
+            };
+            if room.block.is_some() {
+                shared.insert(room.dtype, Arc::clone(&buffer));
+            }
+            let bucket = self.made(room, buffer)?;
             self.buckets.push(bucket);
         }
         // Memory is made and kernels are loaded while no rank waits for another on a device.
         self.place.ranks.barrier()?;
-        for bucket in &self.buckets {
+        for (room, bucket) in rooms.iter().zip(&self.buckets) {
             // Loads the kernels of the operation and connects what it needs, with all ranks, as no step may.
-            self.group.average(&bucket.buffer, &bucket.elements())?;
+            let elements = bucket.elements(0..bucket.elems);
+            for (_, operation) in &room.uses {
+                self.group.run(*operation, &elements, &bucket.buffer, None)?;
+            }
         }
         Ok(self.group.wait_idle()?)
     }
 
-    fn open_one(&mut self, room: &Room) -> Result<CudaBucket<G>, TrainError> {
+    fn allocate(&self, dtype: DType, elems: usize) -> Result<Arc<G::Buffer>, TrainError> {
+        let bytes = (elems * dtype.size_bytes()).next_multiple_of(ALIGN_BYTES);
+        Ok(Arc::new(self.group.allocate(bytes.max(ALIGN_BYTES))?))
+    }
+
+    fn made(&mut self, room: &Room, buffer: Arc<G::Buffer>) -> Result<CudaBucket<G>, TrainError> {
         let size = room.dtype.size_bytes();
-        let bytes = (room.elems() * size).next_multiple_of(ALIGN_BYTES);
-        let buffer = self.group.allocate(bytes.max(ALIGN_BYTES))?;
         let context = &self.place.context;
         if !self.kernels.contains_key(&room.dtype) {
             let kernels = Kernels::load(context, self.nvrtc, room.dtype)
                 .map_err(|error| TrainError::DeviceRoute(Box::new(error)))?;
             self.kernels.insert(room.dtype, kernels);
         }
-        let slots = || room.slots.iter().map(|slot| slot.len() * size);
+        let block = room.block.clone().map(|elems| -> Result<Block, CudaError> {
+            let bytes = (elems.len() * size).max(ALIGN_BYTES);
+            Ok(Block { elems, memory: DeviceRegion::allocate(context, bytes)?.span() })
+        });
+        let mut tables = HashMap::new();
+        for (table, _) in &room.uses {
+            for direction in [Direction::Pack, Direction::Unpack] {
+                let sizes = room.pieces.iter().map(|piece| piece.len() * size);
+                tables.insert((*table, direction), PackTable::new(context, sizes)?);
+            }
+        }
         Ok(CudaBucket {
             dtype: room.dtype,
-            elems: room.elems(),
+            elems: room.elems,
             buffer,
+            block: block.transpose()?,
             kept: None,
-            packing: PackTable::new(context, slots())?,
-            unpacking: PackTable::new(context, slots())?,
+            tables,
         })
+    }
+
+    fn replace(&mut self, bucket: usize, room: &Room) -> Result<(), TrainError> {
+        if bucket < self.buckets.len() {
+            let old = self.buckets.swap_remove(bucket);
+            let buffer =
+                Arc::into_inner(old.buffer).expect("a bucket that is replaced shares nothing");
+            self.group.release(buffer)?;
+        }
+        let buffer = self.allocate(room.dtype, room.elems)?;
+        let made = self.made(room, buffer)?;
+        self.buckets.push(made);
+        let last = self.buckets.len() - 1;
+        self.buckets.swap(bucket, last);
+        Ok(())
     }
 
     fn behind(&self) -> Result<(), TrainError> {
@@ -187,23 +239,29 @@ impl<G: GpuGroup> CudaEngine<G> {
         &mut self,
         index: usize,
         moves: &[Move],
-        direction: Direction,
+        source: Source,
+        (table, direction): (Table, Direction),
     ) -> Result<(), TrainError> {
+        let pieces = moves.iter().map(|one| self.piece(index, source, one));
+        let pieces = pieces.collect::<Result<Vec<_>, _>>()?;
         let bucket = &mut self.buckets[index];
-        let mut pieces = Vec::with_capacity(moves.len());
-        for Move { tensor, slot } in moves {
-            assert_eq!(tensor.dtype, bucket.dtype, "a bucket is of one type");
-            pieces.push(Piece {
-                tensor: self.flight.board(&self.place.context, tensor),
-                slot: bucket.part(slot)?,
-            });
-        }
-        let table = match direction {
-            Direction::Pack => &mut bucket.packing,
-            Direction::Unpack => &mut bucket.unpacking,
-        };
+        let table = bucket.tables.get_mut(&(table, direction));
+        let table = table.expect("a room tells what is packed");
         let kernel = &self.kernels[&bucket.dtype].pack;
         Ok(kernel.launch(&self.place.stream, table, &pieces, direction)?)
+    }
+
+    fn piece(&mut self, index: usize, source: Source, one: &Move) -> Result<Piece, TrainError> {
+        let Move { tensor, elems, place } = one;
+        let bucket = &self.buckets[index];
+        assert_eq!(tensor.dtype, bucket.dtype, "a bucket is of one type");
+        assert_eq!(elems.len(), place.len(), "as many there as here");
+        let size = tensor.dtype.size_bytes();
+        let all = self.flight.board(&self.place.context, tensor);
+        Ok(Piece {
+            tensor: all.part(elems.start * size..elems.end * size)?,
+            slot: bucket.source(source, place)?,
+        })
     }
 
     /// Adds elements of the second of a bucket's two memories to the first.
@@ -237,15 +295,41 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
         self.place.ranks.or_abort(opened)
     }
 
+    fn open_one(&mut self, bucket: usize, room: &Room) -> Result<(), TrainError> {
+        let opened = self.replace(bucket, room);
+        self.place.ranks.or_abort(opened)
+    }
+
     fn queue(&mut self, action: Action) -> Result<(), TrainError> {
-        let stream = &self.place.stream;
+        let stream = &Arc::clone(&self.place.stream);
         match action {
             Action::Behind => self.behind(),
             Action::Ahead => self.ahead(),
             Action::Computed => self.client.synchronize(),
             Action::Meet => Ok(self.place.ranks.barrier()?),
-            Action::Pack { bucket, moves } => self.copy(bucket, &moves, Direction::Pack),
-            Action::Unpack { bucket, moves } => self.copy(bucket, &moves, Direction::Unpack),
+            Action::Pack { bucket, moves, table } => {
+                self.copy(bucket, &moves, Source::Bucket, (table, Direction::Pack))
+            }
+            Action::Unpack { bucket, source, moves, table } => {
+                self.copy(bucket, &moves, source, (table, Direction::Unpack))
+            }
+            Action::CopyIn { bucket, from } => {
+                let Piece { tensor, slot } = self.piece(bucket, Source::Bucket, &from)?;
+                Ok(stream.copy(&slot, &tensor)?)
+            }
+            Action::CopyOut { bucket, to } => {
+                let Piece { tensor, slot } = self.piece(bucket, Source::Bucket, &to)?;
+                Ok(stream.copy(&tensor, &slot)?)
+            }
+            Action::Store { bucket } => {
+                let bucket = &self.buckets[bucket];
+                let elems = bucket.block.as_ref().map_or(0..0, |block| block.elems.clone());
+                if elems.is_empty() {
+                    return Ok(());
+                }
+                let block = bucket.source(Source::Block, &elems)?;
+                Ok(stream.copy(&block, &bucket.part(&elems)?)?)
+            }
             Action::Clear { bucket, range } => {
                 Ok(stream.fill(&self.buckets[bucket].part(&range)?, 0)?)
             }
@@ -266,9 +350,14 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
             }
             Action::KeepMore { bucket, range } => self.add(bucket, &range, |[b, kept]| [kept, b]),
             Action::Add { bucket, range } => self.add(bucket, &range, |both| both),
-            Action::Average { bucket } => {
+            Action::Run { bucket, elems, operation } => {
                 let bucket = &self.buckets[bucket];
-                Ok(self.group.average(&bucket.buffer, &bucket.elements())?)
+                let output = match operation {
+                    Operation::AllToAll { output } => Some(&*self.buckets[output].buffer),
+                    _ => None,
+                };
+                let elements = bucket.elements(elems);
+                Ok(self.group.run(operation, &elements, &bucket.buffer, output)?)
             }
         }
     }

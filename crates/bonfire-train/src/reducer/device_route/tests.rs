@@ -10,6 +10,7 @@ use bonfire_plan::buckets::{Assignment, Extent};
 use bonfire_testkit::local;
 
 use super::*;
+use crate::reducer::bucket::layout::BucketLayout;
 use crate::reducer::timing::Stopwatch;
 use crate::values::DeviceTensor;
 use crate::values::{HostSlice, Scale};
@@ -36,13 +37,17 @@ fn assignments() -> Vec<Assignment> {
         .collect()
 }
 
+fn layouts() -> Vec<BucketLayout> {
+    assignments().iter().map(|a| BucketLayout::aligned(a, &extents())).collect()
+}
+
 type Log = Arc<Mutex<Vec<String>>>;
 
 fn buckets(group: &bonfire_collective::ProcessGroup, timing: Timing) -> (DeviceBuckets, Log) {
     let engine = Double::new(group, timing);
     let log = Arc::clone(&engine.log);
     let mut buckets = DeviceBuckets::new(Box::new(engine));
-    buckets.assign(&assignments(), &extents()).unwrap();
+    buckets.assign(layouts(), false).unwrap();
     (buckets, log)
 }
 
@@ -120,7 +125,7 @@ fn a_bucket_is_one_launch_there_and_one_back_behind_what_the_model_does() {
         step(&mut buckets);
         drain(&log)
     });
-    let first = ["Behind", "Pack 0", "Average 0", "Behind", "Pack 1", "Average 1"];
+    let first = ["Behind", "Pack 0", "Run 0", "Behind", "Pack 1", "Run 1"];
     let last = ["Behind", "Unpack 0", "Unpack 1", "Computed", "settle"];
     assert_eq!(log, [&first[..], &last[..]].concat());
 }
@@ -136,13 +141,12 @@ fn the_host_waits_for_a_step_only_at_the_next_one() {
         step(&mut buckets);
         (first, drain(&log))
     });
-    let sent = ["Behind", "Pack 0", "Average 0", "Behind", "Pack 1", "Average 1"];
+    let sent = ["Behind", "Pack 0", "Run 0", "Behind", "Pack 1", "Run 1"];
     let handed_out = ["Behind", "Unpack 0", "Unpack 1", "Ahead"];
     assert_eq!(log.0, [&sent[..], &handed_out[..]].concat());
     // One wait behind the other's work, and never one for its own.
     let kept = ["settle", "Behind", "Pack 0", "Keep 0 0..3", "Ahead", "settle"];
-    let sent_again =
-        ["Behind", "Pack 0", "Add 0 0..3", "Average 0", "Behind", "Pack 1", "Average 1"];
+    let sent_again = ["Behind", "Pack 0", "Add 0 0..3", "Run 0", "Behind", "Pack 1", "Run 1"];
     assert_eq!(log.1, [&kept[..], &sent_again[..], &handed_out[..]].concat());
 }
 
@@ -154,15 +158,7 @@ fn ranks_that_cannot_overlap_meet_before_anything_is_sent() {
         drain(&log)
     });
     let expected = [
-        "Computed",
-        "Meet",
-        "Pack 0",
-        "Average 0",
-        "Pack 1",
-        "Average 1",
-        "Unpack 0",
-        "Unpack 1",
-        "settle",
+        "Computed", "Meet", "Pack 0", "Run 0", "Pack 1", "Run 1", "Unpack 0", "Unpack 1", "settle",
     ];
     assert_eq!(log, expected);
 }
@@ -185,9 +181,9 @@ fn slots_without_a_gradient_are_cleared_together_and_averages_are_those_of_all_r
         assert_eq!(values(&seen[3]), [0.0; 2]);
         drain(&log)
     });
-    let sent = ["Behind", "Pack 0", "Clear 0 4..9", "Average 0"];
+    let sent = ["Behind", "Pack 0", "Clear 0 4..9", "Run 0"];
     assert_eq!(log[..4], sent, "{log:?}");
-    assert_eq!(log[4..7], ["Behind", "Clear 1 0..2", "Average 1"], "{log:?}");
+    assert_eq!(log[4..7], ["Behind", "Clear 1 0..2", "Run 1"], "{log:?}");
 }
 
 /// What is kept is added slot by slot: what one micro-batch lacks is what the others had.
@@ -222,15 +218,8 @@ fn earlier_micro_batches_are_added_where_they_had_a_gradient() {
         assert_eq!(values(&seen[1]), [1.0; 4], "what was kept is forgotten");
         log
     });
-    let expected = [
-        "Behind",
-        "Pack 0",
-        "Restore 0 0..3",
-        "Add 0 4..8",
-        "Restore 0 8..9",
-        "Scale 0",
-        "Average 0",
-    ];
+    let expected =
+        ["Behind", "Pack 0", "Restore 0 0..3", "Add 0 4..8", "Restore 0 8..9", "Scale 0", "Run 0"];
     assert_eq!(log[..7], expected, "{log:?}");
 }
 
@@ -243,7 +232,7 @@ fn what_a_rank_computes_itself_is_not_taken_for_communication() {
             engine.computing = COMPUTING;
             let engine = Box::new(engine);
             let mut buckets = DeviceBuckets::new(engine);
-            buckets.assign(&assignments(), &extents()).unwrap();
+            buckets.assign(layouts(), false).unwrap();
             let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
             buckets.deliver(Scale::One, Vec::new(), &mut computing, &mut waiting).unwrap();
             assert!(computing.total() >= COMPUTING, "{computing:?}");

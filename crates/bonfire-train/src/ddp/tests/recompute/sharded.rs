@@ -3,7 +3,7 @@
 use bonfire_optim::Offload;
 
 use super::*;
-use crate::Placement;
+use crate::{GradientRoute, Placement};
 
 const WIDTH: usize = 64;
 
@@ -93,6 +93,7 @@ fn trained(
                 let count = |index| last.iter().filter(|&&found| found == index).count();
                 let named = |index: usize| (ddp.table.get(index).name.clone(), count(index));
                 gathers = cut.map(named).collect();
+                assert_eq!(gatherer.has_lane(), config.route == GradientRoute::Device);
             }
         }
         (bits(&ddp.whole().unwrap()), gathers)
@@ -125,6 +126,11 @@ fn zero3_with_segments_ends_and_trains_the_bits_of_replicas() {
     for ranks in [2, 3] {
         check(ranks, small_buckets(), None);
     }
+}
+
+#[test]
+fn zero3_with_segments_trains_the_same_bits_on_devices() {
+    check(3, small_buckets().with_route(GradientRoute::Device), None);
 }
 
 #[test]

@@ -1,31 +1,53 @@
 //! One bucket in the memory of a device.
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bonfire_gpu::{Context, CudaError, DeviceRegion, Elements, Span};
-use bonfire_kernels::launch::stream::PackTable;
+use bonfire_kernels::launch::stream::{Direction, PackTable};
 use bonfire_plan::DType;
 
 use super::group::GpuGroup;
+use crate::reducer::device_route::{Source, Table};
 
 #[derive(Debug)]
 pub(super) struct CudaBucket<G: GpuGroup> {
     pub(super) dtype: DType,
     pub(super) elems: usize,
-    pub(super) buffer: G::Buffer,
+    /// Shared with other buckets if only a block is kept.
+    pub(super) buffer: Arc<G::Buffer>,
+    pub(super) block: Option<Block>,
     /// Sums of earlier micro-batches, once there were some.
     pub(super) kept: Option<Span>,
-    pub(super) packing: PackTable,
-    pub(super) unpacking: PackTable,
+    pub(super) tables: HashMap<(Table, Direction), PackTable>,
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) elems: Range<usize>,
+    pub(super) memory: Span,
 }
 
 impl<G: GpuGroup> CudaBucket<G> {
-    pub(super) fn elements(&self) -> Elements {
-        Elements::first(self.dtype, self.elems)
+    pub(super) fn elements(&self, range: Range<usize>) -> Elements {
+        Elements { dtype: self.dtype, range }
     }
 
     pub(super) fn part(&self, range: &Range<usize>) -> Result<Span, CudaError> {
         G::span(&self.buffer).part(self.bytes_of(range))
+    }
+
+    /// Elements of what they are copied from.
+    pub(super) fn source(&self, source: Source, range: &Range<usize>) -> Result<Span, CudaError> {
+        match source {
+            Source::Bucket => self.part(range),
+            Source::Block => {
+                let Block { elems, memory } = self.block.as_ref().expect("it was stored");
+                let (start, end) = (range.start - elems.start, range.end - elems.start);
+                memory.part(self.bytes_of(&(start..end)))
+            }
+        }
     }
 
     pub(super) fn kept_part(&self, range: &Range<usize>) -> Result<Span, CudaError> {
@@ -35,7 +57,7 @@ impl<G: GpuGroup> CudaBucket<G> {
 
     pub(super) fn make_kept(&mut self, context: &Context) -> Result<(), CudaError> {
         if self.kept.is_none() {
-            let bytes = G::span(&self.buffer).len();
+            let bytes = self.bytes_of(&(0..self.elems)).end.max(1);
             self.kept = Some(DeviceRegion::allocate(context, bytes)?.span());
         }
         Ok(())

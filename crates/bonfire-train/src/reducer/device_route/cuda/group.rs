@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_collective::ProcessGroup;
 use bonfire_gpu::{
     Context, CudaBuffer, CudaGroup, CudaGroupError, CudaSync, Elements, NcclBuffer, NcclGroup,
     Nvrtc, Span, Stream,
@@ -13,14 +13,15 @@ use burn::backend::CubeDevice;
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
-use crate::reducer::device_route::choice::Refusal;
+use crate::reducer::device_route::Operation;
+use crate::reducer::device_route::choice::{Fate, Refusal};
 use crate::reducer::readback::raw::Idle;
 use crate::world::timeouts::WarmUp;
 
 /// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all ranks; a
 /// failure of any rank is an error of the next call.
 pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
-    type Buffer: fmt::Debug + Send;
+    type Buffer: fmt::Debug + Send + Sync;
 
     fn place(&self) -> GroupQueue;
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
@@ -28,8 +29,14 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
     fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
     fn span(buffer: &Self::Buffer) -> &Span;
 
-    /// Queues the mean of elements over all ranks, in place.
-    fn average(&self, buffer: &Self::Buffer, elements: &Elements) -> Result<(), CudaGroupError>;
+    /// Queues an operation on elements of a buffer; `output` is that of an all-to-all.
+    fn run(
+        &self,
+        operation: Operation,
+        elements: &Elements,
+        buffer: &Self::Buffer,
+        output: Option<&Self::Buffer>,
+    ) -> Result<(), CudaGroupError>;
 }
 
 macro_rules! gpu_group {
@@ -59,8 +66,29 @@ macro_rules! gpu_group {
                 buffer.span()
             }
 
-            fn average(&self, buffer: &$buffer, elements: &Elements) -> Result<(), CudaGroupError> {
-                self.all_reduce(buffer, elements, ReduceOp::Mean)
+            fn run(
+                &self,
+                operation: Operation,
+                elements: &Elements,
+                buffer: &$buffer,
+                output: Option<&$buffer>,
+            ) -> Result<(), CudaGroupError> {
+                match operation {
+                    Operation::AllReduce(reduce) => self.all_reduce(buffer, elements, reduce),
+                    Operation::ReduceScatter(reduce) => {
+                        self.reduce_scatter(buffer, elements, reduce)
+                    }
+                    Operation::Reduce(reduce, root) => self.reduce(buffer, elements, reduce, root),
+                    Operation::Broadcast(root) => self.broadcast(buffer, elements, root),
+                    Operation::AllGather => self.all_gather(buffer, elements),
+                    Operation::AllToAll { .. } => {
+                        let output = output.expect("an all-to-all has another buffer");
+                        self.all_to_all(buffer, output, elements)
+                    }
+                    Operation::Send(target) => self.send(buffer, elements, target),
+                    Operation::Recv(source) => self.recv(buffer, elements, source),
+                    Operation::Exchange(peer) => self.exchange(buffer, elements, peer),
+                }
             }
         }
     };
@@ -90,8 +118,11 @@ pub(super) struct Own {
 
 /// The group under a group of GPUs for buckets, and its timeout. It has its own sequence of operations, since buckets
 /// are made and freed independently.
-pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal> {
-    let own = ranks.detached();
+pub(super) fn ground(ranks: &WarmUp, fate: Fate) -> Result<(ProcessGroup, Duration), Refusal> {
+    let own = match fate {
+        Fate::Own => &ranks.detached(),
+        Fate::Shared => &**ranks,
+    };
     let own = own.split(Some(0), i64::from(ranks.rank().get()));
     let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
     let own = own.expect("every rank has a color");

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_plan::DType;
 use burn::backend::DispatchDevice;
-use burn::tensor::Device;
+use burn::tensor::{Bytes, Device, TensorData};
 
 use crate::TrainError;
-use crate::reducer::device_route::choice::Refusal;
-use crate::reducer::device_route::{Action, Engine, Move, Room, Timing};
+use crate::reducer::device_route::choice::{Fate, Refusal};
+use crate::reducer::device_route::{Action, Engine, Move, Operation, Room, Source, Timing};
 use crate::values::DeviceTensor;
 use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 use crate::world::timeouts::WarmUp;
@@ -33,8 +33,18 @@ pub(crate) fn knows(device: &Device) -> bool {
 }
 
 /// The engine of all ranks.
-pub(crate) fn form(group: &WarmUp) -> Result<Box<dyn Engine>, Refusal> {
+pub(crate) fn form(group: &WarmUp, _fate: Fate) -> Result<Box<dyn Engine>, Refusal> {
     Ok(Box::new(Double::new(group, Timing::Overlapped)))
+}
+
+/// An engine, and the names of everything that it is given.
+pub(crate) fn engine(
+    group: &ProcessGroup,
+    timing: Timing,
+) -> (Box<dyn Engine>, Arc<Mutex<Vec<String>>>) {
+    let engine = Double::new(group, timing);
+    let log = Arc::clone(&engine.log);
+    (Box::new(engine), log)
 }
 
 /// Memory of the tests' device with these values.
@@ -70,6 +80,8 @@ pub(super) struct Double {
 
 #[derive(Debug)]
 struct Bucket {
+    len: usize,
+    block: Option<(Range<usize>, BucketBuffer)>,
     values: Option<BucketBuffer>,
     work: Option<BufferWork>,
     kept: BucketBuffer,
@@ -91,22 +103,22 @@ impl Double {
             Action::Behind | Action::Ahead => {}
             Action::Computed => thread::sleep(self.computing),
             Action::Meet => self.group.barrier()?,
-            Action::Pack { bucket, moves } => {
-                let values = self.buckets[bucket].values()?;
-                for Move { tensor, slot } in moves {
-                    let memory = memory(&tensor);
-                    let source = memory.lock().unwrap();
-                    values.set(slot, source.slice(0..source.len()), Scale::One);
-                }
+            Action::Pack { bucket, moves, .. } => {
+                moves.iter().try_for_each(|one| self.copy_in(bucket, one))?;
             }
-            Action::Unpack { bucket, moves } => {
-                let values = self.buckets[bucket].values()?;
-                for Move { tensor, slot } in moves {
-                    let whole = 0..slot.len();
-                    let memory = memory(&tensor);
-                    let mut target = memory.lock().unwrap();
-                    target.set(whole, values.slice(slot), Scale::One);
-                }
+            Action::Unpack { bucket, source, moves, .. } => {
+                moves.iter().try_for_each(|one| self.copy_out(bucket, source, one))?;
+            }
+            Action::CopyIn { bucket, from } => self.copy_in(bucket, &from)?,
+            Action::CopyOut { bucket, to } => self.copy_out(bucket, Source::Bucket, &to)?,
+            Action::Store { bucket } => {
+                let bucket = &mut self.buckets[bucket];
+                let (elems, mut block) = bucket.block.take().expect("a room with a block");
+                block.set(0..elems.len(), bucket.values()?.slice(elems.clone()), Scale::One);
+                // The memory is that of another bucket now.
+                let all = 0..bucket.len;
+                bucket.values()?.clear(all);
+                bucket.block = Some((elems, block));
             }
             Action::Clear { bucket, range } => self.buckets[bucket].values()?.clear(range),
             Action::Scale { bucket, factor } => self.buckets[bucket].values()?.scale(factor),
@@ -130,15 +142,86 @@ impl Double {
                     values.add(range.clone(), kept.slice(range), Scale::One);
                 })?;
             }
-            Action::Average { bucket } => {
-                self.buckets[bucket].values()?;
-                let bucket = &mut self.buckets[bucket];
-                let values = bucket.values.take().expect("it has just been there");
-                let len = values.len();
-                bucket.work =
-                    Some(values.start(&self.group, len, CollectiveOp::AllReduce(ReduceOp::Mean)));
-            }
+            Action::Run { bucket, elems, operation } => self.run(bucket, elems, operation)?,
         }
+        Ok(())
+    }
+
+    fn copy_in(&mut self, bucket: usize, from: &Move) -> Result<(), TrainError> {
+        let Move { tensor, elems, place } = from;
+        let memory = memory(tensor);
+        let source = memory.lock().unwrap();
+        let values = self.buckets[bucket].values()?;
+        values.set(place.clone(), source.slice(elems.clone()), Scale::One);
+        Ok(())
+    }
+
+    fn copy_out(&mut self, bucket: usize, source: Source, to: &Move) -> Result<(), TrainError> {
+        let Move { tensor, elems, place } = to;
+        let memory = memory(tensor);
+        let mut target = memory.lock().unwrap();
+        let bucket = &mut self.buckets[bucket];
+        let values = match source {
+            Source::Bucket => bucket.values()?.slice(place.clone()),
+            Source::Block => {
+                let (block, values) = bucket.block.as_ref().expect("a room with a block");
+                values.slice(place.start - block.start..place.end - block.start)
+            }
+        };
+        target.set(elems.clone(), values, Scale::One);
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        index: usize,
+        elems: Range<usize>,
+        operation: Operation,
+    ) -> Result<(), TrainError> {
+        let group = self.group.clone();
+        self.buckets[index].values()?;
+        let of_all = match operation {
+            Operation::AllReduce(reduce) => Some(CollectiveOp::AllReduce(reduce)),
+            Operation::ReduceScatter(reduce) => Some(CollectiveOp::ReduceScatter(reduce)),
+            Operation::Reduce(ReduceOp::Mean, root) => Some(CollectiveOp::MeanTo(root)),
+            Operation::Broadcast(root) => Some(CollectiveOp::From(root)),
+            Operation::AllGather => Some(CollectiveOp::AllGather),
+            _ => None,
+        };
+        if let Some(operation) = of_all {
+            assert_eq!(elems.start, 0, "operations of all ranks begin at the first element");
+            let bucket = &mut self.buckets[index];
+            let values = bucket.values.take().expect("it has just been there");
+            bucket.work = Some(values.start(&group, elems.end, operation));
+            return Ok(());
+        }
+        let values = self.buckets[index].values()?;
+        let data = values.slice(elems.clone()).to_tensor_data(&[elems.len()]);
+        let bytes = data.as_bytes().to_vec();
+        let (half, rank) = (bytes.len() / 2, group.rank());
+        let mut found = bytes.clone();
+        let mut target = index;
+        match operation {
+            Operation::AllToAll { output } => {
+                group.all_to_all(&mut found)?;
+                target = output;
+            }
+            Operation::Send(to) => return Ok(group.send(&bytes, to)?),
+            Operation::Recv(from) => group.recv(&mut found, from)?,
+            Operation::Exchange(peer) if rank < peer => {
+                group.send(&bytes[..half], peer)?;
+                group.recv(&mut found[half..], peer)?;
+            }
+            Operation::Exchange(peer) => {
+                group.recv(&mut found[..half], peer)?;
+                group.send(&bytes[half..], peer)?;
+            }
+            _ => unreachable!("done above"),
+        }
+        let found =
+            TensorData::from_bytes(Bytes::from_bytes_vec(found), [elems.len()], data.dtype());
+        let found = HostSlice::of(&found).expect("it has the type of a gradient");
+        self.buckets[target].values()?.set(elems, found, Scale::One);
         Ok(())
     }
 }
@@ -149,6 +232,17 @@ fn memory(tensor: &DeviceTensor) -> Arc<Memory> {
 }
 
 impl Bucket {
+    fn of(room: &Room) -> Self {
+        let zeros = |elems| BucketBuffer::zeros(room.dtype, elems);
+        Self {
+            len: room.elems,
+            block: room.block.clone().map(|elems| (elems.clone(), zeros(elems.len()))),
+            values: Some(zeros(room.elems)),
+            work: None,
+            kept: zeros(room.elems),
+        }
+    }
+
     /// Its values, when they have come back.
     fn values(&mut self) -> Result<&mut BucketBuffer, TrainError> {
         if let Some(work) = self.work.take() {
@@ -175,12 +269,16 @@ impl Engine for Double {
     }
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
-        let bucket = |room: &Room| Bucket {
-            values: Some(BucketBuffer::zeros(room.dtype, room.elems())),
-            work: None,
-            kept: BucketBuffer::zeros(room.dtype, room.elems()),
-        };
-        self.buckets = rooms.iter().map(bucket).collect();
+        self.buckets = rooms.iter().map(Bucket::of).collect();
+        Ok(())
+    }
+
+    fn open_one(&mut self, bucket: usize, room: &Room) -> Result<(), TrainError> {
+        let made = Bucket::of(room);
+        match self.buckets.get_mut(bucket) {
+            Some(old) => *old = made,
+            None => self.buckets.push(made),
+        }
         Ok(())
     }
 
