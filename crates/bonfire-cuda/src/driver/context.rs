@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult};
 
+use crate::driver::Driver;
 use crate::driver::device::Device;
 use crate::driver::event::Event;
 use crate::error::version::CudaVersion;
 use crate::error::{CudaError, Result, check};
+
+const EVENTS_SINCE: CudaVersion = CudaVersion { major: 12, minor: 5 };
 
 /// The primary context of a device, retained. Clones are the same context.
 #[derive(Clone, Debug)]
@@ -129,8 +132,7 @@ impl Context {
     }
 
     fn events(&self, function: &'static str) -> Result<ContextEvents> {
-        const SINCE: CudaVersion = CudaVersion { major: 12, minor: 5 };
-        self.inner.events.ok_or(CudaError::Missing { function, since: SINCE })
+        self.inner.events.ok_or(CudaError::Missing { function, since: EVENTS_SINCE })
     }
 }
 
@@ -144,6 +146,7 @@ impl Drop for Inner {
 
 impl ContextEvents {
     fn find() -> Option<Self> {
+        Driver::load().ok().filter(|driver| driver.version() >= EVENTS_SINCE)?;
         // SAFETY: the driver's function of that name has the type of the field since CUDA 12.5 (cuda.h).
         let record = unsafe { symbol("cuCtxRecordEvent") }?;
         // SAFETY: as above.

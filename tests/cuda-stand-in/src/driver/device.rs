@@ -8,6 +8,7 @@ use crate::status::{Status, done, give};
 
 /// The version of CUDA 13.0.
 const DRIVER_VERSION: i32 = 13_000;
+const OLD_DRIVER_VERSION: i32 = 12_020;
 
 const MULTIPROCESSORS: i32 = 16;
 
@@ -45,7 +46,8 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(version: Option<&mut i32>) -> Status {
-    done(give(version, DRIVER_VERSION))
+    let is_old = Settings::get().has(Fault::OldDriver);
+    done(give(version, if is_old { OLD_DRIVER_VERSION } else { DRIVER_VERSION }))
 }
 
 #[unsafe(no_mangle)]

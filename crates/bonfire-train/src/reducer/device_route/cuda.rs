@@ -1,11 +1,11 @@
 //! Buckets in the memory of a group of GPUs.
 //!
 //! Everything is queued on the group's stream. There an event of the device's context waits for Burn's queued work,
-//! since CubeCL does not show its streams; such an event covers all streams of the context, also those on which a
-//! neighbour in this process waits for this rank. Even with separate devices, ranks of one process share the driver's
-//! locks: when Burn frees memory or loads a kernel for one of them, that may wait for its device, and keep another
-//! from queueing work for which this device waits. Ranks of one process therefore send buckets when all of them have
-//! computed.
+//! since CubeCL does not show its streams; where the driver has no such events, a word does ([`Order`]). An event covers
+//! all streams of the context, also those on which a neighbour in this process waits for this rank. Even with separate
+//! devices, ranks of one process share the driver's locks: when Burn frees memory or loads a kernel for one of them,
+//! that may wait for its device, and keep another from queueing work for which this device waits. Ranks of one process
+//! therefore send buckets when all of them have computed.
 //!
 //! Where kernels wait for other ranks, what Burn queues after a step waits on the device, too ([`Order`]). The host
 //! waits for a step when the next one has been queued up to its backward pass, so the device always has work.
@@ -79,7 +79,7 @@ struct CudaEngine<G: GpuGroup> {
     kernels: HashMap<DType, Kernels>,
     timing: Timing,
     computed: Event,
-    /// With [`Timing::Ordered`].
+    /// With [`Timing::Ordered`], and where the driver has no events of contexts.
     order: Option<Ordered>,
     client: Quiet,
     nvrtc: Nvrtc,
@@ -87,11 +87,11 @@ struct CudaEngine<G: GpuGroup> {
     place: GroupQueue,
 }
 
-/// The order of Burn's work behind the group's.
+/// The order of Burn's work and the group's.
 #[derive(Debug)]
 struct Ordered {
     order: Order,
-    /// The memory of the order's word.
+    /// The memory of the order's words.
     word: Flight,
 }
 
@@ -107,15 +107,16 @@ impl<G: GpuGroup> CudaEngine<G> {
     fn new(group: G, own: Own) -> Result<Self, Refusal> {
         let Own { context, nvrtc, client, device } = own;
         let place = group.place();
-        let timing = if place.shares_a_process || !context.has_context_events() {
+        let timing = if place.shares_a_process {
             Timing::Apart
         } else if place.runs_ahead {
             Timing::Ordered
         } else {
             Timing::Overlapped
         };
-        let is_ordered = timing == Timing::Ordered;
-        let order = is_ordered.then(|| Ordered::new(&context, &device)).transpose();
+        let has_order = timing == Timing::Ordered
+            || timing == Timing::Overlapped && !context.has_context_events();
+        let order = has_order.then(|| Ordered::new(&context, &device)).transpose();
         Ok(Self {
             order: order.map_err(Refusal::Failed)?,
             flight: Flight::default(),
@@ -217,10 +218,16 @@ impl<G: GpuGroup> CudaEngine<G> {
         Ok(())
     }
 
-    fn behind(&self) -> Result<(), TrainError> {
+    fn behind(&mut self) -> Result<(), TrainError> {
         match self.timing {
             Timing::Ordered | Timing::Overlapped => {
                 self.client.hand_over()?;
+                if let Some(ordered) = &mut self.order
+                    && !self.place.context.has_context_events()
+                {
+                    let waits = ordered.order.hold_up(&self.place.stream);
+                    return waits.map_err(|cause| TrainError::DeviceRoute(cause.into()));
+                }
                 self.place.context.record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
                 Ok(self.place.stream.wait(&self.computed)?)
@@ -230,7 +237,7 @@ impl<G: GpuGroup> CudaEngine<G> {
     }
 
     fn ahead(&mut self) -> Result<(), TrainError> {
-        let ordered = self.order.as_mut().expect("only with `Timing::Ordered`");
+        let ordered = self.order.as_mut().expect("it is there with `Timing::Ordered`");
         let handed = self.flight.hand_back(&mut ordered.order, &self.place.stream);
         handed.map_err(|cause| TrainError::DeviceRoute(cause.into()))
     }

@@ -3,6 +3,7 @@
 use burn::backend::{BackendTypes, Cube, TensorMetadata};
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::custom::StreamId;
 
 use super::resident::Resident;
 use super::{Claim, DeviceTensor, Shell, on_device};
@@ -31,7 +32,8 @@ pub(super) fn claim<const D: usize>(
 fn sole<const D: usize>(tensor: Tensor<D>, shell: &Shell) -> Option<CubeTensor> {
     let tensor = Cube::resolved(tensor.try_into_primitive::<Cube>().ok()?);
     let is_alike = tensor.dtype == shell.tensor_dtype && tensor.shape()[..] == shell.shape[..];
-    let is_writable = tensor.can_mut() && tensor.is_contiguous();
+    let is_own = tensor.handle.stream == StreamId::current();
+    let is_writable = is_own && tensor.can_mut() && tensor.is_contiguous();
     (is_alike && is_writable).then_some(tensor)
 }
 

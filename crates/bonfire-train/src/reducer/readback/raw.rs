@@ -47,6 +47,8 @@ pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
     };
     let device = u32::try_from(device.index).map_err(|error| error.to_string())?;
     let tensor = into_contiguous(tensor);
+    // CubeCL orders a copy behind work of its other streams. What follows looks at the stream of this thread alone.
+    let tensor = if tensor.handle.stream == StreamId::current() { tensor } else { tensor.copy() };
     let dtype = reducible(tensor.dtype)
         .ok_or_else(|| format!("gradients of type {:?} cannot be averaged", tensor.dtype))?;
     let elems = tensor.shape().num_elements();
