@@ -11,7 +11,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
 use crate::loss::IntoLoss;
 use crate::loss::weights::MicroBatches;
-use crate::optim::gradients::Gradients;
+use crate::optim::gradients::{Devices, Gradients};
 use crate::parameters::buffers::{Attendance, Buffers};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::parameters::replicate::{Where, outline, replicate, replicate_rows};
@@ -19,7 +19,9 @@ use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of, trainable};
 use crate::reducer::Reducer;
+use crate::reducer::collect::Site;
 use crate::reducer::hooks::{Anchors, Depth};
+use crate::transfer::Replicas;
 use crate::world::Divided;
 use crate::world::PassFailures;
 use crate::world::exchange::group::NormGroups;
@@ -91,6 +93,8 @@ pub struct Ddp<M> {
     divided: Option<Divided>,
     /// True if all gradients are on the CPU, which adds in one order.
     is_cpu: bool,
+    /// The exchange of this rank's device with the others', where gradients stay there.
+    devices: Option<Arc<dyn Devices>>,
 }
 
 /// Structures that a [`Ddp`] derives from a model and keeps until the model has other parameters.
@@ -201,6 +205,9 @@ impl<M: Module> Ddp<M> {
             setup => group.or_abort(setup)?,
         };
         let trained_on = device_of(&setup.module);
+        let stay = setup.reducer.lock().site() == Site::Device;
+        let devices = (stay && group.world_size() > WorldSize::ONE)
+            .then(|| Arc::new(Replicas(world.clone())) as Arc<dyn Devices>);
         let watchdog = Watchdog::new(&group);
         Ok(Self {
             module: Some(setup.module),
@@ -225,6 +232,7 @@ impl<M: Module> Ddp<M> {
             offload,
             divided: world.divided().cloned(),
             is_cpu: is_cpu && trained_on.is_some() && trained_on == Offload::device(),
+            devices,
         })
     }
 
@@ -420,7 +428,8 @@ impl<M: Module> Ddp<M> {
     fn no_gradients(&self) -> Gradients {
         let rounds_alike = self.is_cpu || self.group.world_size() == WorldSize::ONE;
         let replicas = (!rounds_alike).then(|| ProcessGroup::clone(&self.group));
-        let none = Gradients::new(Arc::clone(&self.table)).agreeing(replicas);
+        let none = Gradients::new(Arc::clone(&self.table));
+        let none = none.agreeing(replicas, self.devices.clone());
         if self.config.placement.is_sharded() {
             let group = self.shards.groups().among(&self.group).clone();
             none.cut(Arc::clone(&self.shards), group)

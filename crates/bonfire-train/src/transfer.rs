@@ -11,10 +11,13 @@ mod tests;
 
 use std::fmt;
 
-use bonfire_collective::{Element, ProcessGroup, ReduceOp, Work};
+use std::ops::Range;
+
+use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp, Work};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use half::{bf16, f16};
 
+use crate::optim::gradients::Devices;
 use crate::values::reducible;
 use crate::{TrainError, World};
 use lane::{InFlight, Lane};
@@ -28,6 +31,8 @@ pub enum Transfer {
     AllGather,
     /// Every rank gets its block of the sum.
     ReduceScatter,
+    /// Every rank gets the elements of rank 0.
+    Broadcast,
     /// Block r goes to rank r, which gets the blocks in the order of the ranks.
     AllToAll,
     /// Every rank gets the elements of the previous one; rank 0 gets those of the last.
@@ -124,6 +129,47 @@ impl Arrival {
     }
 }
 
+/// The ranks of a world whose gradients stay on their devices.
+#[derive(Debug)]
+pub(crate) struct Replicas(pub(crate) World);
+
+impl Devices for Replicas {
+    fn first(&self, values: Tensor<1>) -> Result<Tensor<1>, TrainError> {
+        transfer(values, &self.0, Transfer::Broadcast)
+    }
+
+    fn all(
+        &self,
+        own: Option<Tensor<1>>,
+        dtype: DType,
+        pieces: &[Range<usize>],
+    ) -> Result<Tensor<1>, TrainError> {
+        let Self(world) = self;
+        let device = world.device();
+        let mut slot = world.lane().lock();
+        let lane = match &mut *slot {
+            Some(lane) => lane,
+            none => none.insert(Box::new(Lane::choose(world, &device)?)),
+        };
+        match lane.downcast_mut().expect("only this module has a lane") {
+            Lane::Device(lane) => {
+                let flight = lane.begin_gather(own, dtype, pieces, world.group())?;
+                lane.end(flight)
+            }
+            Lane::Host => {
+                drop(slot);
+                let own = own.map(Tensor::try_into_data).transpose();
+                let own = own.map_err(TrainError::unreadable("a tensor"))?;
+                let own: Vec<f64> = own.iter().flat_map(|own| own.iter::<f64>()).collect();
+                let all = world.group().all_gather_v(&own)?;
+                let all: Vec<f64> = all.iter().flatten().copied().collect();
+                let data = TensorData::new(all.clone(), [all.len()]);
+                Ok(Tensor::from_data(data, (&device, dtype)))
+            }
+        }
+    }
+}
+
 #[track_caller]
 fn through_host(
     x: Tensor<1>,
@@ -172,6 +218,10 @@ fn exchanged<T: Element + burn::tensor::Element>(
         }
         Transfer::AllToAll => {
             group.all_to_all(values)?;
+            data
+        }
+        Transfer::Broadcast => {
+            group.broadcast(values, Rank::new(0))?;
             data
         }
         Transfer::AllGather => flat(group.all_gather(values)?),

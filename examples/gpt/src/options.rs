@@ -155,6 +155,8 @@ keys! {
     seed: "N" => "seed";
     /// The way of gradients from rank to rank: auto (from device to device where that can be), host, device or nccl
     gradient_route: "NAME" => "gradients.route";
+    /// The type of passes: f32, bf16 or f16 (with a loss scale); parameters stay f32 [default: f32]
+    precision: "TYPE" => "precision.compute";
     /// What each rank holds: replicated (everything), zero1 (its rows of the optimizer's state), zero2 (of the
     /// gradients, too), zero3 (of the parameters, too), zero1-whole and zero2-whole (for Muon), hybrid; with @host, @N
     placement: "NAME" => "placement";

@@ -196,6 +196,23 @@ fn two_ranks_learn_a_repeating_text() {
 }
 
 #[test]
+fn passes_in_16_bits_learn_what_those_in_32_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |precision: &str| {
+        let more = format!("--batch 4 --precision {precision}");
+        losses(&reports(2, &settings(&more, folder.path()))[0])
+    };
+    let full = run("f32");
+    let (first, last) = (full[4], full[6]);
+    assert!(last < 0.5 * first, "validation loss fell from {first} to {last} only");
+    for precision in ["bf16", "f16"] {
+        let found = run(precision);
+        assert_ne!(found, full, "{precision} is not f32");
+        assert!((found[6] - last).abs() < 0.1, "{precision}: {found:?}, {full:?}");
+    }
+}
+
+#[test]
 fn worlds_of_any_size_train_alike_on_the_same_global_batch() {
     // Before the first update only the order of summation differs: a mean over 9 windows of 8
     // characters, each loss a few roundings away from exact.

@@ -17,7 +17,7 @@ use burn::module::Module;
 use burn::module::{Param, ParamId};
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
 use bonfire_optim::{DeferredScale, Factor, Factors, Offload, cast, wide};
@@ -65,11 +65,27 @@ pub struct Gradients {
     stages: Option<ProcessGroup>,
     /// The replicas, if each would round sums in another way.
     replicas: Option<ProcessGroup>,
+    /// The same ranks, if their devices exchange values.
+    devices: Option<Arc<dyn Devices>>,
     /// In the order of the model's definition. A parameter without a row of this rank has no entry.
     entries: Vec<Entry>,
     factors: Factors,
     /// The handle of optimizers that apply the factors, if they do.
     deferred: Option<DeferredScale>,
+}
+
+/// Replicas whose devices exchange values, for which the host does not wait. Every rank calls it alike.
+pub(crate) trait Devices: fmt::Debug + Send + Sync {
+    /// Returns the values of the first rank.
+    fn first(&self, values: Tensor<1>) -> Result<Tensor<1>, TrainError>;
+
+    /// Returns the values of all ranks, in their order, of which `pieces` has the places.
+    fn all(
+        &self,
+        own: Option<Tensor<1>>,
+        dtype: DType,
+        pieces: &[Range<usize>],
+    ) -> Result<Tensor<1>, TrainError>;
 }
 
 #[derive(Clone)]
@@ -95,6 +111,7 @@ impl Gradients {
             parts: None,
             stages: None,
             replicas: None,
+            devices: None,
             entries: Vec::new(),
             factors: Factors::default(),
             deferred: None,
@@ -105,9 +122,13 @@ impl Gradients {
         Self { rest: Some(Rest { shards, group }), ..self }
     }
 
-    /// Marks replicas whose devices do not add in one order.
-    pub(crate) fn agreeing(self, replicas: Option<ProcessGroup>) -> Self {
-        Self { replicas, ..self }
+    /// Marks replicas whose devices do not add in one order; with the exchange of their devices, if there is one.
+    pub(crate) fn agreeing(
+        self,
+        replicas: Option<ProcessGroup>,
+        devices: Option<Arc<dyn Devices>>,
+    ) -> Self {
+        Self { replicas, devices, ..self }
     }
 
     pub(crate) fn table(&self) -> &Arc<ParameterTable> {
@@ -162,7 +183,7 @@ impl Gradients {
 
     /// Returns the norm of all gradients together (2-norm), a tensor of one element on their device; `None` on a rank
     /// without gradients. Every rank calls it. It has the same bits on all replicas; on GPUs the replicas exchange it,
-    /// which waits for the backward pass.
+    /// which waits for the backward pass unless gradients stay on their devices.
     ///
     /// # Errors
     /// Only on GPUs, and where other ranks have rows, parts or parameters of the model:
@@ -183,6 +204,9 @@ impl Gradients {
         let Some(replicas) = &self.replicas else {
             return Ok(own);
         };
+        if let Some(devices) = &self.devices {
+            return own.map(|norm| devices.first(norm)).transpose();
+        }
         let number = match &own {
             Some(norm) => vec![read_squares(norm.clone())?[0]],
             None => Vec::new(),
@@ -200,9 +224,16 @@ impl Gradients {
         let widest = if self.entries.iter().any(wide) { DType::F64 } else { DType::F32 };
         let squares =
             self.entries.iter().map(|entry| cast(entry.values.row_squares(&self.factors), widest));
+        let squares = match (&self.rest, &self.devices) {
+            (Some(rest), Some(devices)) if self.parts.is_none() && self.stages.is_none() => {
+                let all = self.rows_on_devices(squares.collect(), rest, &**devices)?;
+                return Ok(all.map(|all| all.sum().sqrt()));
+            }
+            _ => squares.collect::<Vec<_>>(),
+        };
         let squares = match &self.rest {
-            None => squares.collect(),
-            Some(rest) => self.all_rows(squares.collect(), rest)?,
+            None => squares,
+            Some(rest) => self.all_rows(squares, rest)?,
         };
         if self.parts.is_none() && self.stages.is_none() {
             let any = !squares.is_empty();
@@ -235,12 +266,13 @@ impl Gradients {
     fn all_rows(&self, own: Vec<Tensor<1>>, rest: &Rest) -> Result<Vec<Tensor<1>>, TrainError> {
         let is_cut = |entry: &&Entry| rest.shards.is_cut(entry.parameter);
         let rows = |entry: &Entry| rest.shards.rows(entry.parameter);
-        let mut numbers: Vec<f64> = Vec::new();
-        for (entry, own) in self.entries.iter().zip(&own) {
-            if is_cut(&entry) && !rows(entry).is_empty() {
-                numbers.extend(read_squares(own.clone())?);
-            }
-        }
+        let with_rows = |entry: &Entry| is_cut(&entry) && !rows(entry).is_empty();
+        let mine = self.entries.iter().zip(&own).filter(|(entry, _)| with_rows(entry));
+        let mine: Vec<_> = mine.map(|(_, own)| own.clone()).collect();
+        let numbers = match mine.is_empty() {
+            true => Vec::new(),
+            false => read_squares(Tensor::cat(together(mine), 0))?,
+        };
         let blocks = rest.group.all_gather_v(&numbers)?;
         let mut blocks: Vec<_> = blocks.iter().collect();
         let all = self.entries.iter().zip(own).map(|(entry, own)| {
@@ -258,6 +290,56 @@ impl Gradients {
             Tensor::from_data(TensorData::new(all, shape), (&own.device(), own.dtype()))
         });
         Ok(all.collect())
+    }
+
+    /// A number per row of all ranks, in the order of the parameters, and those of parameters that are not cut.
+    fn rows_on_devices(
+        &self,
+        own: Vec<Tensor<1>>,
+        rest: &Rest,
+        devices: &dyn Devices,
+    ) -> Result<Option<Tensor<1>>, TrainError> {
+        let Some(first) = own.first() else {
+            return Ok(None);
+        };
+        let (device, dtype) = (first.device(), first.dtype());
+        let ranks: Vec<Rank> = rest.group.world_size().ranks().collect();
+        let cut = |parameter: usize| rest.shards.is_cut(parameter);
+        let rows = |entry: &Entry, rank| rest.shards.layout().rows(entry.parameter, rank).len();
+        // The gathered numbers are rank by rank, and what is not cut follows them.
+        let mut ends: Vec<usize> = Vec::new();
+        let mut pieces = Vec::new();
+        let mut end = 0;
+        for &rank in &ranks {
+            let entries = self.entries.iter().filter(|entry| cut(entry.parameter));
+            let count: usize = entries.map(|entry| rows(entry, rank)).sum();
+            ends.push(end);
+            pieces.push(end..end + count);
+            end += count;
+        }
+        let (mut mine, mut others, mut order) = (Vec::new(), Vec::new(), Vec::new());
+        for (entry, own) in self.entries.iter().zip(own) {
+            if !cut(entry.parameter) {
+                let count = own.dims()[0];
+                order.extend((end..end + count).map(|place| place as i64));
+                end += count;
+                others.push(own);
+                continue;
+            }
+            for (&rank, start) in ranks.iter().zip(&mut ends) {
+                let count = rows(entry, rank);
+                order.extend((*start..*start + count).map(|place| place as i64));
+                *start += count;
+            }
+            if rows(entry, rest.group.rank()) > 0 {
+                mine.push(own);
+            }
+        }
+        let mine = (!mine.is_empty()).then(|| Tensor::cat(together(mine), 0));
+        let all = devices.all(mine, dtype, &pieces)?;
+        others.insert(0, all);
+        let order = Tensor::<1, Int>::from_data(&order[..], &device);
+        Ok(Some(Tensor::cat(together(others), 0).select(0, order)))
     }
 
     /// Clips the gradients by norm or value.

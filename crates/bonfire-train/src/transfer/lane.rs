@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 use bonfire_plan::DType;
 use burn::tensor::{DType as TensorDType, Device, GradientCheckpointingStrategy, Tensor};
 
@@ -260,6 +260,7 @@ impl Plan {
         };
         match transfer {
             Transfer::AllReduce(reduce) => in_place(Operation::AllReduce(reduce)),
+            Transfer::Broadcast => in_place(Operation::Broadcast(Rank::new(0))),
             // Which bucket that is is known when there is one.
             Transfer::AllToAll => in_place(Operation::AllToAll { output: 0 }),
             Transfer::AllGather => Self {
@@ -317,7 +318,7 @@ fn blocks_of_shift(ranks: usize) -> usize {
 /// Ranks with an even number send first, and the others receive first: each wait is for a rank that comes.
 fn shift(size: usize, group: &ProcessGroup) -> Vec<(Range<usize>, Operation)> {
     let (own, ranks) = (group.rank().index(), group.world_size().len());
-    let rank = |number: usize| bonfire_collective::Rank::new((number % ranks) as u32);
+    let rank = |number: usize| Rank::new((number % ranks) as u32);
     if ranks == 2 {
         return vec![(0..2 * size, Operation::Exchange(rank(own + 1)))];
     }

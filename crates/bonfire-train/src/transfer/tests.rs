@@ -9,13 +9,14 @@ use super::*;
 use crate::reducer::device_route::{Timing, double};
 use crate::world::tests::world;
 
-const TRANSFERS: [Transfer; 7] = [
+const TRANSFERS: [Transfer; 8] = [
     Transfer::AllReduce(ReduceOp::Sum),
     Transfer::AllReduce(ReduceOp::Max),
     Transfer::AllReduce(ReduceOp::Mean),
     Transfer::AllGather,
     Transfer::ReduceScatter,
     Transfer::AllToAll,
+    Transfer::Broadcast,
     Transfer::Shift,
 ];
 

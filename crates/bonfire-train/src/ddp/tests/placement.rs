@@ -92,6 +92,8 @@ fn trained(
     let mut ddp = Ddp::with_config(Uneven::new(&world.device()), world, config).unwrap();
     assert_cut(&ddp);
     assert_eq!(ddp.reducer.lock().site() == Site::Device, on_devices);
+    // The norm is exchanged there, too.
+    assert_eq!(ddp.devices.is_some(), on_devices && world.world_size() > WorldSize::ONE);
     if let Some(gatherer) = &ddp.gatherer {
         assert_eq!(gatherer.has_lane(), on_devices);
     }

@@ -239,7 +239,9 @@ impl<G: GpuGroup> CudaEngine<G> {
     fn ahead(&mut self) -> Result<(), TrainError> {
         let ordered = self.order.as_mut().expect("it is there with `Timing::Ordered`");
         let handed = self.flight.hand_back(&mut ordered.order, &self.place.stream);
-        handed.map_err(|cause| TrainError::DeviceRoute(cause.into()))
+        handed.map_err(|cause| TrainError::DeviceRoute(cause.into()))?;
+        // What another thread began is not ordered behind this one's work.
+        if self.flight.is_empty() { Ok(()) } else { Ok(self.flight.land(&self.group)?) }
     }
 
     fn copy(
