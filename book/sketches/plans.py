@@ -170,7 +170,7 @@ def pipeline_schedules(bonfire, folder, _):
 
 def all_reduce_peers(_bonfire, _folder, root):
     """The bandwidth of an all-reduce beside that of other libraries, as a run of benches/peers has measured it."""
-    report = json.loads((root / "benches/results/2026-11-21-intel-xeon-2-cores.json").read_text())
+    report = json.loads((root / "benches/results/2026-11-29-intel-xeon-2-cores.json").read_text())
     size, time_us = 64 << 20, {}
     for row in report["rows"]:
         if row["ranks"] == 2 and row["size_bytes"] == size:

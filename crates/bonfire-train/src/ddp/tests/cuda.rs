@@ -46,6 +46,37 @@ fn cuda_gradients_stay_on_their_devices_with_the_bits_of_the_way_through_the_hos
     }
 }
 
+/// The parameters of ranks with rows, and whether gradients and gathered parameters stayed on their devices.
+fn trained_rows(world: &World, placement: Placement, route: GradientRoute) -> (Site, bool, Bits) {
+    let config = routed(route).with_placement(placement);
+    let mut ddp = Ddp::with_config(Uneven::new(&world.device()), world, config).unwrap();
+    assert_cut(&ddp);
+    for step in 0..4 {
+        let indices = share(world, step, 2);
+        if step > 1 {
+            ddp.no_sync(|model| model.loss(&indices)).unwrap();
+        }
+        let done = ddp.backward(|model| model.loss(&indices)).unwrap();
+        let gradients = done.gradients.clip(Clip::Norm(0.1)).unwrap();
+        ddp.step(&mut sgd(), 0.05, gradients).unwrap();
+    }
+    let lane = ddp.gatherer.as_ref().is_none_or(|gatherer| gatherer.has_lane());
+    let site = ddp.reducer.lock().site();
+    (site, lane, bits(&ddp.whole().unwrap()))
+}
+
+/// Ranks with rows that train on this way and through the host; `None` without devices.
+fn assert_rows_alike(ranks: u32, placement: Placement, route: GradientRoute) -> Option<()> {
+    let with = |route| on_devices(ranks, |world| trained_rows(&world, placement, route));
+    // As above.
+    with(GradientRoute::Host)?;
+    let (device, host) = (with(route)?, with(GradientRoute::Host)?);
+    assert_same(&device);
+    assert_eq!((device[0].0, device[0].1, host[0].0), (Site::Device, true, Site::Host));
+    assert!(device[0].2 == host[0].2, "{placement} on {ranks} ranks");
+    Some(())
+}
+
 /// Rows, too: those of gradients, of parameters that have been stepped, and of those that are gathered for a pass.
 #[test]
 fn cuda_placements_stay_on_their_devices_with_the_bits_of_the_way_through_the_host() {
@@ -56,35 +87,9 @@ fn cuda_placements_stay_on_their_devices_with_the_bits_of_the_way_through_the_ho
         (3, Placement::zero3()),
         (3, Placement::zero2().of_whole_parameters()),
     ] {
-        let with = |route| {
-            on_devices(ranks, |world| {
-                let config = routed(route).with_placement(placement);
-                let mut ddp =
-                    Ddp::with_config(Uneven::new(&world.device()), &world, config).unwrap();
-                assert_cut(&ddp);
-                for step in 0..4 {
-                    let indices = share(&world, step, 2);
-                    if step > 1 {
-                        ddp.no_sync(|model| model.loss(&indices)).unwrap();
-                    }
-                    let done = ddp.backward(|model| model.loss(&indices)).unwrap();
-                    let gradients = done.gradients.clip(Clip::Norm(0.1)).unwrap();
-                    ddp.step(&mut sgd(), 0.05, gradients).unwrap();
-                }
-                let lane = ddp.gatherer.as_ref().is_none_or(|gatherer| gatherer.has_lane());
-                let site = ddp.reducer.lock().site();
-                (site, lane, bits(&ddp.whole().unwrap()))
-            })
-        };
-        // What runs while Burn measures which kernels are the fastest may round otherwise than those.
-        if with(GradientRoute::Host).is_none() {
+        if assert_rows_alike(ranks, placement, GradientRoute::Device).is_none() {
             return;
         }
-        let (device, host) = (with(GradientRoute::Device), with(GradientRoute::Host));
-        let (device, host) = (device.expect("it was there"), host.expect("it was there"));
-        assert_same(&device);
-        assert_eq!((device[0].0, device[0].1, host[0].0), (Site::Device, true, Site::Host));
-        assert!(device[0].2 == host[0].2, "{placement} on {ranks} ranks");
     }
 }
 

@@ -42,6 +42,16 @@ fn cuda_gradients_of_two_ranks_have_the_bits_of_the_way_through_the_host_over_nc
     }
 }
 
+#[test]
+fn cuda_placements_of_two_ranks_have_the_bits_of_the_way_through_the_host_over_nccl() {
+    let whole = Placement::zero2().of_whole_parameters();
+    for ranks in fitting([2]) {
+        for placement in [Placement::zero1(), Placement::zero3(), whole] {
+            assert_rows_alike(ranks, placement, GradientRoute::Nccl).expect("it is there");
+        }
+    }
+}
+
 /// Two numbers of 16 bits have the same rounded sum whether f32 is between or not, since f32 has more than
 /// twice their digits, and two (Figueroa, When is double rounding innocuous?).
 #[test]
