@@ -13,17 +13,12 @@ const LIMIT: Duration = Duration::from_secs(500);
 
 /// Ranks that train for ten steps; `None` where one says that something of this is missing.
 fn trained(ranks: usize, device: &[&str], missing: &[&str]) -> Option<JobEnd> {
-    trained_with(ranks, device, missing, "")
-}
-
-/// The same with a fault of the stand-in.
-fn trained_with(ranks: usize, device: &[&str], missing: &[&str], fault: &str) -> Option<JobEnd> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
     command.arg(folder.path()).arg("10");
     command.args(["--nproc", &ranks.to_string(), "--device"]);
     command.args(device);
-    command.env("BONFIRE_LOG", "info").env("CUDA_STAND_IN_FAULTS", fault);
+    command.env("BONFIRE_LOG", "info");
     // Else ranks over NCCL that share a device are refused.
     command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1");
     let end = Job::start_for(&mut command, LIMIT).end();
@@ -91,22 +86,6 @@ fn cuda_processes_with_their_own_devices_do_not_wait_on_the_host() {
     }
     assert!(said("timing=Ordered"), "{:?}", device.stderr);
     assert_eq!(digest(2, &device), digest(2, &host));
-}
-
-/// Drivers before CUDA 12.5 have no events of contexts: their streams wait for a word.
-#[cfg(feature = "cuda")]
-#[test]
-fn cuda_processes_with_an_old_driver_overlap_and_end_with_the_same_parameters() {
-    let train = |route, fault| {
-        let device = ["cuda", "--oversubscribe", "--", "--route", route];
-        trained_with(2, &device, &["cannot train on cuda: "], fault)
-    };
-    let Some(_) = train("host", "") else { return };
-    let [old, host] =
-        [("device", "old-driver"), ("host", "")].map(|(route, fault)| train(route, fault).unwrap());
-    let said = |text: &str| old.stderr.iter().any(|line| line.contains(text));
-    assert!(said("timing=O"), "{:?}", old.stderr);
-    assert_eq!(digest(2, &old), digest(2, &host));
 }
 
 /// Those of two processes are the ones that they end with without NCCL; with three, it adds in an order of its own.

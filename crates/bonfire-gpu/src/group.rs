@@ -188,8 +188,7 @@ impl CudaGroup {
     }
 
     /// Whether ranks share a process. What the driver does for one of them may wait for the device of another,
-    /// which may wait for the first; and on one device they share the context whose [events](Context::record)
-    /// are about all streams.
+    /// which may wait for the first.
     pub fn shares_a_process(&self) -> bool {
         self.inner.state().peers.cards().share_a_process()
     }

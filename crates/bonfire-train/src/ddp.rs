@@ -270,7 +270,9 @@ impl<M: Module> Ddp<M> {
     pub fn whole(&mut self) -> Result<M, TrainError> {
         self.call("Ddp::whole", |ddp| {
             ddp.wait()?;
-            Ok(ddp.module().valid().materialize())
+            let whole = ddp.module().valid().materialize();
+            ddp.wait()?;
+            Ok(whole)
         })
     }
 
@@ -281,7 +283,11 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::Collective`] or [`TrainError::DeviceRoute`] if the step failed.
     pub fn wait(&self) -> Result<(), TrainError> {
-        self.reducer.lock().wait()
+        self.reducer.lock().wait()?;
+        if let Some(gatherer) = &self.gatherer {
+            gatherer.settle()?;
+        }
+        self.devices.as_ref().map_or(Ok(()), |devices| devices.settle())
     }
 
     /// Returns the data type of forward and backward passes.

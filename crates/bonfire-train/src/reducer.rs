@@ -227,7 +227,10 @@ impl Reducer {
         exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
-        let is_held = exchanges && self.site() == Site::Device && !normalizer.is_known();
+        let on_devices = self.site() == Site::Device;
+        // Lanes load kernels and make memory at first use, for which a device may have to be idle.
+        let is_new = on_devices && self.steps < GUESSED_STEPS;
+        let is_held = is_new || exchanges && on_devices && !normalizer.is_known();
         self.step = Step { micro_batches, exchanges, is_held, ..Step::new(scale, normalizer) };
         self.next = 0;
         self.clock = 0;

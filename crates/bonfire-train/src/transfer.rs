@@ -9,11 +9,11 @@ pub(crate) mod lane;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::fmt;
-
 use std::ops::Range;
 
-use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp, Work};
+use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp, Work, WorldSize};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use half::{bf16, f16};
 
@@ -81,16 +81,14 @@ pub fn transfer(x: Tensor<1>, world: &World, transfer: Transfer) -> Result<Tenso
 /// As [`transfer`].
 #[track_caller]
 pub fn begin(x: Tensor<1>, world: &World, transfer: Transfer) -> Result<Arrival, TrainError> {
+    if world.world_size() == WorldSize::ONE {
+        return Ok(Arrival(Arriving::Here(x)));
+    }
     if x.dims() == [0] {
         return through_host(x, world.group(), transfer).map(Arrival);
     }
     let mut slot = world.lane().lock();
-    let lane = match &mut *slot {
-        Some(lane) => lane,
-        none => none.insert(Box::new(Lane::choose(world, &x.device())?)),
-    };
-    let lane = lane.downcast_mut().expect("only this module has a lane");
-    match lane {
+    match lane_of(&mut slot, world)? {
         Lane::Host => {
             drop(slot);
             through_host(x, world.group(), transfer).map(Arrival)
@@ -100,6 +98,27 @@ pub fn begin(x: Tensor<1>, world: &World, transfer: Transfer) -> Result<Arrival,
             let begun = world.group().or_abort(begun)?;
             Ok(Arrival(Arriving::InFlight(Box::new(begun), world.clone())))
         }
+    }
+}
+
+/// The lane of a world, chosen at its first use.
+fn lane_of<'a>(
+    slot: &'a mut Option<Box<dyn Any + Send>>,
+    world: &World,
+) -> Result<&'a mut Lane, TrainError> {
+    let lane = match slot {
+        Some(lane) => lane,
+        none => none.insert(Box::new(world.group().or_abort(Lane::choose(world))?)),
+    };
+    Ok(lane.downcast_mut().expect("only this module has a lane"))
+}
+
+/// Waits for what a world's lane has been given, if the host does not wait for it anyway.
+pub(crate) fn settle(world: &World) -> Result<(), TrainError> {
+    let mut slot = world.lane().lock();
+    match slot.as_mut().and_then(|lane| lane.downcast_mut()) {
+        Some(Lane::Device(lane)) => lane.settle(),
+        Some(Lane::Host) | None => Ok(()),
     }
 }
 
@@ -145,13 +164,8 @@ impl Devices for Replicas {
         pieces: &[Range<usize>],
     ) -> Result<Tensor<1>, TrainError> {
         let Self(world) = self;
-        let device = world.device();
         let mut slot = world.lane().lock();
-        let lane = match &mut *slot {
-            Some(lane) => lane,
-            none => none.insert(Box::new(Lane::choose(world, &device)?)),
-        };
-        match lane.downcast_mut().expect("only this module has a lane") {
+        match lane_of(&mut slot, world)? {
             Lane::Device(lane) => {
                 let flight = lane.begin_gather(own, dtype, pieces, world.group())?;
                 lane.end(flight)
@@ -164,9 +178,13 @@ impl Devices for Replicas {
                 let all = world.group().all_gather_v(&own)?;
                 let all: Vec<f64> = all.iter().flatten().copied().collect();
                 let data = TensorData::new(all.clone(), [all.len()]);
-                Ok(Tensor::from_data(data, (&device, dtype)))
+                Ok(Tensor::from_data(data, (&world.device(), dtype)))
             }
         }
+    }
+
+    fn settle(&self) -> Result<(), TrainError> {
+        settle(&self.0)
     }
 }
 

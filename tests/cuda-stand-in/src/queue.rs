@@ -24,12 +24,8 @@ struct State {
 }
 
 impl Queue {
-    /// A queue whose thread first waits for `gates`.
-    pub(crate) fn start(gates: Vec<Arc<Tick>>) -> Arc<Self> {
+    pub(crate) fn start() -> Arc<Self> {
         let queue = Arc::new(Self::default());
-        for gate in gates {
-            queue.wait_for(gate);
-        }
         let own = Arc::clone(&queue);
         let thread = thread::Builder::new().name("stand-in stream".to_owned());
         thread.spawn(move || own.work()).expect("the system has threads");

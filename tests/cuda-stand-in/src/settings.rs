@@ -37,12 +37,10 @@ pub(crate) enum Fault {
     KernelTimeLimit,
     /// `no-headers`: what NVRTC compiles finds no headers of CUDA.
     NoHeaders,
-    /// `old-driver`: the driver is for CUDA 12.2, and events of contexts are not counted on.
-    OldDriver,
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 15] = [
+    const NAMES: [(&str, Self); 14] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -57,7 +55,6 @@ impl Fault {
         ("nccl-link-breaks", Self::NcclLinkBreaks),
         ("kernel-time-limit", Self::KernelTimeLimit),
         ("no-headers", Self::NoHeaders),
-        ("old-driver", Self::OldDriver),
     ];
 
     fn parse(name: &str) -> Self {

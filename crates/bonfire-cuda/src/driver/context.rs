@@ -3,15 +3,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult};
+use cudarc::driver::sys::{self, CUcontext};
 
-use crate::driver::Driver;
 use crate::driver::device::Device;
-use crate::driver::event::Event;
-use crate::error::version::CudaVersion;
 use crate::error::{CudaError, Result, check};
-
-const EVENTS_SINCE: CudaVersion = CudaVersion { major: 12, minor: 5 };
 
 /// The primary context of a device, retained. Clones are the same context.
 #[derive(Clone, Debug)]
@@ -23,13 +18,6 @@ pub struct Context {
 struct Inner {
     raw: CUcontext,
     device: Device,
-    events: Option<ContextEvents>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct ContextEvents {
-    record: unsafe extern "C" fn(CUcontext, CUevent) -> CUresult,
-    wait: unsafe extern "C" fn(CUcontext, CUevent) -> CUresult,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +43,7 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut raw, device.raw())
         })?;
-        let inner = Arc::new(Inner { raw, device: device.clone(), events: ContextEvents::find() });
+        let inner = Arc::new(Inner { raw, device: device.clone() });
         Ok(Self { inner })
     }
 
@@ -104,36 +92,6 @@ impl Context {
             total: memory.total,
         })
     }
-
-    pub fn has_context_events(&self) -> bool {
-        self.inner.events.is_some()
-    }
-
-    /// Lets `event` happen once everything that is queued now on any stream of this context is done.
-    ///
-    /// # Errors
-    /// [`CudaError::Missing`] before CUDA 12.5.
-    pub fn record(&self, event: &Event) -> Result<()> {
-        let events = self.events("cuCtxRecordEvent")?;
-        // SAFETY: context and event are valid handles, held by `self` and `event`.
-        let result = unsafe { (events.record)(self.inner.raw, event.raw()) };
-        check("cuCtxRecordEvent", result)
-    }
-
-    /// Lets everything that is queued from now on, on any stream of this context, wait for `event`.
-    ///
-    /// # Errors
-    /// [`CudaError::Missing`] before CUDA 12.5.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        let events = self.events("cuCtxWaitEvent")?;
-        // SAFETY: context and event are valid handles, held by `self` and `event`.
-        let result = unsafe { (events.wait)(self.inner.raw, event.raw()) };
-        check("cuCtxWaitEvent", result)
-    }
-
-    fn events(&self, function: &'static str) -> Result<ContextEvents> {
-        self.inner.events.ok_or(CudaError::Missing { function, since: EVENTS_SINCE })
-    }
 }
 
 impl Drop for Inner {
@@ -141,17 +99,6 @@ impl Drop for Inner {
         // SAFETY: it was retained once in `retain` and is released once here; whatever lives in it
         // holds a clone of the Arc, so nothing does any more. A failure has nobody to go to.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.raw()) };
-    }
-}
-
-impl ContextEvents {
-    fn find() -> Option<Self> {
-        Driver::load().ok().filter(|driver| driver.version() >= EVENTS_SINCE)?;
-        // SAFETY: the driver's function of that name has the type of the field since CUDA 12.5 (cuda.h).
-        let record = unsafe { symbol("cuCtxRecordEvent") }?;
-        // SAFETY: as above.
-        let wait = unsafe { symbol("cuCtxWaitEvent") }?;
-        Some(Self { record, wait })
     }
 }
 

@@ -21,6 +21,11 @@ use crate::ranks::cores;
 const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 /// The variable of glibc's allocator. Other C libraries do not look at it.
 const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
+/// The variable of the queues that the CUDA driver has for the streams of a process; it takes 1 to 32.
+const CUDA_DEVICE_MAX_CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// As many as there may be: streams that share one wait for each other, and each group of ranks has some. Scripts for
+/// Megatron-LM set 1.
+const QUEUES: u32 = 32;
 /// As much of a script's first line as Linux reads.
 const SHEBANG_BYTES_MAX: u64 = 256;
 
@@ -45,6 +50,10 @@ pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv
     }
     if env::var_os(GLIBC_TUNABLES).is_none() {
         command.env(GLIBC_TUNABLES, KEEPS_MEMORY);
+    }
+    let queues = env::var(CUDA_DEVICE_MAX_CONNECTIONS).ok().and_then(|text| text.parse().ok());
+    if queues.is_none_or(|queues: u32| queues < QUEUES) {
+        command.env(CUDA_DEVICE_MAX_CONNECTIONS, QUEUES.to_string());
     }
     command
 }

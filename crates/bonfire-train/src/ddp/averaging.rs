@@ -14,7 +14,7 @@ use crate::reducer::collect::Site;
 use crate::reducer::device_route::{Fate, Ways, choose, over_devices};
 use crate::transfer::lane::DeviceLane;
 use crate::world::timeouts::WarmUp;
-use crate::{CompressionState, DdpConfig, TrainError};
+use crate::{CompressionState, DdpConfig, GradientRoute, TrainError};
 
 /// Makes the reducer of a model that is the same on all ranks. Every rank calls it.
 pub(super) fn reducer_of<M: Module>(
@@ -53,7 +53,7 @@ pub(super) fn reducer_of<M: Module>(
 }
 
 /// The lane for parameters that are gathered when they are used, where gradients stay on their devices. It has memory
-/// and a stream of its own, so that neither waits for the other. Every rank calls it.
+/// and a stream of its own. Every rank calls it.
 pub(super) fn lane_of<M: Module>(
     model: &M,
     group: &WarmUp,
@@ -65,9 +65,16 @@ pub(super) fn lane_of<M: Module>(
         return Ok(None);
     };
     let found = over_devices(config.route, Some(&device), group, Fate::Shared)?;
-    let engine =
-        found.map_err(|reason| TrainError::NoDeviceRoute { route: config.route, reason })?;
-    Ok(Some(DeviceLane::new(engine, device)))
+    match (found, config.route) {
+        (Ok(engine), _) => Ok(Some(DeviceLane::new(engine, device))),
+        (Err(reason), GradientRoute::Auto) => {
+            if group.rank().get() == 0 {
+                tracing::warn!(rank = 0, reason, "parameters are gathered through host memory");
+            }
+            Ok(None)
+        }
+        (Err(reason), route) => Err(TrainError::NoDeviceRoute { route, reason }),
+    }
 }
 
 impl<M: Module> Ddp<M> {

@@ -205,6 +205,30 @@ impl Gatherer {
         }
     }
 
+    /// Checks that all ranks have gathered the same parameters in this pass, in the same order: devices do not see
+    /// that they gather different ones.
+    fn compare(&self, state: &State) -> Result<(), TrainError> {
+        if state.lane.is_none() {
+            return Ok(());
+        }
+        let own = state.order.last();
+        let words: Vec<u64> = own.iter().map(|&parameter| parameter as u64).collect();
+        let all = self.group.all_gather_v(&words)?;
+        let all: Vec<&[u64]> = all.iter().collect();
+        let longest = all.iter().map(|one| one.len()).max().unwrap_or(0);
+        let differs = |place: &usize| all.iter().any(|one| one.get(*place) != all[0].get(*place));
+        let Some(place) = (0..longest).find(differs) else {
+            return Ok(());
+        };
+        // The operation that would have been compared.
+        let parameter = own.get(place).or(own.last()).copied().unwrap_or(0);
+        let group = match own.get(place) {
+            Some(&parameter) => &self.groups[parameter],
+            None => &self.group,
+        };
+        group.barrier().map_err(|error| self.named(parameter, error))
+    }
+
     #[cfg(test)]
     pub(super) fn has_lane(&self) -> bool {
         self.state.lock().lane.is_some()
@@ -250,11 +274,17 @@ impl Gatherer {
         self.state.lock().pass = Some(Pass { rows: rows.found, precision });
     }
 
+    /// Waits for gathers that only the device waits for.
+    pub(crate) fn settle(&self) -> Result<(), TrainError> {
+        self.state.lock().lane.as_mut().map_or(Ok(()), DeviceLane::settle)
+    }
+
     pub(crate) fn end(&self) -> Result<(), TrainError> {
         let mut state = self.state.lock();
         // One that was not used after all.
         let arrived = self.arrived(&mut state).map(drop);
         state.order.end();
+        let arrived = arrived.and_then(|()| self.compare(&state));
         state.pass = None;
         self.failures.take().map_or(arrived, Err)
     }

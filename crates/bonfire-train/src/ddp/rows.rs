@@ -193,9 +193,11 @@ struct Joined<const D: usize> {
 
 impl Claimant<'_> {
     fn claim<const D: usize>(&mut self, index: usize, rows: Tensor<D>) -> Result<(), TrainError> {
-        let refused = |cause: String| unreadable(self.table, index, &cause);
+        let name = &self.table.get(index).name;
+        let refused = TrainError::unreadable::<String>;
+        let what = || format!("parameter {name}");
         if !self.shards.rows(index).is_empty() {
-            self.rows.push((index, on_device(rows).map_err(refused)?));
+            self.rows.push((index, on_device(rows).map_err(refused(what()))?));
         }
         let whole = self.wholes[index].take().expect("a cut parameter was complete");
         let whole = whole.downcast::<Whole<D>>();
@@ -206,7 +208,7 @@ impl Claimant<'_> {
             tensor_dtype: values.dtype(),
             device: values.device(),
         };
-        let Claim { memory, finish } = claim(Some(values), &shell).map_err(refused)?;
+        let Claim { memory, finish } = claim(Some(values), &shell).map_err(refused(what()))?;
         self.memory.push((index, memory));
         self.joined[index] = Some(Box::new(Joined { finish, checkpointing }));
         Ok(())

@@ -86,6 +86,9 @@ pub(crate) trait Devices: fmt::Debug + Send + Sync {
         dtype: DType,
         pieces: &[Range<usize>],
     ) -> Result<Tensor<1>, TrainError>;
+
+    /// Waits for all exchanges.
+    fn settle(&self) -> Result<(), TrainError>;
 }
 
 #[derive(Clone)]
@@ -183,7 +186,7 @@ impl Gradients {
 
     /// Returns the norm of all gradients together (2-norm), a tensor of one element on their device; `None` on a rank
     /// without gradients. Every rank calls it. It has the same bits on all replicas; on GPUs the replicas exchange it,
-    /// which waits for the backward pass unless gradients stay on their devices.
+    /// which waits for the backward pass unless gradients stay on their devices and no other ranks have parts.
     ///
     /// # Errors
     /// Only on GPUs, and where other ranks have rows, parts or parameters of the model:

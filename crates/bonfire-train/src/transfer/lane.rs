@@ -26,6 +26,8 @@ pub(crate) struct DeviceLane {
     engine: Box<dyn Engine>,
     device: Device,
     buckets: Vec<Bucket>,
+    /// True if operations may still run that the host has not waited for.
+    is_busy: bool,
 }
 
 #[derive(Debug)]
@@ -60,18 +62,13 @@ struct Plan {
 }
 
 impl Lane {
-    /// Chooses the way, alike on all ranks; rank 0 logs it. Every rank calls it with the device of its tensor.
-    pub(super) fn choose(world: &World, device: &Device) -> Result<Self, TrainError> {
+    /// Chooses the way, alike on all ranks; rank 0 logs it. Every rank calls it.
+    pub(super) fn choose(world: &World) -> Result<Self, TrainError> {
         if cfg!(not(feature = "cuda")) {
             return Ok(Self::Host);
         }
-        let ranks = world.warm_up();
-        let found = over_devices(
-            GradientRoute::Auto,
-            Some(&device.clone().without_autodiff()),
-            &ranks,
-            Fate::Shared,
-        )?;
+        let (ranks, device) = (world.warm_up(), world.device());
+        let found = over_devices(GradientRoute::Auto, Some(&device), &ranks, Fate::Shared)?;
         let speaks = ranks.rank().get() == 0;
         Ok(match found {
             Ok(engine) => {
@@ -83,15 +80,15 @@ impl Lane {
                         "tensors are sent from device to device"
                     );
                 }
-                Self::Device(DeviceLane::new(engine, device.clone()))
+                Self::Device(DeviceLane::new(engine, device))
             }
             Err(reason) => {
                 if speaks && world.device_kind() == DeviceKind::Cuda {
                     tracing::warn!(
                         rank = 0,
                         reason,
-                        "tensors of layers that are divided among ranks are sent through host memory: each operation \
-                         waits for the device, copies its tensors to the host and back, and lets the CPU add them"
+                        "tensors are sent through host memory: each operation waits for the device, copies its tensors to \
+                         the host and back, and lets the CPU add them"
                     );
                 }
                 Self::Host
@@ -102,7 +99,7 @@ impl Lane {
 
 impl DeviceLane {
     pub(crate) fn new(engine: Box<dyn Engine>, device: Device) -> Self {
-        Self { engine, device: device.without_autodiff(), buckets: Vec::new() }
+        Self { engine, device: device.without_autodiff(), buckets: Vec::new(), is_busy: false }
     }
 
     pub(super) fn begin(
@@ -170,6 +167,7 @@ impl DeviceLane {
             output = self.take(element, plan.elems)?;
             buckets.push(output);
         }
+        self.is_busy = true;
         match self.engine.timing() {
             Timing::Ordered | Timing::Overlapped => self.engine.queue(Action::Behind)?,
             Timing::Apart => {
@@ -193,7 +191,7 @@ impl DeviceLane {
             self.engine.queue(Action::CopyOut { bucket: output, to })?;
         }
         if self.engine.timing() == Timing::Apart {
-            self.engine.settle()?;
+            self.settle()?;
         }
         Ok(InFlight { buckets, reader, finish, home: None, autodiff: None })
     }
@@ -203,7 +201,7 @@ impl DeviceLane {
         let InFlight { buckets, reader, finish, home, autodiff } = flight;
         match self.engine.timing() {
             Timing::Ordered => self.engine.queue(Action::Ahead)?,
-            Timing::Overlapped => self.engine.settle()?,
+            Timing::Overlapped => self.settle()?,
             Timing::Apart => {}
         }
         drop(reader);
@@ -220,6 +218,15 @@ impl DeviceLane {
                 Tensor::from_inner(tensor).with_gradient_checkpointing_strategy(strategy)
             }
         })
+    }
+
+    /// Waits for all operations, with a deadline.
+    pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
+        if self.is_busy {
+            self.engine.settle()?;
+            self.is_busy = false;
+        }
+        Ok(())
     }
 
     /// A bucket that no operation has, of at least this size: the same on all ranks, which begin and end the same

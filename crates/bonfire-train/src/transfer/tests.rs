@@ -134,3 +134,17 @@ fn cuda_tensors_stay_on_their_devices_with_the_results_of_the_way_through_the_ho
         }
     }
 }
+
+/// A mesh may have an axis of one rank.
+#[test]
+fn a_lone_rank_has_the_elements_already() {
+    local(1, GroupOptions::default(), |group| {
+        let world = world(group);
+        let log = over_devices(&world, Timing::Ordered);
+        let x = values(&world, DType::F32, 1);
+        for kind in TRANSFERS {
+            assert_eq!(bytes(transfer(x.clone(), &world, kind).unwrap()), bytes(x.clone()));
+        }
+        assert!(log.lock().unwrap().is_empty());
+    });
+}

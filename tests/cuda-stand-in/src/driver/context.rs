@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::calls::tell;
 use crate::driver::device::{known, reaches};
-use crate::driver::event::EVENTS;
-use crate::queue::{Queue, Tick};
+use crate::queue::Queue;
 use crate::settings::Settings;
 use crate::status::{Status, done, give};
 use crate::table::lock;
@@ -17,8 +16,6 @@ use crate::table::lock;
 pub(crate) struct Context {
     pub(crate) device: usize,
     queues: Mutex<Vec<Arc<Queue>>>,
-    /// What all work, also of streams to come, waits for.
-    gates: Mutex<Vec<Arc<Tick>>>,
     /// Devices whose memory work of this context may touch.
     peers: Mutex<Vec<usize>>,
     default: OnceLock<Arc<Queue>>,
@@ -61,9 +58,7 @@ impl Context {
     }
 
     pub(crate) fn new_queue(&self) -> Arc<Queue> {
-        let mut gates = lock(&self.gates);
-        gates.retain(|gate| gate.at().is_none());
-        let queue = Queue::start(gates.clone());
+        let queue = Queue::start();
         lock(&self.queues).push(Arc::clone(&queue));
         queue
     }
@@ -86,22 +81,6 @@ impl Context {
     /// Whether its work may touch memory of a device.
     pub(crate) fn may_touch(&self, device: usize) -> bool {
         device == self.device || lock(&self.peers).contains(&device)
-    }
-
-    fn mark(&self) -> Arc<Tick> {
-        let queues = self.queues();
-        let tick = Tick::of(queues.len());
-        queues.iter().for_each(|queue| queue.mark(Arc::clone(&tick)));
-        tick
-    }
-
-    fn wait_for(&self, tick: &Arc<Tick>) {
-        // Held throughout: a stream that is made meanwhile waits as well.
-        let mut gates = lock(&self.gates);
-        gates.push(Arc::clone(tick));
-        for queue in self.queues() {
-            queue.wait_for(Arc::clone(tick));
-        }
     }
 }
 
@@ -149,26 +128,6 @@ pub extern "C" fn cuCtxGetStreamPriorityRange(
     done(Context::current().and_then(|_| {
         give(least, 0)?;
         give(greatest, -5)
-    }))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
-    tell("cuCtxRecordEvent");
-    done(Context::of_handle(context).and_then(|context| {
-        let event = EVENTS.get(event)?;
-        event.set(context, || context.mark())
-    }))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxWaitEvent(context: usize, event: usize) -> Status {
-    tell("cuCtxWaitEvent");
-    done(Context::of_handle(context).and_then(|context| {
-        if let Some(tick) = EVENTS.get(event)?.tick() {
-            context.wait_for(&tick);
-        }
-        Ok(())
     }))
 }
 

@@ -8,7 +8,6 @@ use crate::status::{Status, done, give};
 
 /// The version of CUDA 13.0.
 const DRIVER_VERSION: i32 = 13_000;
-const OLD_DRIVER_VERSION: i32 = 12_020;
 
 const MULTIPROCESSORS: i32 = 16;
 
@@ -46,8 +45,7 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(version: Option<&mut i32>) -> Status {
-    let is_old = Settings::get().has(Fault::OldDriver);
-    done(give(version, if is_old { OLD_DRIVER_VERSION } else { DRIVER_VERSION }))
+    done(give(version, DRIVER_VERSION))
 }
 
 #[unsafe(no_mangle)]

@@ -221,7 +221,7 @@ impl Gatherer {
         BucketBuffer::shared(&self.group, dtype, elems.max().unwrap_or(0))
     }
 
-    fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {
+    pub(super) fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {
         match error {
             CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {
                 parameter: self.table.get(parameter).name.clone(),

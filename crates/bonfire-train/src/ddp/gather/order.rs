@@ -1,7 +1,7 @@
 //! The order in which training passes gather parameters: the next gather of the last pass is started ahead in this
 //! one.
 //!
-//! All ranks know the same order, because their gathers were compared. A pass that leaves it gathers nothing
+//! All ranks know the same order: their gathers, or the orders of their passes, were compared. A pass that leaves it gathers nothing
 //! ahead from there on, and the next one follows the new order.
 
 use std::mem;
@@ -25,7 +25,7 @@ impl Order {
         self.expected.get(self.found.len()).copied()
     }
 
-    #[cfg(test)]
+    /// The gathers of the last pass.
     pub(super) fn last(&self) -> &[usize] {
         &self.expected
     }

@@ -1,7 +1,7 @@
 //! Parameters are gathered before they are used, in the order of the last pass.
 
 use super::*;
-use crate::Placement;
+use crate::{GradientRoute, Placement};
 
 /// Two layers alike, each with one parameter that is cut.
 #[derive(Module, Debug)]
@@ -76,4 +76,28 @@ fn the_order_may_change_from_step_to_step() {
         }))
     };
     assert!(with(Placement::zero3()) == with(Placement::replicated()));
+}
+
+/// Devices gather what they are given: without a comparison the ranks would compute with rows of two parameters.
+#[test]
+fn ranks_that_use_parameters_in_different_orders_are_told_so_on_both_ways() {
+    for route in [GradientRoute::Host, GradientRoute::Device] {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            let config = small_buckets().with_placement(Placement::zero3()).with_route(route);
+            let mut ddp = Ddp::with_config(Pair::new(&device), &world, config).unwrap();
+            let gatherer = ddp.gatherer.as_ref().unwrap();
+            assert_eq!(gatherer.has_lane(), route == GradientRoute::Device);
+            let loss = |model: &Pair| {
+                let Pair { first, second } = model;
+                let order = if world.is_main() { [first, second] } else { [second, first] };
+                model.loss(order, &device, || ())
+            };
+            ddp.backward(loss).unwrap_err()
+        });
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains("first.weight") || text.contains("second.weight"), "{text}");
+        }
+    }
 }

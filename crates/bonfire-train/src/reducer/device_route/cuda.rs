@@ -1,11 +1,10 @@
 //! Buckets in the memory of a group of GPUs.
 //!
-//! Everything is queued on the group's stream. There an event of the device's context waits for Burn's queued work,
-//! since CubeCL does not show its streams; where the driver has no such events, a word does ([`Order`]). An event covers
-//! all streams of the context, also those on which a neighbour in this process waits for this rank. Even with separate
-//! devices, ranks of one process share the driver's locks: when Burn frees memory or loads a kernel for one of them,
-//! that may wait for its device, and keep another from queueing work for which this device waits. Ranks of one process
-//! therefore send buckets when all of them have computed.
+//! Everything is queued on the group's stream. CubeCL does not show its own, so a kernel there writes a word for which
+//! the group's stream waits ([`Order`]). An event of the whole context would wait for other groups' streams, too, and
+//! ranks that queue operations of two groups in different orders would wait for each other. Ranks of one process share
+//! the driver's locks: when Burn frees memory or loads a kernel for one of them, that may wait for its device, and keep
+//! another from queueing work for which this device waits. They therefore send buckets when all of them have computed.
 //!
 //! Where kernels wait for other ranks, what Burn queues after a step waits on the device, too ([`Order`]). The host
 //! waits for a step when the next one has been queued up to its backward pass, so the device always has work.
@@ -22,8 +21,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bonfire_collective::ProcessGroup;
-use bonfire_gpu::{Context, CudaError, CudaGroupError, DeviceRegion, Driver, Event, Nvrtc, Span};
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_gpu::{Context, CudaError, CudaGroupError, DeviceRegion, Driver, Nvrtc, Span, Stream};
 use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
 use bonfire_plan::DType;
 use burn::backend::{CubeDevice, DispatchDevice};
@@ -78,8 +77,7 @@ struct CudaEngine<G: GpuGroup> {
     buckets: Vec<CudaBucket<G>>,
     kernels: HashMap<DType, Kernels>,
     timing: Timing,
-    computed: Event,
-    /// With [`Timing::Ordered`], and where the driver has no events of contexts.
+    /// `None` with [`Timing::Apart`].
     order: Option<Ordered>,
     client: Quiet,
     nvrtc: Nvrtc,
@@ -107,23 +105,33 @@ impl<G: GpuGroup> CudaEngine<G> {
     fn new(group: G, own: Own) -> Result<Self, Refusal> {
         let Own { context, nvrtc, client, device } = own;
         let place = group.place();
-        let timing = if place.shares_a_process {
+        // What one rank cannot do, none does.
+        let order = match place.shares_a_process {
+            true => Err("ranks are threads of one process".to_owned()),
+            false => Ordered::new(&context, &device, &place.stream),
+        };
+        let mut is_ordered = [u8::from(order.is_ok())];
+        let found = place.ranks.all_reduce(&mut is_ordered, ReduceOp::Min);
+        found.map_err(|error| Refusal::Failed(error.into()))?;
+        if let (Err(reason), false) = (&order, place.shares_a_process) {
+            tracing::warn!(
+                reason,
+                "communication does not overlap: this device's streams cannot be ordered"
+            );
+        }
+        let timing = if is_ordered == [0] {
             Timing::Apart
         } else if place.runs_ahead {
             Timing::Ordered
         } else {
             Timing::Overlapped
         };
-        let has_order = timing == Timing::Ordered
-            || timing == Timing::Overlapped && !context.has_context_events();
-        let order = has_order.then(|| Ordered::new(&context, &device)).transpose();
         Ok(Self {
-            order: order.map_err(Refusal::Failed)?,
+            order: order.ok(),
             flight: Flight::default(),
             buckets: Vec::new(),
             kernels: HashMap::new(),
             timing,
-            computed: Event::new(&context).map_err(|error| Refusal::Failed(error.into()))?,
             client: Quiet(client),
             nvrtc,
             group,
@@ -219,20 +227,14 @@ impl<G: GpuGroup> CudaEngine<G> {
     }
 
     fn behind(&mut self) -> Result<(), TrainError> {
-        match self.timing {
-            Timing::Ordered | Timing::Overlapped => {
+        match (self.timing, &mut self.order) {
+            (Timing::Ordered | Timing::Overlapped, Some(ordered)) => {
                 self.client.hand_over()?;
-                if let Some(ordered) = &mut self.order
-                    && !self.place.context.has_context_events()
-                {
-                    let waits = ordered.order.hold_up(&self.place.stream);
-                    return waits.map_err(|cause| TrainError::DeviceRoute(cause.into()));
-                }
-                self.place.context.record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
-                Ok(self.place.stream.wait(&self.computed)?)
+                let waits = ordered.order.hold_up(&self.place.stream);
+                waits.map_err(|cause| TrainError::DeviceRoute(cause.into()))
             }
-            Timing::Apart => self.client.synchronize(),
+            _ => self.client.synchronize(),
         }
     }
 
@@ -381,11 +383,14 @@ impl<G: GpuGroup> Engine for CudaEngine<G> {
 }
 
 impl Ordered {
-    fn new(context: &Context, device: &CubeDevice) -> Result<Self, TrainError> {
+    fn new(context: &Context, device: &CubeDevice, stream: &Stream) -> Result<Self, String> {
         let mut word = Flight::default();
-        let order = Order::new(context, device, &mut word);
-        let order = order.map_err(|cause| TrainError::DeviceRoute(cause.into()))?;
-        Ok(Self { order, word })
+        let order = Order::new(context, device, &mut word)?;
+        let mut ordered = Self { order, word };
+        // Whether streams write words, and wait for them.
+        ordered.order.hold_up(stream)?;
+        ordered.order.hold_back(stream)?;
+        Ok(ordered)
     }
 }
 
@@ -393,7 +398,7 @@ impl<G: GpuGroup> Drop for CudaEngine<G> {
     fn drop(&mut self) {
         // Memory is freed when the device is idle, which it never is while it waits for ranks that have
         // failed or gone: the wait in a group that has ended frees it.
-        if self.order.is_none() && !self.flight.is_empty() {
+        if self.timing != Timing::Ordered && !self.flight.is_empty() {
             self.place.ranks.abort("this rank failed while its gradients were sent");
         }
         if self.order.is_some() || !self.flight.is_empty() {

@@ -1,8 +1,8 @@
 //! A backend's work on the device, ordered behind a group's stream, and before it.
 //!
-//! CubeCL does not show its streams. An event for which the whole context waits would also hold back the stream that
-//! frees waiting ranks, so a kernel on CubeCL's stream of this thread waits for a word that the group's stream writes.
-//! Before CUDA 12.5 there are no such events at all: the group's stream waits for a word that a kernel writes.
+//! CubeCL does not show its streams, and events of a whole context, which CUDA has since 12.5, cover those of other groups
+//! and the one that frees waiting ranks. So a kernel on CubeCL's stream of this thread waits for a word that the group's
+//! stream writes, and the other way round.
 
 use bonfire_gpu::{Context, Span, Stream, StreamOps};
 use burn::backend::CubeDevice;
