@@ -43,7 +43,6 @@ mod optim;
 mod parameters;
 mod reducer;
 mod rehearsal;
-mod transfer;
 mod values;
 mod world;
 
@@ -67,10 +66,10 @@ pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::LossScaler;
 #[doc(hidden)]
 pub use parameters::{is_autodiff, trainable};
+#[doc(hidden)]
+pub use reducer::device_route::transfer::{Arrival, Transfer, begin, transfer};
 pub use reducer::timing::StepTiming;
 pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};
-#[doc(hidden)]
-pub use transfer::{Arrival, Transfer, begin, transfer};
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;

@@ -166,8 +166,9 @@ mod cuda {
             let said = cuda.log.contains(says);
             let is_elsewhere = options == by_host || options.contains("--offload parameters");
             assert_eq!(said, !is_elsewhere, "{case}: {}", cuda.log);
+            // Parts of layers, and of sequences; the norm of replicas takes the same way.
             let tensors = cuda.log.contains("tensors are sent from device to device");
-            assert_eq!(tensors, options.contains("--mesh"), "{case}: {}", cuda.log);
+            assert!(tensors || !options.contains("--mesh"), "{case}: {}", cuda.log);
             let apart = |one: f64, other: f64| (one - other).abs();
             let untrained = apart(cpu.validation[0], cuda.validation[0]);
             assert!(untrained <= rounding, "{case}: {untrained}");

@@ -11,8 +11,8 @@ use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
 use crate::reducer::collect::Site;
+use crate::reducer::device_route::transfer::lane::DeviceLane;
 use crate::reducer::device_route::{Fate, Ways, choose, over_devices};
-use crate::transfer::lane::DeviceLane;
 use crate::world::timeouts::WarmUp;
 use crate::{CompressionState, DdpConfig, GradientRoute, TrainError};
 

@@ -29,9 +29,9 @@ use burn::tensor::{DispatchTensor, Shape, Tensor};
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, trained};
+use crate::reducer::device_route::transfer::lane::DeviceLane;
 use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::Readback;
-use crate::transfer::lane::DeviceLane;
 use crate::world::PassFailures;
 use crate::{Precision, TrainError};
 

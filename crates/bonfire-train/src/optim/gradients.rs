@@ -272,9 +272,10 @@ impl Gradients {
         let with_rows = |entry: &Entry| is_cut(&entry) && !rows(entry).is_empty();
         let mine = self.entries.iter().zip(&own).filter(|(entry, _)| with_rows(entry));
         let mine: Vec<_> = mine.map(|(_, own)| own.clone()).collect();
-        let numbers = match mine.is_empty() {
-            true => Vec::new(),
-            false => read_squares(Tensor::cat(together(mine), 0))?,
+        let numbers = if mine.is_empty() {
+            Vec::new()
+        } else {
+            read_squares(Tensor::cat(together(mine), 0))?
         };
         let blocks = rest.group.all_gather_v(&numbers)?;
         let mut blocks: Vec<_> = blocks.iter().collect();

@@ -11,6 +11,7 @@ mod cuda;
 mod engine;
 #[cfg(test)]
 mod tests;
+pub(crate) mod transfer;
 
 pub(crate) use buckets::DeviceBuckets;
 pub(crate) use choice::{Chosen, Fate, Ways, choose, over_devices};

@@ -14,8 +14,8 @@ use burn::tensor::{DispatchTensor, Tensor, TensorData};
 
 use super::{Gatherer, State};
 use crate::TrainError;
+use crate::reducer::device_route::transfer::lane::InFlight;
 use crate::reducer::readback;
-use crate::transfer::lane::InFlight;
 use crate::values::{BucketBuffer, BufferWork, CollectiveOp, HostSlice, Scale};
 
 #[derive(Debug, Default)]

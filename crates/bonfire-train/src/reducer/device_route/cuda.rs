@@ -106,9 +106,10 @@ impl<G: GpuGroup> CudaEngine<G> {
         let Own { context, nvrtc, client, device } = own;
         let place = group.place();
         // What one rank cannot do, none does.
-        let order = match place.shares_a_process {
-            true => Err("ranks are threads of one process".to_owned()),
-            false => Ordered::new(&context, &device, &place.stream),
+        let order = if place.shares_a_process {
+            Err("ranks are threads of one process".to_owned())
+        } else {
+            Ordered::new(&context, &device, &place.stream)
         };
         let mut is_ordered = [u8::from(order.is_ok())];
         let found = place.ranks.all_reduce(&mut is_ordered, ReduceOp::Min);

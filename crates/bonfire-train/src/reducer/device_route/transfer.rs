@@ -2,7 +2,7 @@
 //! host memory elsewhere.
 //!
 //! On devices, the operation is queued behind what the model's backend has queued, and later work of the backend is
-//! queued behind the operation: the host waits for neither where [`Timing::Ordered`](crate::reducer::device_route) is
+//! queued behind the operation: the host waits for neither where [`Timing::Ordered`](super::Timing) is
 //! possible. A failure of another rank is then an error of a later call.
 
 pub(crate) mod lane;
