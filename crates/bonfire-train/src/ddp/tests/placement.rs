@@ -113,6 +113,16 @@ fn trained(
 
 #[test]
 fn every_placement_trains_to_the_same_bits() {
+    assert_placements_alike(GradientRoute::Auto);
+}
+
+/// Gradients, rows and complete parameters go from device to device, on the tests' engine.
+#[test]
+fn every_placement_trains_to_the_same_bits_on_devices() {
+    assert_placements_alike(GradientRoute::Device);
+}
+
+fn assert_placements_alike(route: GradientRoute) {
     for ranks in [1, 2, 3, 4] {
         for micro_batches in [1, 3] {
             let with = |config: DdpConfig| {
@@ -125,36 +135,9 @@ fn every_placement_trains_to_the_same_bits() {
                 for bucket_bytes_max in [1, 5000, 25 << 20] {
                     let config = placed(placement).with_bucket_bytes_max(bucket_bytes_max);
                     assert!(
-                        with(config) == reference,
+                        with(config.with_route(route)) == reference,
                         "{placement} on {ranks} ranks in buckets of {bucket_bytes_max} bytes, \
-                         {micro_batches} micro-batches"
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// Gradients, rows and complete parameters go from device to device, on the tests' engine.
-#[test]
-fn every_placement_trains_to_the_same_bits_on_devices() {
-    for ranks in [1, 2, 3, 4] {
-        for micro_batches in [1, 3] {
-            let with = |config: DdpConfig| {
-                one_of(on_ranks(ranks, |world| {
-                    trained(&world, config.clone(), (micro_batches, optimizer()))
-                }))
-            };
-            let reference = with(small_buckets());
-            for placement in SHARDED {
-                for bucket_bytes_max in [1, 5000, 25 << 20] {
-                    let config = placed(placement)
-                        .with_bucket_bytes_max(bucket_bytes_max)
-                        .with_route(GradientRoute::Device);
-                    assert!(
-                        with(config) == reference,
-                        "{placement} on {ranks} ranks in buckets of {bucket_bytes_max} bytes, \
-                         {micro_batches} micro-batches"
+                         {micro_batches} micro-batches, {route}"
                     );
                 }
             }

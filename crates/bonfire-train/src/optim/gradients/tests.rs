@@ -2,6 +2,7 @@
 
 use bonfire_plan::Cut;
 use burn::module::Module;
+use burn::tensor::DType;
 use burn::tensor::Device;
 
 use super::*;
